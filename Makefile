@@ -1,0 +1,51 @@
+# make serve   set up and serve on 127.0.0.1:8080      make test    the tests
+# make lint    ruff, mypy, import-linter               make bench   quick measurements
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: serve test lint bench starters clean
+
+serve: $(VENV)/serve.stamp
+	@exec $(BIN)/lathe serve
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.fit --quick --out build/bench
+	$(BIN)/python -m benchmarks.starters --quick --out build/bench
+
+# Fits the chains that ship with Lathe anew; SENTENCES is a folder of general sentences.
+starters: $(VENV)/serve.stamp
+	@test -d "$(SENTENCES)" || { echo "usage: make starters SENTENCES=FOLDER"; exit 2; }
+	rm -rf build/starters
+	LATHE_HOME=build/starters $(BIN)/lathe fit --name debias --steps r2 --source "$(SENTENCES)"
+	LATHE_HOME=build/starters $(BIN)/lathe fit --name compact --steps r2,geopres:128,nested=true --source "$(SENTENCES)"
+	rm -rf service/starter_chains && mkdir -p service/starter_chains
+	cp -r build/starters/chains/* build/starters/places.json service/starter_chains/
+	find service/starter_chains -name '.*' -type f -delete
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lathe needs Python 3.11 or newer (set PYTHON=)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/serve.stamp: $(BIN)/python pyproject.toml constraints.txt
+	@echo "Installing Lathe into $(VENV); this takes a few minutes the first time."
+	$(PIP_INSTALL) --editable '.[offline,parquet]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/serve.stamp
+	$(PIP_INSTALL) --editable '.[offline,parquet,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,144 @@
+"""The HTTP application."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.answers import json_answer
+from service.auth import Keys
+from service.embedder import Embedder
+from service.engine import Engine
+from service.errors import RequestError, ServiceError, WrongShapeError, as_service_error, error_body
+from service.home import Home
+from service.jobs.store import JobStore
+from service.jobs.supervisor import Supervisor
+from service.middleware import RequestMiddleware
+from service.places import Places
+from service.registry import Registry
+from service.routes import chains, embed, encoders, fits, health, jobs, reduce
+from service.services import Services
+from service.settings import Settings
+from service.starters import STARTERS, install_starters
+from service.targets import Targets
+from training.errors import TrainingError
+from transforms.errors import TransformError
+
+ROUTERS = [embed.router, reduce.router, fits.router, jobs.router, chains.router, encoders.router, health.router]
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The app of one server; nothing is loaded or started before its lifespan begins.
+
+    Raises:
+        ValueError: if the settings would serve anybody without being told to.
+    """
+    settings.require_safe()
+    services = build_services(settings)
+    app = FastAPIOffline(
+        title="Lathe",
+        version=version("lathe"),
+        description="Compact, debiased text embeddings: fitted, versioned, measured.",
+        lifespan=lifespan_of(services),
+    )
+    app.state.services = services
+    for router in ROUTERS:
+        app.include_router(router)
+    for error_type in (ServiceError, TransformError, TrainingError, OSError):
+        app.add_exception_handler(error_type, answer_error)
+    app.add_exception_handler(RequestValidationError, answer_validation_error)
+    app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_middleware(RequestMiddleware)
+    return app
+
+
+def build_services(settings: Settings) -> Services:
+    """The parts of a server, not yet started.
+
+    Where the state folder cannot be written, the service goes on without what needs it: chains
+    are read from where they are, or as shipped; fits and administration answer 503.
+    """
+    home = Home(settings.home)
+    problem = home.problem()
+    registry = Registry(home.chains)
+    places = Places(home.places, registry)
+    admin_keys = settings.admin_keys
+    try:
+        install_starters(registry, places)
+        admin_keys = admin_keys or (home.read_or_make_admin_key(),)
+    except OSError as error:
+        problem = problem or f"the state folder {home.root} cannot be written: {error.strerror}"
+        if not registry.names():
+            registry = Registry(STARTERS)
+            places = Places(STARTERS / "places.json", registry)
+    engines = [Engine(spec, settings.device, settings.max_queued_texts) for spec in settings.specs]
+    store = JobStore(home.jobs)
+    return Services(
+        settings=settings,
+        home=home,
+        home_problem=problem,
+        keys=Keys(settings.api_keys, admin_keys),
+        registry=registry,
+        places=places,
+        embedder=Embedder(engines, registry, Targets(registry, places)),
+        jobs=store,
+        supervisor=Supervisor(store, job_environment(settings)),
+    )
+
+
+def job_environment(settings: Settings) -> dict[str, str]:
+    """What a job's process needs to know of the settings."""
+    told = {"LATHE_HOME": str(settings.home), "LATHE_JOB_THREADS": str(settings.job_threads)}
+    if settings.device:
+        told["LATHE_DEVICE"] = settings.device
+    return {key: value for key, value in os.environ.items() if key not in {"LATHE_API_KEYS", "LATHE_ADMIN_KEYS"}} | told
+
+
+def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
+    """Starts and stops what runs beside the requests."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        for engine in services.embedder.engines.values():
+            engine.start()
+        if services.home_problem is None:
+            services.supervisor.start()
+        yield
+        services.supervisor.stop()
+        for engine in services.embedder.engines.values():
+            engine.stop()
+
+    return lifespan
+
+
+async def answer_error(_request: Request, error: Exception) -> Response:
+    """Any foreseen error."""
+    service_error = as_service_error(error)
+    headers = {"retry-after": str(service_error.retry_after)} if service_error.retry_after else {}
+    if service_error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return await json_answer(error_body(service_error), service_error.status, headers)
+
+
+async def answer_validation_error(request: Request, error: Exception) -> Response:
+    """A path or query parameter of the wrong type."""
+    details = error.errors() if isinstance(error, RequestValidationError) else []
+    message = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in details)
+    return await answer_error(request, WrongShapeError(message))
+
+
+async def answer_http_exception(request: Request, error: Exception) -> Response:
+    """No such route, or not by that method."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    found = RequestError(f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}", code="no_route")
+    found.status = status
+    found.type = "not_found_error" if status == 404 else found.type
+    return await answer_error(request, found)

@@ -1,0 +1,182 @@
+"""Request bodies: what is read, how much of it, and how it is declared in the OpenAPI."""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from service.codec import parse_json
+from service.errors import BadValueError, ServiceError, TooLargeError, WrongShapeError
+from service.settings import Settings
+
+DRAINED_BODIES = 8
+"""A body over the limit is read on, and dropped, up to so many limits: a client that is still
+sending would otherwise see its connection cut instead of the 413."""
+
+
+class Body(BaseModel):
+    """A JSON object; unknown fields are ignored, null means the default."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def drop_nulls(cls, values: Any) -> Any:
+        """Clients send null for what they leave open."""
+        return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
+
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+EncodingFormat = Literal["float", "base64"]
+Side = Annotated[
+    Literal["left", "right"],
+    BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),  # TEI writes "Right"
+]
+Dimensions = Annotated[int, Field(ge=1)]
+
+
+class EmbedBody(Body):
+    """text-embeddings-inference's request, with a chain."""
+
+    inputs: str | list[str]
+    normalize: bool = True
+    truncate: bool = True
+    truncation_direction: Side = "right"
+    prompt_name: str | None = None
+    dimensions: Dimensions | None = None
+    encoding_format: EncodingFormat = "float"
+    model: str | None = None
+    chain: str | None = None
+
+
+class OpenAIBody(Body):
+    """OpenAI's request; `model` is `ENCODER` or `ENCODER+CHAIN[@v]`."""
+
+    input: str | list[str] | list[int] | list[list[int]]
+    model: str | None = None
+    dimensions: Dimensions | None = None
+    encoding_format: EncodingFormat = "float"
+    user: str | None = None
+
+
+class ReduceBody(Body):
+    """Vectors for a chain; their numbers are checked as an array, not one by one."""
+
+    vectors: Annotated[list[Any], Field(json_schema_extra={"items": {"type": "array", "items": {"type": "number"}}})]
+    chain: str
+    dimensions: Dimensions | None = None
+
+
+class SourceBody(Body):
+    """What to fit on: exactly one of the three."""
+
+    texts: list[str] | None = None
+    vectors: Annotated[
+        list[Any] | None, Field(json_schema_extra={"items": {"type": "array", "items": {"type": "number"}}})
+    ] = None
+    path: str | None = None
+
+    @model_validator(mode="after")
+    def exactly_one(self) -> "SourceBody":
+        """Refuse none and several."""
+        given = [name for name in ("texts", "vectors", "path") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of texts, vectors and path, got {', '.join(given) or 'none'}")
+        return self
+
+
+class FitBody(Body):
+    """A chain to fit."""
+
+    name: str
+    steps: list[dict[str, Any]]
+    source: SourceBody
+    encoder: str | None = None
+    normalize: bool = True
+    gates: dict[str, float] = {}
+    promote: bool | None = None
+    transform: bool = False
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class PromoteBody(Body):
+    """A version to make live."""
+
+    version: int
+
+
+class PlaceBody(Body):
+    """The chain for a size."""
+
+    chain: str
+
+
+async def read_body(request: Request, settings: Settings) -> bytes:
+    """The whole body.
+
+    Raises:
+        TooLargeError: if it is over the limit.
+    """
+    limit = settings.max_body_bytes
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= limit:
+            chunks.append(chunk)
+        elif size > limit * DRAINED_BODIES:
+            break
+        else:
+            chunks.clear()
+    if size > limit:
+        raise TooLargeError(f"the body is larger than {limit} bytes")
+    return b"".join(chunks)
+
+
+async def read_json(request: Request, settings: Settings, model: type[AnyBody]) -> AnyBody:
+    """The body as a checked object; parsed off the event loop.
+
+    Raises:
+        ServiceError: 400 for what is not JSON and for wrong values, 413, 422 for wrong types.
+    """
+    body = await read_body(request, settings)
+    return await run_in_threadpool(parse, body, model)
+
+
+def parse(body: bytes, model: type[AnyBody]) -> AnyBody:
+    """Parse and check."""
+    try:
+        return model.model_validate(parse_json(body))
+    except ValidationError as error:
+        raise first_problem(error) from None
+
+
+def first_problem(error: ValidationError) -> ServiceError:
+    """A validation error as ours: wrong values are 400, wrong types 422."""
+    details = error.errors(include_url=False, include_input=False)
+    # Of a union's alternatives the value error says most; else the first.
+    detail = next((d for d in details if not is_type_problem(d["type"])), details[0])
+    field = ".".join(str(part) for part in detail["loc"] if not is_branch(part)) or None
+    message = f"{field or 'the body'}: {detail['msg']}"
+    kind = WrongShapeError if is_type_problem(detail["type"]) else BadValueError
+    return kind(message, param=field)
+
+
+def is_branch(part: int | str) -> bool:
+    """Whether a part of an error's place names a branch of a union, not a field."""
+    return isinstance(part, str) and ("[" in part or part in {"str", "int"})
+
+
+def is_type_problem(kind: str) -> bool:
+    """Whether pydantic's error is about a type or a missing field, not a value."""
+    return kind.endswith(("_type", "_parsing")) or kind in {"missing", "int_from_float"}
+
+
+def declared(model: type[Body], **more: Any) -> dict[str, Any]:
+    """The OpenAPI of a body that is read by hand."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    content = {"application/json": {"schema": schema}} | more
+    return {"requestBody": {"required": True, "content": content}}

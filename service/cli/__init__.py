@@ -1,0 +1,5 @@
+"""The `lathe` command; each file holds the commands of one matter."""
+
+from service.cli.main import app
+
+__all__ = ["app"]

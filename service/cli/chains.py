@@ -1,0 +1,98 @@
+"""`lathe chains`: what there is, and which version is live."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from service.cli.options import flag, state, writable_state
+from service.errors import BadValueError
+from service.places import Places
+from service.registry import Registry
+from service.starters import install_starters
+from transforms.errors import ArtifactError
+
+app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True)
+
+Json = Annotated[bool, flag("--json", "Print JSON.")]
+
+
+def registry_with_places(write: bool) -> tuple[Registry, Places]:
+    """The registry of the state folder, starter chains included."""
+    _, home = writable_state() if write else state()
+    registry = Registry(home.chains)
+    places = Places(home.places, registry)
+    if home.problem() is None:
+        install_starters(registry, places)
+    return registry, places
+
+
+@app.command("list")
+def list_chains(as_json: Json = False) -> None:
+    """All chains with their live version and its figures."""
+    registry, _ = registry_with_places(write=False)
+    described = [registry.describe(name) for name in registry.names()]
+    if as_json:
+        typer.echo(json.dumps(described, indent=1))
+        return
+    typer.echo(f"{'chain':20}{'live':>6}{'versions':>10}{'sizes':>14}{'recall@10':>11}{'foreign':>9}  steps")
+    for chain in described:
+        certificate = chain.get("certificate") or {}
+        foreign = [corpus["recall_at_10"] for corpus in certificate.get("foreign", {}).values()]
+        figures = [certificate.get("recall_at_10"), foreign[0] if foreign else None]
+        numbers = [f"{figure:.3f}" if figure is not None else "–" for figure in figures]
+        sizes = f"{chain.get('input_dimensions', '–')}→{chain.get('output_dimensions', '–')}"
+        steps = ",".join(step["kind"] for step in chain.get("steps", [])) or chain.get("error", "")
+        typer.echo(
+            f"{chain['name']:20}{chain['live'] or '–':>6}{len(chain['versions']):>10}{sizes:>14}"
+            f"{numbers[0]:>11}{numbers[1]:>9}  {steps}"
+        )
+
+
+@app.command()
+def show(chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")]) -> None:
+    """Steps, provenance and certificate of a chain, as JSON."""
+    registry, _ = registry_with_places(write=False)
+    described = registry.describe(chain)
+    versions = [{"version": v["version"], "state": v["state"]} for v in described["versions"]]
+    typer.echo(json.dumps(described | {"versions": versions}, indent=1))
+    if described["state"] == "corrupt":
+        raise ArtifactError(str(described["error"]))
+
+
+@app.command()
+def promote(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
+    """Make a version live."""
+    registry, places = registry_with_places(write=True)
+    name, version = versioned(chain)
+    registry.promote(name, version)
+    places.take_empty(registry.load(f"{name}@{version}"))
+    typer.echo(f"{name}@{version} is live")
+
+
+@app.command()
+def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
+    """Make the version live that was live before."""
+    registry, _ = registry_with_places(write=True)
+    typer.echo(f"{name}@{registry.rollback(name).live} is live")
+
+
+@app.command()
+def delete(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
+    """Remove a version for good."""
+    registry, _ = registry_with_places(write=True)
+    name, version = versioned(chain)
+    registry.delete(name, version)
+    typer.echo(f"{name}@{version} is gone")
+
+
+def versioned(chain: str) -> tuple[str, int]:
+    """Name and version.
+
+    Raises:
+        BadValueError: if no version is named.
+    """
+    name, _, version = chain.partition("@")
+    if not version.isdecimal():
+        raise BadValueError(f"name a version, such as {name}@1")
+    return name, int(version)

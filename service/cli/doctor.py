@@ -1,0 +1,64 @@
+"""`lathe doctor`: what is installed, what is missing, and what follows."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+import typer
+
+from service.cli.options import state
+from service.registry import Registry
+from training.encoders import DEFAULT_MODEL, OFFLINE_PACKAGE, locate
+from transforms.chain import Chain
+from transforms.errors import ArtifactError
+
+EXTRAS = {
+    OFFLINE_PACKAGE: "the default encoder without a network: pip install 'lathe[offline]'",
+    "pyarrow": "parquet sources and outputs: pip install 'lathe[parquet]'",
+}
+
+
+def doctor() -> None:
+    """Show what is installed, which device encodes, and what is missing or damaged."""
+    import torch
+
+    settings, home = state()
+    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    say("lathe", version("lathe"))
+    say("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for package in ("torch", "transformers", "sentence-transformers", "numpy"):
+        say(package, installed(package))
+    say("device", f"{device}, {os.cpu_count()} CPU cores, {settings.threads} threads a forward pass")
+    for module, purpose in EXTRAS.items():
+        say(module, "installed" if find_spec(module) else f"missing; it gives {purpose}")
+    problem = home.problem()
+    say("state folder", problem or f"{home.root} can be written")
+    for spec in settings.specs:
+        origin = "from its offline package" if locate(spec.model) != spec.model else "from its folder or the hub"
+        say(f"encoder {spec.name}", origin if spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
+    registry = Registry(home.chains)
+    damaged = 0
+    for name in registry.names():
+        for number in registry.versions(name):
+            try:
+                Chain.load(registry.root / name / str(number))
+            except ArtifactError as error:
+                damaged += 1
+                say(f"chain {name}@{number}", f"damaged: {error}")
+    say("chains", f"{len(registry.names())} registered, {damaged} versions damaged")
+    if problem or damaged:
+        raise typer.Exit(1)
+
+
+def say(what: str, state_of_it: str) -> None:
+    """One line of the report."""
+    typer.echo(f"{what:32}{state_of_it}")
+
+
+def installed(package: str) -> str:
+    """A package's version."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"

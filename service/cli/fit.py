@@ -1,0 +1,123 @@
+"""`lathe fit`."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.options import ProgressBar, flag, load_encoder, writable_state
+from service.fit_job import run_fit
+from service.registry import require_name
+from training.errors import FitError
+from training.fitting import FitRequest, require_gates
+from training.sources import open_source
+from transforms.steps import parse_steps
+
+
+def fit(
+    name: Annotated[str, flag("--name", "Name of the chain; a fit adds its next version.")],
+    steps: Annotated[str, flag("--steps", "Such as r2,geopres:128 or r2,geopres:128,nested=true.")],
+    source: Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")],
+    encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
+    promote: Annotated[
+        bool | None,
+        typer.Option(
+            "--promote/--no-promote", envvar="LATHE_PROMOTE", help="Make it live. [default: if it is the first]"
+        ),
+    ] = None,
+    gate: Annotated[
+        list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, such as local_spearman=0.9.")
+    ] = None,
+    foreign: Annotated[list[str] | None, flag("--foreign", "NAME=SOURCE to certify on besides pydoc:.")] = None,
+    normalize: Annotated[bool, typer.Option(envvar="LATHE_NORMALIZE", help="Give unit vectors.")] = True,
+    seed: Annotated[int, flag("--seed", "Of the split into fitted and held-out rows.", min=0)] = 0,
+    transform: Annotated[
+        Path | None, flag("--transform", "Write the source's vectors through the chain: OUT.npy")
+    ] = None,
+    as_json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False,
+) -> None:
+    """Fit a chain on a source, certify it on held-out and foreign text, and register it.
+
+    A running server serves it at once. A killed fit can be started again: rows it has encoded are
+    not encoded again. Vectors (.npy) need --encoder if they are that encoder's.
+    """
+    settings, home = writable_state()
+    request = FitRequest(
+        name=name,
+        steps=[step.spec() for step in parse_steps(steps)],
+        source=source,
+        normalize=normalize,
+        gates={key: as_number(key, value) for key, value in pairs(gate, "--gate").items()},
+        promote=promote,
+        foreign=pairs(foreign, "--foreign"),
+        seed=seed,
+    )
+    require_name(name)
+    require_gates(request.gates)
+    texts = open_source(source).kind() == "texts"
+    loaded = load_encoder(settings, encoder) if texts or encoder else None
+    command = shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
+    with ProgressBar() as progress:
+        result = run_fit(request, loaded, home, progress, command, transform)
+    typer.echo(json.dumps(result, indent=1) if as_json else in_words(result))
+
+
+def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """KEY=VALUE options as a dictionary.
+
+    Raises:
+        FitError: for one without the sign.
+    """
+    found = {}
+    for item in given or []:
+        key, sign, value = item.partition("=")
+        if not sign or not key or not value:
+            raise FitError(f"{option} takes KEY=VALUE, got {item!r}")
+        found[key] = value
+    return found
+
+
+def as_number(key: str, value: str) -> float:
+    """A gate's value.
+
+    Raises:
+        FitError: if it is not a number.
+    """
+    try:
+        return float(value)
+    except ValueError:
+        raise FitError(f"the gate {key} takes a number, got {value!r}") from None
+
+
+def in_words(result: dict[str, Any]) -> str:
+    """A fit's result for reading."""
+    certificate = result["certificate"]
+    lines = [
+        f"{result['chain']} fitted on {certificate['n_fit']:,} rows, measured on {certificate['n_heldout']:,} held out",
+        "",
+        f"{'':24}{'held out':>10}" + "".join(f"{name[:12]:>14}" for name in certificate["foreign"]),
+    ]
+    for measure in ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"):
+        values = [certificate[measure], *(corpus[measure] for corpus in certificate["foreign"].values())]
+        widths = [10, *(14 for _ in certificate["foreign"])]
+        lines.append(f"{measure:24}" + "".join(f"{shown(v):>{w}}" for v, w in zip(values, widths, strict=True)))
+    for measure in ("mean_norm", "isoscore", "bytes_per_vector"):
+        before, after = certificate[measure]["before"], certificate[measure]["after"]
+        lines.append(f"{measure:24}{shown(before):>10} → {shown(after)}")
+    lines += ["", *(f"Warning: {warning}" for warning in certificate["warnings"])]
+    if result["failed_gates"]:
+        lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")
+    elif result["promoted"]:
+        sizes = [f"dimensions: {place}" for place in result["places"] if place != "nested"]
+        lines.append("It is live" + (f" and answers {', '.join(sizes)}." if sizes else "."))
+    else:
+        lines.append(f"It is not live: lathe chains promote {result['chain']}")
+    return "\n".join(lines)
+
+
+def shown(value: float | None) -> str:
+    """A measure in three significant places."""
+    return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"

@@ -1,0 +1,44 @@
+"""The root of the command line."""
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from service.cli import chains, doctor, encoders, fit, serve, stream
+from service.errors import ServiceError
+from training.errors import TrainingError
+from transforms.errors import TransformError
+
+app = typer.Typer(
+    name="lathe",
+    help="Compact, debiased text embeddings: fitted on your own text, versioned, measured.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(serve.serve)
+app.command()(fit.fit)
+app.command()(stream.embed)
+app.command()(stream.reduce)
+app.add_typer(chains.app, name="chains")
+app.add_typer(encoders.app, name="encoders")
+app.command()(doctor.doctor)
+
+
+def main() -> None:
+    """Run a command; foreseen errors are one line, not a traceback."""
+    try:
+        app()
+    except (ServiceError, TrainingError, TransformError, ValueError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+    except KeyboardInterrupt:
+        fail("stopped; encoded rows are kept, the same command goes on from there", status=130)
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """Say what was wrong and exit."""
+    typer.echo(f"lathe: {message}", err=True)
+    sys.exit(status)

@@ -1,0 +1,73 @@
+"""What commands share: how a flag becomes an environment variable, state, progress."""
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+import typer
+from tqdm import tqdm
+
+from service.home import Home
+from service.settings import Settings, read_settings
+from training.encoders import Encoder, EncoderSpec
+
+
+def flag(name: str, help_text: str, **more: Any) -> Any:
+    """An option that is also the environment variable `LATHE_…`."""
+    return typer.Option(name, help=help_text, envvar=f"LATHE_{name.strip('-').replace('-', '_').upper()}", **more)
+
+
+def state() -> tuple[Settings, Home]:
+    """Settings and state folder of a command that does not serve."""
+    settings = read_settings()
+    return settings, Home(settings.home)
+
+
+def writable_state() -> tuple[Settings, Home]:
+    """The same, for a command that writes.
+
+    Raises:
+        ValueError: if the state folder cannot be written.
+    """
+    settings, home = state()
+    if problem := home.problem():
+        raise ValueError(f"{problem}; set LATHE_HOME to a folder that can")
+    return settings, home
+
+
+def find_encoder(settings: Settings, name: str | None) -> EncoderSpec:
+    """The configured encoder of that name; else a model by its folder or hub id; None is the default."""
+    if name is None:
+        return settings.specs[0]
+    known = {spec.name: spec for spec in settings.specs} | {spec.model: spec for spec in settings.specs}
+    return known.get(name) or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name)
+
+
+def load_encoder(settings: Settings, name: str | None) -> Encoder:
+    """The encoder, loaded, with the threads that were set."""
+    import torch
+
+    torch.set_num_threads(settings.threads)
+    return Encoder(find_encoder(settings, name), settings.device)
+
+
+class ProgressBar:
+    """A bar on the terminal's error stream; silent where nobody looks."""
+
+    def __init__(self) -> None:
+        self.bar = tqdm(
+            total=100, bar_format="{percentage:3.0f}% |{bar:30}| {desc}", file=sys.stderr, disable=None, leave=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.bar.close()
+
+    def __call__(self, fraction: float, message: str) -> None:
+        """Show a fraction of the work and a sentence about it."""
+        self.bar.n = round(100 * fraction, 1)
+        self.bar.set_description_str(message)

@@ -1,0 +1,86 @@
+"""`lathe embed` and `lathe reduce`: files in, files out, a batch at a time."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from service.cli.chains import registry_with_places
+from service.cli.options import ProgressBar, flag, load_encoder, state
+from service.targets import Target, Targets
+from training.encoding import pace
+from training.errors import SourceError
+from training.sources import Batch, Record, Source, open_source
+from training.writers import open_writer
+
+SourceOption = Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")]
+OutOption = Annotated[Path, flag("--out", "FILE.jsonl, .parquet or .npy; rows keep their order and other fields.")]
+SizeOption = Annotated[int | None, flag("--dimensions", "A smaller size, where the chain is nested.", min=1)]
+
+
+def embed(
+    source: SourceOption,
+    out: OutOption,
+    chain: Annotated[str | None, flag("--chain", "NAME or NAME@VERSION; none gives raw vectors.")] = None,
+    encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
+    dimensions: SizeOption = None,
+    prompt: Annotated[str | None, flag("--prompt-name", "One of the encoder's prompts.")] = None,
+) -> None:
+    """Embed the texts of a source into a file."""
+    opened = open_source(source)
+    if opened.kind() != "texts":
+        raise SourceError(f"{source} holds vectors; lathe reduce takes those through a chain")
+    settings, _ = state()
+    loaded = load_encoder(settings, encoder)
+    loaded.prompt(prompt)
+    target = Targets(*registry_with_places(write=False)).of_encoder(loaded, chain, dimensions)
+
+    def vectors_of(batch: Batch) -> NDArray[np.float32]:
+        vectors = loaded.encode(list(batch.values), prompt_name=prompt).vectors
+        return vectors if target.folded is None else target.folded.transform(vectors)
+
+    write_all(opened, out, target, vectors_of)
+
+
+def reduce(
+    source: SourceOption,
+    out: OutOption,
+    chain: Annotated[str, flag("--chain", "NAME or NAME@VERSION.")],
+    dimensions: SizeOption = None,
+) -> None:
+    """Take the vectors of a source through a chain into a file."""
+    opened = open_source(source)
+    first = next(opened.batches(rows=1), None)
+    if first is None or isinstance(first.values, list):
+        raise SourceError(f"{source} holds no vectors; lathe embed takes texts")
+    target = Targets(*registry_with_places(write=False)).of_vectors(first.values.shape[1], chain, dimensions)
+
+    def vectors_of(batch: Batch) -> NDArray[np.float32]:
+        vectors = np.asarray(batch.values, dtype=np.float32)
+        return vectors if target.folded is None else target.folded.transform(vectors)
+
+    write_all(opened, out, target, vectors_of)
+
+
+def write_all(source: Source, out: Path, target: Target, vectors_of: Callable[[Batch], NDArray[np.float32]]) -> None:
+    """Stream a source into a file, with progress, and say what was written."""
+    total, seen, begun = source.count(), 0, time.monotonic()
+    with ProgressBar() as progress, open_writer(out) as writer:
+        for batch in source.batches():
+            writer.write(records_of(batch, source.field), vectors_of(batch))
+            seen += len(batch)
+            progress(seen / max(total, 1), pace(seen, total, seen, time.monotonic() - begun))
+    typer.echo(f"{out}: {seen:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)
+
+
+def records_of(batch: Batch, field: str) -> list[Record]:
+    """What a row says beside its vector: all its fields, but not the vector it came with."""
+    if not isinstance(batch.values, list):
+        return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [
+            {} for _ in batch.values
+        ]
+    return batch.records or [{"text": text} for text in batch.values]

@@ -1,0 +1,107 @@
+"""From a request's texts or vectors to the vectors of its answer."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.concurrency import run_in_threadpool
+
+from service.engine import EncodeOptions, Engine
+from service.errors import BadValueError, UnknownNameError
+from service.registry import Registry
+from service.targets import Target, Targets
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Vectors `(n, k)` with what their headers say."""
+
+    vectors: NDArray[np.float32]
+    target: Target
+    tokens: int = 0
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def headers(self) -> dict[str, str]:
+        """The headers of every vector answer; times in milliseconds."""
+        return {
+            "x-space-id": self.target.space_id,
+            "x-chain": self.target.chain,
+            "x-dimensions": str(self.target.dimensions),
+            "x-queue-time": f"{self.timings.get('queue', 0.0):.3f}",
+            "x-inference-time": f"{self.timings.get('inference', 0.0):.3f}",
+        }
+
+
+class Embedder:
+    """The encoders of a server, by name, with the chains behind them."""
+
+    def __init__(self, engines: list[Engine], registry: Registry, targets: Targets) -> None:
+        self.engines = {engine.spec.name: engine for engine in engines}
+        self.default = engines[0]
+        self.registry = registry
+        self.targets = targets
+
+    def engine(self, name: str | None) -> Engine:
+        """The engine of an encoder, by its name or its model's; the first if None.
+
+        Raises:
+            UnknownNameError: listing those there are.
+        """
+        if name is None:
+            return self.default
+        for engine in self.engines.values():
+            if name in (engine.spec.name, engine.spec.model):
+                return engine
+        raise UnknownNameError(
+            f"there is no model {name!r}; there are: {', '.join(self.engines)}", param="model", code="model_not_found"
+        )
+
+    def engine_and_chain(self, model: str | None) -> tuple[Engine, str | None]:
+        """What a request's `model` names: `ENCODER` or `ENCODER+CHAIN[@v]`."""
+        name, _, chain = (model or "").partition("+")
+        return self.engine(name or None), chain or None
+
+    async def embed(
+        self, texts: list[str], engine: Engine, chain: str | None, dimensions: int | None, options: EncodeOptions
+    ) -> Answer:
+        """Encode texts and take them through a chain.
+
+        Raises:
+            ServiceError: for names, sizes and spaces that do not go together, overload, not ready.
+        """
+        encoder = engine.require_ready()
+        encoder.prompt(options.prompt_name)
+        target = await run_in_threadpool(
+            self.targets.of_encoder, encoder, chain, dimensions, normalize=options.normalize
+        )
+        if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
+            options = EncodeOptions(options.prompt_name, options.truncate, options.truncation_side)
+        done = await engine.embed(texts, options, target.folded)
+        timings = {"queue": done.queue_ms, "inference": done.inference_ms}
+        return Answer(done.vectors, target, int(done.tokens.sum()), timings)
+
+    def reduce(self, vectors: NDArray[np.float32], chain: str, dimensions: int | None) -> Answer:
+        """Take the caller's own vectors `(n, d)` through a chain.
+
+        Raises:
+            ServiceError: as `Targets.of_vectors`; 400 for numbers too large to map.
+        """
+        target = self.targets.of_vectors(vectors.shape[1], chain, dimensions)
+        reduced = vectors if target.folded is None else target.folded.transform(vectors)
+        if not np.isfinite(reduced).all():
+            raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
+        return Answer(reduced, target)
+
+    def models(self) -> list[str]:
+        """What `model` may name: bare encoders first, then each with each of its live chains."""
+        names = list(self.engines)
+        ready = [engine for engine in self.engines.values() if engine.encoder is not None]
+        for chain in self.registry.names():
+            live = self.registry.pointer(chain).live
+            if live is None:
+                continue
+            fitted_on = self.registry.manifest(chain, live).get("encoder")
+            for engine in ready:
+                if fitted_on is None or fitted_on["fingerprint"] == engine.require_ready().fingerprint:
+                    names.append(f"{engine.spec.name}+{chain}")
+        return names

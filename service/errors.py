@@ -1,0 +1,157 @@
+"""Errors of the service, and the one place that maps errors to HTTP statuses.
+
+ServiceError (Exception)
+├── BadValueError      400  a value that makes no sense
+├── MalformedError     400  a body that is not what its content type says
+├── UnauthorizedError  401  no key, or one nobody knows
+├── ForbiddenError     403  a key that does not allow this
+├── UnknownNameError   404  no such encoder, chain, version, job
+├── ConflictError      409  two spaces that differ, a state that does not allow this
+├── TooLargeError      413  more than a request may hold
+├── WrongShapeError    422  the wrong shape or type
+├── OverloadedError    429  more than the service takes on; with Retry-After
+└── UnavailableError   503  not ready, or its state cannot be read or written
+"""
+
+from typing import Any
+
+from training.errors import EncoderError, TooLongError, TrainingError
+from transforms.errors import ArtifactError, TransformError
+
+
+class ServiceError(Exception):
+    """What went wrong, for the caller.
+
+    Attributes:
+        status: of the HTTP answer.
+        type: the class of error, in OpenAI's words.
+        error_type: the same in text-embeddings-inference's words.
+        param: the field at fault.
+        code: a short constant for programs.
+        retry_after: seconds, where trying again helps.
+    """
+
+    status = 500
+    type = "server_error"
+    error_type = "Backend"
+    code = "server_error"
+    retry_after: int | None = None
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or type(self).code
+
+
+class RequestError(ServiceError):
+    """The caller's doing."""
+
+    type = "invalid_request_error"
+    error_type = "Validation"
+
+
+class BadValueError(RequestError):
+    """A value that makes no sense."""
+
+    status = 400
+    code = "invalid_value"
+
+
+class MalformedError(RequestError):
+    """A body that is not what its content type says."""
+
+    status = 400
+    code = "malformed_body"
+
+
+class UnauthorizedError(RequestError):
+    """No key, or one nobody knows."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class ForbiddenError(RequestError):
+    """A key that does not allow this."""
+
+    status = 403
+    type = "permission_error"
+    code = "forbidden"
+
+
+class UnknownNameError(RequestError):
+    """Nothing of that name."""
+
+    status = 404
+    type = "not_found_error"
+    code = "not_found"
+
+
+class ConflictError(RequestError):
+    """Spaces that differ, or a state that does not allow this."""
+
+    status = 409
+    type = "conflict_error"
+    code = "conflict"
+
+
+class TooLargeError(RequestError):
+    """More than a request may hold."""
+
+    status = 413
+    code = "too_large"
+
+
+class WrongShapeError(RequestError):
+    """The wrong shape or type."""
+
+    status = 422
+    code = "wrong_type"
+
+
+class OverloadedError(ServiceError):
+    """More than the service takes on at once."""
+
+    status = 429
+    type = "overloaded_error"
+    error_type = "Overloaded"
+    code = "overloaded"
+    retry_after = 1
+
+
+class UnavailableError(ServiceError):
+    """Not ready, or its state cannot be read or written."""
+
+    status = 503
+    type = "service_unavailable_error"
+    error_type = "Unhealthy"
+    code = "unavailable"
+    retry_after = 5
+
+
+def as_service_error(error: Exception) -> ServiceError:
+    """The service's form of an error from the layers below.
+
+    Anything nobody foresaw becomes a plain 500 that does not quote it: a message may hold texts.
+    """
+    match error:
+        case ServiceError():
+            return error
+        case TooLongError():
+            return TooLargeError(str(error), param="inputs")
+        case ArtifactError():
+            return UnavailableError(str(error), code="corrupt_artifact")
+        case TransformError() | EncoderError() | TrainingError():
+            return BadValueError(str(error))
+        case OSError():
+            return UnavailableError(f"the service's files cannot be read or written: {error.strerror}")
+        case _:
+            return ServiceError("something went wrong inside; the log has the request id")
+
+
+def error_body(error: ServiceError) -> dict[str, Any]:
+    """The JSON of an error: OpenAI's object, and TEI's `error_type` beside it."""
+    body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    return {"error": body, "error_type": error.error_type}

@@ -1,0 +1,110 @@
+"""A fit from request to registered chain: what `lathe fit` and `POST /fit-transform` share."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.home import Home
+from service.places import Places
+from service.registry import Registry, require_name
+from service.settings import Settings
+from training.encoders import Encoder, EncoderSpec
+from training.fitting import FitRequest, Fitted, fit_chain
+from transforms.arrays import row_blocks
+from transforms.transform import Progress
+
+
+def run_fit(
+    request: FitRequest,
+    encoder: Encoder | None,
+    home: Home,
+    on_progress: Progress,
+    command: str | None = None,
+    vectors_to: Path | None = None,
+) -> dict[str, Any]:
+    """Fit a chain, add it to the registry, and let it take the places that are empty.
+
+    Args:
+        request: what to fit.
+        encoder: of the texts, or of the vectors; None for vectors of nobody's.
+        home: where the registry is.
+        on_progress: told a fraction and a sentence.
+        command: how the user asked, for the provenance.
+        vectors_to: where to write the source's vectors through the new chain, as .npy.
+
+    Returns:
+        `{chain: "name@1", promoted, failed_gates, places, certificate}`; `promoted` is whether
+        the version is live, `places` the sizes it answers.
+
+    Raises:
+        TrainingError, TransformError: if the fit cannot be done; nothing is registered then.
+    """
+    require_name(request.name)
+    registry = Registry(home.chains)
+    with fit_chain(request, encoder, home.vectors, on_progress, command) as fitted:
+        if vectors_to is not None:
+            write_vectors(fitted, vectors_to)
+        promote = False if fitted.failed_gates else request.promote
+        version, live = registry.publish(fitted.chain, request.name, promote)
+    ref = f"{request.name}@{version}"
+    places = Places(home.places, registry).take_empty(registry.load(ref)) if live else []
+    return {
+        "chain": ref,
+        "promoted": live,
+        "failed_gates": fitted.failed_gates,
+        "places": places,
+        "certificate": fitted.certificate,
+    }
+
+
+def write_vectors(fitted: Fitted, path: Path) -> None:
+    """The whole source through the new chain, streamed to a .npy `(n, k)` that appears when it is whole."""
+    vectors, chain = fitted.encoded.vectors, fitted.chain
+    shape = (vectors.shape[0], chain.width_after(vectors.shape[1]))
+    staging = path.with_name(f".{path.name}.partial")
+    out = np.lib.format.open_memmap(staging, "w+", np.float32, shape)
+    start = 0
+    for block in row_blocks(vectors):
+        out[start : start + len(block)] = chain.transform(block)
+        start += len(block)
+    out.flush()
+    del out
+    staging.replace(path)
+
+
+def job_request(
+    request: FitRequest, encoder: EncoderSpec | None, transform: bool, source_in_folder: bool
+) -> dict[str, Any]:
+    """A fit as the JSON that its job reads.
+
+    Args:
+        request: what to fit.
+        encoder: which to load; None for vectors of nobody's.
+        transform: whether to write the source's vectors through the new chain.
+        source_in_folder: whether the source is a file that came with the job.
+    """
+    return {
+        "request": asdict(request),
+        "encoder": asdict(encoder) if encoder else None,
+        "transform": transform,
+        "source_in_folder": source_in_folder,
+    }
+
+
+def run_fit_request(
+    content: Mapping[str, Any], folder: Path, settings: Settings, on_progress: Progress
+) -> dict[str, Any]:
+    """The fit that a job's JSON describes, in the job's process."""
+    request = FitRequest(**content["request"])
+    if content["source_in_folder"]:
+        request = replace(request, source=str(folder / request.source))
+    encoder = None
+    if content["encoder"]:
+        on_progress(0.0, "loading the encoder")
+        encoder = Encoder(EncoderSpec(**content["encoder"]), settings.device)
+    vectors_to = folder / "vectors.npy" if content["transform"] else None
+    result = run_fit(request, encoder, Home(settings.home), on_progress, "POST /fit-transform", vectors_to)
+    return result | ({"vectors_url": f"/jobs/{folder.name}/vectors"} if vectors_to else {})

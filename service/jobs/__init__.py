@@ -1,0 +1,1 @@
+"""Local jobs: a process for each, its state on disk."""

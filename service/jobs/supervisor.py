@@ -1,0 +1,107 @@
+"""Starts queued jobs, one at a time, and notices when their processes are gone."""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+from service.errors import UnknownNameError
+from service.jobs.store import Job, JobStore
+
+POLL_SECONDS = 0.2
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Runs the jobs of a store in processes of their own.
+
+    The processes outlive this one: after a restart, running jobs are watched by their locks and
+    queued ones are started.
+    """
+
+    def __init__(self, store: JobStore, environment: dict[str, str]) -> None:
+        self.store = store
+        self.environment = environment
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        self.active: list[str] = []
+        self.guard = threading.Lock()
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Take up what an earlier server left, and watch from now on."""
+        self.active = [job.id for job in reversed(self.store.list()) if not job.ended]
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; running jobs go on."""
+        self.stopping.set()
+        if self.thread.is_alive():
+            self.thread.join(timeout=5)
+
+    def submit(self, job: Job) -> None:
+        """Let a new job wait for its turn."""
+        with self.guard:
+            self.active.append(job.id)
+
+    def cancel(self, job_id: str) -> Job:
+        """Stop a job; one that was just started is stopped too."""
+        job = self.store.cancel(job_id)
+        child = self.children.get(job_id)
+        if child is not None:
+            child.terminate()
+        deadline = time.monotonic() + 3
+        while not job.ended and time.monotonic() < deadline:
+            time.sleep(0.05)
+            job = self.store.settle(self.store.read(job_id))
+        return job
+
+    def run(self) -> None:
+        """Look after the jobs until told to stop."""
+        while not self.stopping.wait(POLL_SECONDS):
+            try:
+                self.look_after_jobs()
+            except Exception:
+                log.exception("looking after the jobs failed; trying again")
+
+    def look_after_jobs(self) -> None:
+        """End what died, start what may start."""
+        with self.guard:
+            waiting = list(self.active)
+        for job_id in waiting:
+            ended = self.ended(job_id)
+            if ended:
+                self.children.pop(job_id, None)
+                with self.guard:
+                    self.active.remove(job_id)
+                continue
+            if job_id not in self.children and self.store.read(job_id).state == "queued":
+                self.spawn(job_id)
+            return  # one at a time, in the order they came
+
+    def ended(self, job_id: str) -> bool:
+        """Whether a job is over; one whose process left without a word is ended here."""
+        try:
+            job = self.store.get(job_id)
+        except UnknownNameError:
+            return True
+        child = self.children.get(job_id)
+        if not job.ended and child is not None and child.poll() is not None:
+            job = self.store.settle(self.store.read(job_id))
+        return job.ended
+
+    def spawn(self, job_id: str) -> None:
+        """Start a job's process, in a session of its own so that Ctrl-C on the server spares it."""
+        folder = self.store.folder(job_id)
+        with (folder / "log.txt").open("ab") as output, suppress(OSError):
+            self.children[job_id] = subprocess.Popen(
+                [sys.executable, "-m", "service.jobs.worker", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )

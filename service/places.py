@@ -1,0 +1,96 @@
+"""Which chain answers `dimensions: d`, for each encoder.
+
+places.json: {<encoder fingerprint>: {"128": "compact", "nested": "compact"}}
+
+The first live chain of a size takes the empty place of that size, the first live nested chain that
+of all sizes without one of their own. Nothing replaces a chain in its place but an admin.
+"""
+
+import json
+from pathlib import Path
+
+from filelock import FileLock
+
+from service.errors import BadValueError, UnknownNameError
+from service.registry import LoadedChain, Registry
+from transforms.artifact import write_synced
+from transforms.errors import ArtifactError
+
+NESTED = "nested"
+
+
+class Places:
+    """The places of all encoders, in one file."""
+
+    def __init__(self, path: Path, registry: Registry) -> None:
+        self.path = path
+        self.registry = registry
+
+    def read(self) -> dict[str, dict[str, str]]:
+        """All places.
+
+        Raises:
+            ArtifactError: if the file was damaged.
+        """
+        try:
+            found = json.loads(self.path.read_bytes())
+            return {str(encoder): dict(places) for encoder, places in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
+
+    def assign(self, encoder_fingerprint: str, place: str, ref: str, replace: bool) -> str:
+        """Give a place to a chain, if it is empty or `replace` is set; return who has it then."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False):
+            places = self.read()
+            mine = places.setdefault(encoder_fingerprint, {})
+            if place in mine and not replace:
+                return mine[place]
+            mine[place] = ref
+            staging = self.path.with_name(f".{self.path.name}")
+            write_synced(staging, json.dumps(places, indent=1).encode())
+            staging.replace(self.path)
+        return ref
+
+    def take_empty(self, loaded: LoadedChain) -> list[str]:
+        """Let a chain that became live take the places that are empty; return those it has."""
+        fingerprint, size = loaded.encoder_fingerprint, loaded.chain.output_dimensions
+        if fingerprint is None or size is None or size == loaded.chain.input_dimensions:
+            return []
+        wanted = [str(size), NESTED] if loaded.chain.nested else [str(size)]
+        return [p for p in wanted if self.assign(fingerprint, p, loaded.name, replace=False) == loaded.name]
+
+    def chain_for(self, encoder_fingerprint: str, dimensions: int) -> LoadedChain:
+        """The chain that answers a size.
+
+        Raises:
+            BadValueError: listing the sizes there are.
+        """
+        places = self.read().get(encoder_fingerprint, {})
+        for place in (str(dimensions), NESTED):
+            loaded = self.occupant(places, place)
+            if loaded is not None and loaded.chain.serves(dimensions):
+                return loaded
+        raise BadValueError(
+            f"no chain answers {dimensions} dimensions; there are {self.sizes(places)}", param="dimensions"
+        )
+
+    def occupant(self, places: dict[str, str], place: str) -> LoadedChain | None:
+        """The chain in a place; None if it is empty or its chain is gone."""
+        if place not in places:
+            return None
+        try:
+            return self.registry.load(places[place])
+        except UnknownNameError:
+            return None
+
+    def sizes(self, places: dict[str, str]) -> str:
+        """The sizes an encoder's places answer, in words."""
+        exact = sorted(int(place) for place in places if place != NESTED and self.occupant(places, place))
+        nested = self.occupant(places, NESTED)
+        words = [str(size) for size in exact]
+        if nested is not None:
+            words.append(f"any up to {nested.chain.output_dimensions}")
+        return ", ".join([*words, "the encoder's own width"])

@@ -1,0 +1,285 @@
+"""Chains on disk: versions that never change, and a live pointer that does.
+
+chains/<name>/
+├── pointer.json   {"live": 2, "earlier": [1], "last": 3}
+├── 1/ 2/ 3/       artifacts, see transforms.artifact
+└── .lock          held while versions or the pointer change
+
+Any number of processes may read and write: a version appears by a rename, the pointer changes by
+a rename, and readers look at the files, not at what they remember.
+"""
+
+import json
+import re
+import secrets
+import shutil
+import threading
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from service.errors import BadValueError, ConflictError, UnknownNameError
+from service.settings import NAME_PATTERN
+from transforms.artifact import Manifest, read_manifest, sync_folder, write_synced
+from transforms.chain import Chain
+from transforms.errors import ArtifactError
+
+RESERVED = {"none"}
+LOADED_MOST = 64
+"""Chains kept in memory; one of 4096 × 1024 floats is 16 MB."""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Which version of a chain is live.
+
+    Attributes:
+        live: the version that the bare name means; None before the first promotion.
+        earlier: versions that were live before, latest last; what rolling back goes to.
+        last: the highest version ever given, so that none is given twice.
+    """
+
+    live: int | None = None
+    earlier: tuple[int, ...] = ()
+    last: int = 0
+
+
+class LoadedChain:
+    """A version in memory, with its folded forms made once for each size."""
+
+    def __init__(self, name: str, version: int, chain: Chain) -> None:
+        self.name = name
+        self.version = version
+        self.chain = chain
+        self.digest: str = chain.metadata["tensors_sha256"]
+        self.folded: dict[tuple[int | None, bool], Chain] = {}
+
+    @property
+    def ref(self) -> str:
+        """`name@version`."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def encoder_fingerprint(self) -> str | None:
+        """Whose vectors it takes; None if it was fitted on vectors of nobody's."""
+        encoder = self.chain.metadata.get("encoder")
+        return encoder["fingerprint"] if encoder else None
+
+    def fold(self, dimensions: int | None, normalize: bool) -> Chain:
+        """The chain as one product, cut to a size."""
+        key = (dimensions, normalize)
+        if key not in self.folded:
+            self.folded[key] = self.chain.fold(dimensions, normalize and self.chain.normalize)
+        return self.folded[key]
+
+
+class Registry:
+    """The chains in one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.loaded: dict[tuple[str, int], LoadedChain] = {}
+        self.loading = threading.Lock()
+
+    def names(self) -> list[str]:
+        """Chains that have a version."""
+        if not self.root.is_dir():
+            return []
+        return sorted(f.name for f in self.root.iterdir() if re.match(NAME_PATTERN, f.name) and self.versions(f.name))
+
+    def versions(self, name: str) -> list[int]:
+        """Versions of a chain, ascending; empty if there is no such chain."""
+        folder = self.root / name
+        if not folder.is_dir():
+            return []
+        return sorted(int(f.name) for f in folder.iterdir() if f.name.isdecimal() and f.is_dir())
+
+    def pointer(self, name: str) -> Pointer:
+        """The pointer of a chain; empty if there is none."""
+        try:
+            found = json.loads((self.root / name / "pointer.json").read_bytes())
+            return Pointer(found["live"], tuple(found["earlier"]), found["last"])
+        except FileNotFoundError:
+            return Pointer()
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
+
+    def resolve(self, ref: str) -> tuple[str, int]:
+        """Name and version that `name`, `name@live` or `name@version` stands for.
+
+        Raises:
+            UnknownNameError: if there is no such chain or version, or none is live.
+        """
+        name, _, wanted = ref.partition("@")
+        versions = self.versions(name) if re.match(NAME_PATTERN, name) else []
+        if not versions:
+            known = ", ".join(self.names()) or "none yet"
+            raise UnknownNameError(f"there is no chain {name!r}; there are: {known}", param="chain")
+        if wanted not in ("", "live"):
+            if not wanted.isdecimal() or int(wanted) not in versions:
+                has = ", ".join(map(str, versions))
+                raise UnknownNameError(f"the chain {name} has no version {wanted!r}; it has {has}", param="chain")
+            return name, int(wanted)
+        live = self.pointer(name).live
+        if live is None:
+            raise UnknownNameError(
+                f"no version of the chain {name} is live; name one as {name}@{versions[-1]} or promote it",
+                param="chain",
+            )
+        return name, live
+
+    def load(self, ref: str) -> LoadedChain:
+        """A chain ready to apply.
+
+        Raises:
+            UnknownNameError: if there is none of that name or version.
+            ArtifactError: if its files were damaged.
+        """
+        name, version = self.resolve(ref)
+        with self.loading:
+            found = self.loaded.pop((name, version), None)
+            if found is None:
+                found = LoadedChain(name, version, Chain.load(self.root / name / str(version)))
+            self.loaded[name, version] = found  # last in the dictionary: used last
+            while len(self.loaded) > LOADED_MOST:
+                self.loaded.pop(next(iter(self.loaded)))
+        return found
+
+    def manifest(self, name: str, version: int) -> Manifest:
+        """What a version says of itself.
+
+        Raises:
+            ArtifactError: if it was damaged.
+        """
+        return read_manifest(self.root / name / str(version))
+
+    def publish(self, chain: Chain, name: str, promote: bool | None) -> tuple[int, bool]:
+        """Add a fitted chain as the next version.
+
+        Args:
+            chain: its metadata becomes the manifest's.
+            name: of the chain.
+            promote: make it live; None does so if it is the first version.
+
+        Returns:
+            The version, and whether it is live.
+        """
+        require_name(name)
+        with self.lock(name):
+            pointer = self.pointer(name)
+            version = max([pointer.last, *self.versions(name)]) + 1
+            chain.save(self.root / name / str(version), {"name": name, "version": version})
+            pointer = replace(pointer, last=version)
+            live = promote if promote is not None else version == 1
+            self.point(name, made_live(pointer, version) if live else pointer)
+        return version, live
+
+    def promote(self, name: str, version: int) -> Pointer:
+        """Make a version live.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ArtifactError: if it was damaged.
+        """
+        self.resolve(f"{name}@{version}")
+        with self.lock(name):
+            Chain.load(self.root / name / str(version))  # never make live what cannot be served
+            return self.point(name, made_live(self.pointer(name), version))
+
+    def rollback(self, name: str) -> Pointer:
+        """Make the version live that was live before.
+
+        Raises:
+            UnknownNameError: if there is no such chain.
+            ConflictError: if no earlier version is there.
+        """
+        self.require_known(name)
+        with self.lock(name):
+            pointer = self.pointer(name)
+            there = set(self.versions(name))
+            earlier = [version for version in pointer.earlier if version in there]
+            if not earlier:
+                raise ConflictError(f"the chain {name} has no earlier version to go back to", param="name")
+            return self.point(name, replace(pointer, live=earlier[-1], earlier=tuple(earlier[:-1])))
+
+    def delete(self, name: str, version: int) -> None:
+        """Remove a version for good; its number is not given again.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ConflictError: if it is live and others are there to be promoted first.
+        """
+        self.resolve(f"{name}@{version}")
+        with self.lock(name):
+            pointer = self.pointer(name)
+            if version == pointer.live:
+                if len(self.versions(name)) > 1:
+                    raise ConflictError(f"{name}@{version} is live; promote another version first", param="version")
+                pointer = replace(pointer, live=None)
+            self.point(name, replace(pointer, earlier=tuple(v for v in pointer.earlier if v != version)))
+            doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
+            (self.root / name / str(version)).rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+            self.loaded.pop((name, version), None)
+
+    def describe(self, ref: str) -> dict[str, Any]:
+        """A chain with all its versions; damaged ones say so.
+
+        Steps, provenance and certificate at the top are those of the version named, else of the
+        live one, else of the newest.
+
+        Raises:
+            UnknownNameError: if there is no such chain or version.
+        """
+        name, _, wanted = ref.partition("@")
+        self.require_known(name)
+        numbers, live = self.versions(name), self.pointer(name).live
+        shown = self.resolve(ref)[1] if wanted else live or numbers[-1]
+        versions = [self.describe_version(name, version) for version in numbers]
+        current = next((v for v in versions if v["version"] == shown), versions[-1])
+        return current | {"name": name, "live": live, "versions": versions}
+
+    def describe_version(self, name: str, version: int) -> dict[str, Any]:
+        """A version's manifest, or why it cannot be read."""
+        try:
+            return {"version": version, "state": "ready"} | self.manifest(name, version)
+        except ArtifactError as error:
+            return {"version": version, "state": "corrupt", "error": str(error)}
+
+    def require_known(self, name: str) -> None:
+        """Raise `UnknownNameError` unless the chain has a version."""
+        if not re.match(NAME_PATTERN, name) or not self.versions(name):
+            raise UnknownNameError(f"there is no chain {name!r}", param="name")
+
+    def lock(self, name: str) -> FileLock:
+        """The right to change a chain, among threads and processes."""
+        (self.root / name).mkdir(parents=True, exist_ok=True)
+        return FileLock(self.root / name / ".lock", thread_local=False)
+
+    def point(self, name: str, pointer: Pointer) -> Pointer:
+        """Replace the pointer, whole or not at all."""
+        staging = self.root / name / ".pointer.json"
+        write_synced(staging, json.dumps(asdict(pointer)).encode())
+        staging.replace(self.root / name / "pointer.json")
+        sync_folder(self.root / name)
+        return pointer
+
+
+def made_live(pointer: Pointer, version: int) -> Pointer:
+    """The pointer after a promotion."""
+    if pointer.live == version:
+        return pointer
+    earlier = pointer.earlier if pointer.live is None else (*pointer.earlier, pointer.live)
+    return replace(pointer, live=version, earlier=tuple(v for v in earlier if v != version))
+
+
+def require_name(name: str) -> None:
+    """Raise `BadValueError` unless a new chain may have this name."""
+    if not re.match(NAME_PATTERN, name) or name in RESERVED:
+        raise BadValueError(
+            f"{name!r} cannot name a chain: letters, digits, '.', '_' and '-', at most 64, "
+            f"beginning with a letter or digit, and not {', '.join(RESERVED)}",
+            param="name",
+        )

@@ -1,0 +1,69 @@
+"""Chains: what there is, and which version is live."""
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.answers import ERRORS, json_answer
+from service.bodies import PromoteBody, declared, read_json
+from service.errors import WrongShapeError
+from service.registry import Pointer
+from service.services import ADMIN, USE, Services, ServicesDep
+
+router = APIRouter(prefix="/chains", tags=["chains"], responses=ERRORS)
+
+
+@router.get("", dependencies=USE)
+async def list_chains(services: ServicesDep) -> Response:
+    """All chains, each with its versions."""
+    return await json_answer(await run_in_threadpool(describe_all, services))
+
+
+@router.get("/{name}", dependencies=USE)
+async def show_chain(name: str, services: ServicesDep) -> Response:
+    """Steps, provenance and certificate of a chain's live version, or of `name@version`."""
+    return await json_answer(await run_in_threadpool(services.registry.describe, name))
+
+
+@router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=declared(PromoteBody))
+async def promote(name: str, request: Request, services: ServicesDep) -> Response:
+    """Make a version live."""
+    services.require_writable()
+    body = await read_json(request, services.settings, PromoteBody)
+    pointer = await run_in_threadpool(promote_and_place, services, name, body.version)
+    return await json_answer(shown(name, pointer))
+
+
+@router.post("/{name}/rollback", dependencies=ADMIN)
+async def rollback(name: str, services: ServicesDep) -> Response:
+    """Make the version live that was live before."""
+    services.require_writable()
+    return await json_answer(shown(name, await run_in_threadpool(services.registry.rollback, name)))
+
+
+@router.delete("/{name}/{version}", dependencies=ADMIN)
+async def delete(name: str, version: str, services: ServicesDep) -> Response:
+    """Remove a version for good."""
+    services.require_writable()
+    if not version.isdecimal():
+        raise WrongShapeError(f"a version is a whole number, not {version!r}", param="version")
+    await run_in_threadpool(services.registry.delete, name, int(version))
+    return await json_answer({"deleted": f"{name}@{version}"})
+
+
+def describe_all(services: Services) -> list[dict[str, object]]:
+    """Every chain's description."""
+    return [services.registry.describe(name) for name in services.registry.names()]
+
+
+def promote_and_place(services: Services, name: str, version: int) -> Pointer:
+    """Promote, and let the chain take places that are empty."""
+    pointer = services.registry.promote(name, version)
+    services.places.take_empty(services.registry.load(f"{name}@{version}"))
+    return pointer
+
+
+def shown(name: str, pointer: Pointer) -> dict[str, object]:
+    """A pointer's JSON."""
+    return {"name": name, "live": pointer.live, "earlier": list(pointer.earlier)}

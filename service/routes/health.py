@@ -1,0 +1,75 @@
+"""Whether the service lives, is ready, and what it is."""
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from service.answers import ERRORS, json_answer
+from service.errors import UnavailableError, error_body
+from service.routes.encoders import describe_encoders
+from service.services import Services, ServicesDep
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/health/live")
+async def live() -> Response:
+    """200 while the process answers."""
+    return await json_answer({"status": "live"})
+
+
+@router.get("/health", responses=ERRORS)
+@router.get("/health/ready", responses=ERRORS)
+async def ready(services: ServicesDep) -> Response:
+    """200 once every encoder is warm, else 503; with what is wrong."""
+    states = {name: engine.state for name, engine in services.embedder.engines.items()}
+    is_ready = all(state == "ready" for state in states.values())
+    warnings = [services.home_problem] if services.home_problem else []
+    content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states, "warnings": warnings}
+    if not is_ready:
+        content |= error_body(UnavailableError("an encoder is not ready", code="not_ready"))
+    return await json_answer(content, 200 if is_ready else 503)
+
+
+@router.get("/info", responses=ERRORS)
+async def info(services: ServicesDep) -> Response:
+    """text-embeddings-inference's fields, and the encoders and chains."""
+    return await json_answer(await run_in_threadpool(describe, services))
+
+
+@router.get("/metrics", responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}})
+async def metrics() -> Response:
+    """Prometheus's text format."""
+    return Response(await run_in_threadpool(generate_latest), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/", include_in_schema=False)
+async def root() -> Response:
+    """The interactive description of the API."""
+    return RedirectResponse("/docs")
+
+
+def describe(services: Services) -> dict[str, Any]:
+    """What `/info` says."""
+    settings, engine = services.settings, services.embedder.default
+    encoder = engine.encoder
+    return {
+        "model_id": engine.spec.model,
+        "model_sha": engine.spec.revision,
+        "model_dtype": engine.spec.dtype,
+        "model_type": {"embedding": {"pooling": engine.spec.pooling or "model"}},
+        "max_concurrent_requests": settings.max_queued_texts,
+        "max_input_length": encoder.max_length if encoder else None,
+        "max_client_batch_size": settings.max_texts,
+        "auto_truncate": True,
+        "version": version("lathe"),
+        "encoders": describe_encoders(services),
+        "chains": [
+            {"name": name, "live": services.registry.pointer(name).live, "versions": services.registry.versions(name)}
+            for name in services.registry.names()
+        ],
+    }

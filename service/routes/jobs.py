@@ -1,0 +1,76 @@
+"""Jobs: what they do, how far they are, what they made."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from service.answers import ERRORS, json_answer
+from service.codec import NPY, dump_json
+from service.errors import UnknownNameError
+from service.jobs.store import JobStore
+from service.services import ADMIN, USE, ServicesDep
+
+router = APIRouter(prefix="/jobs", tags=["jobs"], responses=ERRORS)
+
+POLL_SECONDS = 0.25
+HEARTBEAT_POLLS = 40
+
+
+@router.get("", dependencies=USE)
+async def list_jobs(services: ServicesDep) -> Response:
+    """All jobs, newest first."""
+    jobs = await run_in_threadpool(services.jobs.list)
+    return await json_answer([job.public() for job in jobs])
+
+
+@router.get("/{job_id}", dependencies=USE)
+async def show_job(job_id: str, services: ServicesDep) -> Response:
+    """`{id, kind, state, progress, message, error, result, created_at, finished_at}`."""
+    job = await run_in_threadpool(services.jobs.get, job_id)
+    return await json_answer(job.public())
+
+
+@router.delete("/{job_id}", dependencies=ADMIN)
+async def cancel_job(job_id: str, services: ServicesDep) -> Response:
+    """Stop a job; one that has ended stays as it is."""
+    services.require_writable()
+    job = await run_in_threadpool(services.supervisor.cancel, job_id)
+    return await json_answer(job.public())
+
+
+@router.get("/{job_id}/events", dependencies=USE)
+async def job_events(job_id: str, services: ServicesDep) -> Response:
+    """The job each time it changes, as server-sent events, until it has ended."""
+    await run_in_threadpool(services.jobs.get, job_id)  # 404 now, not inside the stream
+    headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+    return StreamingResponse(events(services.jobs, job_id), media_type="text/event-stream", headers=headers)
+
+
+@router.get("/{job_id}/vectors", dependencies=USE)
+async def job_vectors(job_id: str, services: ServicesDep) -> Response:
+    """The vectors of a fit that was asked to transform its source, as .npy."""
+    path = await run_in_threadpool(services.jobs.folder, job_id) / "vectors.npy"
+    if not path.is_file():
+        raise UnknownNameError(f"the job {job_id} has no vectors; fit with transform: true to get them")
+    return FileResponse(path, media_type=NPY, filename=f"{job_id}.npy")
+
+
+async def events(store: JobStore, job_id: str) -> AsyncIterator[bytes]:
+    """Server-sent events of one job."""
+    last, quiet = b"", 0
+    while True:
+        job = await run_in_threadpool(store.get, job_id)
+        event = b"data: " + dump_json(job.public()) + b"\n\n"
+        if event != last:
+            yield event
+            last, quiet = event, 0
+        elif quiet >= HEARTBEAT_POLLS:
+            yield b": still here\n\n"
+            quiet = 0
+        if job.ended:
+            return
+        quiet += 1
+        await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,65 @@
+"""The caller's own vectors through a chain."""
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.answers import json_answer, npy_answer, vectors_response
+from service.bodies import ReduceBody, declared, parse, read_body
+from service.codec import NPY, as_vectors, parse_npy
+from service.embedder import Answer
+from service.errors import BadValueError, WrongShapeError
+from service.services import USE, Services, ServicesDep
+
+router = APIRouter(dependencies=USE, tags=["vectors"])
+
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+QUERY = [
+    {"name": "chain", "in": "query", "schema": {"type": "string"}, "description": "for npy bodies"},
+    {"name": "dimensions", "in": "query", "schema": {"type": "integer"}, "description": "for npy bodies"},
+]
+
+
+@router.post(
+    "/reduce",
+    openapi_extra=declared(ReduceBody, **{NPY: BINARY}) | {"parameters": QUERY},
+    responses=vectors_response({"type": "object"}, **{NPY: BINARY}),
+    summary="Take vectors through a chain",
+)
+async def reduce(request: Request, services: ServicesDep) -> Response:
+    """JSON or npy in; JSON or npy out, as `Accept` asks."""
+    body = await read_body(request, services.settings)
+    npy = request.headers.get("content-type", "").partition(";")[0].strip().lower() == NPY
+    answer = await run_in_threadpool(reduce_npy if npy else reduce_json, body, request, services)
+    if NPY in request.headers.get("accept", "").lower():
+        return await npy_answer(answer)
+    content = {
+        "vectors": answer.vectors,
+        "dimensions": answer.target.dimensions,
+        "chain": answer.target.chain,
+        "space_id": answer.target.space_id,
+    }
+    return await json_answer(content, headers=answer.headers())
+
+
+def reduce_json(body: bytes, _request: Request, services: Services) -> Answer:
+    """Vectors and chain from a JSON body."""
+    fields = parse(body, ReduceBody)
+    vectors = as_vectors(fields.vectors, services.settings.max_vectors)
+    return services.embedder.reduce(vectors, fields.chain, fields.dimensions)
+
+
+def reduce_npy(body: bytes, request: Request, services: Services) -> Answer:
+    """Vectors from a .npy body, the chain from the query."""
+    chain = request.query_params.get("chain")
+    if not chain:
+        raise BadValueError("name the chain of a npy body in the query: /reduce?chain=NAME", param="chain")
+    wanted = request.query_params.get("dimensions")
+    if wanted is not None and not wanted.isdecimal():
+        raise WrongShapeError(f"dimensions must be a whole number, got {wanted!r}", param="dimensions")
+    dimensions = None if wanted is None else int(wanted)
+    if dimensions == 0:
+        raise BadValueError("dimensions must be at least 1", param="dimensions")
+    vectors = as_vectors(parse_npy(body), services.settings.max_vectors)
+    return services.embedder.reduce(vectors, chain, dimensions)

@@ -1,0 +1,62 @@
+"""Everything a request may need, built once for an app."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from service.auth import Keys
+from service.embedder import Embedder
+from service.errors import UnavailableError
+from service.home import Home
+from service.jobs.store import JobStore
+from service.jobs.supervisor import Supervisor
+from service.places import Places
+from service.registry import Registry
+from service.settings import Settings
+
+
+@dataclass
+class Services:
+    """The parts of a running server.
+
+    Attributes:
+        home_problem: why the state folder cannot be written; None if it can.
+    """
+
+    settings: Settings
+    home: Home
+    home_problem: str | None
+    keys: Keys
+    registry: Registry
+    places: Places
+    embedder: Embedder
+    jobs: JobStore
+    supervisor: Supervisor
+
+    def require_writable(self) -> None:
+        """Raise `UnavailableError` where the state folder cannot be written."""
+        if self.home_problem:
+            raise UnavailableError(self.home_problem, code="state_unwritable")
+
+
+def get_services(request: Request) -> Services:
+    """The services of the app that got the request."""
+    services: Services = request.app.state.services
+    return services
+
+
+def require_use(request: Request) -> None:
+    """Let through who may use the service."""
+    get_services(request).keys.require_use(request)
+
+
+def require_admin(request: Request) -> None:
+    """Let through who may administrate."""
+    get_services(request).keys.require_admin(request)
+
+
+ServicesDep = Annotated[Services, Depends(get_services)]
+USE = [Depends(require_use)]
+ADMIN = [Depends(require_admin)]

@@ -1,0 +1,31 @@
+"""The chains that ship with Lathe, put into a registry that does not know them."""
+
+import shutil
+from pathlib import Path
+
+from service.places import Places
+from service.registry import Registry
+
+STARTERS = Path(__file__).parent / "starter_chains"
+"""A registry of its own: <name>/1/, fitted by `make starters`."""
+
+
+def install_starters(registry: Registry, places: Places) -> None:
+    """Add each starter chain as the first version of its name, unless that name was ever used.
+
+    Raises:
+        OSError: if the registry cannot be written.
+    """
+    shipped = Registry(STARTERS)
+    for name in shipped.names():
+        if (registry.root / name / "pointer.json").exists():
+            continue
+        with registry.lock(name):
+            target = registry.root / name / "1"
+            if not target.exists():
+                staging = target.with_name(".1.starter")
+                shutil.rmtree(staging, ignore_errors=True)
+                shutil.copytree(STARTERS / name / "1", staging)
+                staging.rename(target)
+            registry.point(name, shipped.pointer(name))
+        places.take_empty(registry.load(f"{name}@1"))

@@ -1,0 +1,102 @@
+"""Where vectors go: which chain, cut to which size, in which space."""
+
+from dataclasses import dataclass
+
+from service.errors import BadValueError, ConflictError, WrongShapeError
+from service.places import Places
+from service.registry import LoadedChain, Registry
+from training.encoders import Encoder
+from training.space import space_id
+from transforms.chain import Chain
+
+
+@dataclass(frozen=True)
+class Target:
+    """A chain or none, cut to a size.
+
+    Attributes:
+        loaded: None for raw vectors.
+        folded: the chain as it is applied; None for raw vectors.
+        dimensions: of the answer.
+        space_id: of the answer.
+    """
+
+    loaded: LoadedChain | None
+    folded: Chain | None
+    dimensions: int
+    space_id: str
+
+    @property
+    def chain(self) -> str:
+        """`name@version`, or `none`."""
+        return self.loaded.ref if self.loaded else "none"
+
+
+class Targets:
+    """Finds the target that a request's names mean."""
+
+    def __init__(self, registry: Registry, places: Places) -> None:
+        self.registry = registry
+        self.places = places
+
+    def of_encoder(self, encoder: Encoder, chain: str | None, dimensions: int | None, normalize: bool = True) -> Target:
+        """The chain and size for an encoder's vectors.
+
+        No chain and no size, or the encoder's own, mean raw vectors; a size alone the chain that
+        has its place.
+
+        Raises:
+            BadValueError: for a size nobody serves.
+            ConflictError: for a chain fitted on another encoder's vectors.
+            UnknownNameError: for a chain there is not.
+            ArtifactError: for a damaged one.
+        """
+        if chain is not None:
+            loaded = self.registry.load(chain)
+        elif dimensions is None or dimensions == encoder.dimensions:
+            raw = space_id(encoder.fingerprint, None, None, encoder.dimensions)
+            return Target(None, None, encoder.dimensions, raw)
+        else:
+            loaded = self.places.chain_for(encoder.fingerprint, dimensions)
+        fitted_on, width = loaded.encoder_fingerprint, loaded.chain.input_dimensions
+        if fitted_on not in (None, encoder.fingerprint) or width not in (None, encoder.dimensions):
+            raise ConflictError(
+                f"the chain {loaded.ref} takes vectors of another space (encoder {fitted_on or 'unnamed'}, "
+                f"{width} wide) than {encoder.name} gives ({encoder.fingerprint}, {encoder.dimensions} wide)",
+                param="chain",
+                code="space_mismatch",
+            )
+        return self.cut(loaded, encoder.fingerprint, dimensions, normalize, encoder.dimensions)
+
+    def of_vectors(self, width: int, chain: str, dimensions: int | None) -> Target:
+        """The chain and size for vectors of the caller's; the space is that of the chain's encoder.
+
+        Raises:
+            WrongShapeError: for vectors of another width than the chain's.
+            BadValueError: for a size it does not serve.
+            UnknownNameError: for a chain there is not.
+            ArtifactError: for a damaged one.
+        """
+        loaded = self.registry.load(chain)
+        if loaded.chain.input_dimensions not in (None, width):
+            raise WrongShapeError(
+                f"the chain {loaded.ref} takes vectors {loaded.chain.input_dimensions} wide, these are {width}",
+                param="vectors",
+            )
+        return self.cut(loaded, loaded.encoder_fingerprint, dimensions, True, width)
+
+    def cut(
+        self, loaded: LoadedChain, fingerprint: str | None, dimensions: int | None, normalize: bool, width: int
+    ) -> Target:
+        """A chain at a size.
+
+        Raises:
+            BadValueError: if it does not serve that size.
+        """
+        if dimensions is not None and not loaded.chain.serves(dimensions):
+            raise BadValueError(
+                f"the chain {loaded.ref} serves {loaded.chain.sizes()}, not {dimensions}", param="dimensions"
+            )
+        size = dimensions or loaded.chain.output_dimensions or width
+        space = space_id(fingerprint, loaded.ref, loaded.digest, size)
+        return Target(loaded, loaded.fold(dimensions, normalize), size, space)

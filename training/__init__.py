@@ -1,0 +1,1 @@
+"""Offline work: loading encoders, reading sources, encoding to disk, fitting chains."""

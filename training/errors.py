@@ -1,0 +1,28 @@
+"""Errors of the offline work.
+
+TrainingError (Exception)
+├── EncoderError     a model that cannot be loaded, an unknown prompt
+│   └── TooLongError   a text with more tokens than the encoder reads, where cutting was not allowed
+├── SourceError      a file that is missing, malformed, empty, or holds something else
+└── FitError         a fit that cannot start: too few distinct rows, a gate nobody knows
+"""
+
+
+class TrainingError(Exception):
+    """Anything the user of an offline job must know; the message says what would be right."""
+
+
+class EncoderError(TrainingError):
+    """The encoder cannot do what was asked."""
+
+
+class TooLongError(EncoderError):
+    """A text has more tokens than the encoder reads and must not be cut."""
+
+
+class SourceError(TrainingError):
+    """The source cannot be read."""
+
+
+class FitError(TrainingError):
+    """The fit cannot be done as described."""

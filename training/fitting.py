@@ -1,0 +1,260 @@
+"""The fit job: source → vectors on disk → fitted chain → certificate."""
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.encoders import Encoder
+from training.encoding import EncodedSource, encode_source, source_key
+from training.errors import FitError
+from training.sources import Source, open_source
+from training.workspace import claimed_folder
+from transforms.arrays import FloatArray
+from transforms.certificate import Certificate, certify
+from transforms.chain import Chain
+from transforms.steps import build_steps
+from transforms.transform import Progress, Spec
+
+HELDOUT_SHARE = 0.2
+HELDOUT_MOST = 5000
+"""Enough for a recall@10 to ±.003; the measures take memory and time as its square."""
+HELDOUT_LEAST = 50
+DISTINCT_LEAST = 4
+FOREIGN_ROWS = 1000
+QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
+GATES_BELOW = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"}
+"""Gates that want a small number; all others want a large one."""
+STAGES = {"encode": (0.0, 0.8), "fit": (0.8, 0.93), "foreign": (0.93, 0.98), "certify": (0.98, 1.0)}
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What to fit, on what, and what the result must keep.
+
+    Attributes:
+        name: of the chain.
+        steps: as JSON, in order.
+        source: as `open_source` reads it.
+        normalize: whether outputs are normalised.
+        gates: certificate keys (dots go deeper) with what they must reach, or stay below.
+        promote: make the new version live if its gates hold; None does so for a first version.
+        foreign: corpora to certify on besides, by name, as sources.
+        seed: of the split into fitted and held-out rows.
+    """
+
+    name: str
+    steps: Sequence[Spec]
+    source: str
+    normalize: bool = True
+    gates: Mapping[str, float] = field(default_factory=dict)
+    promote: bool | None = None
+    foreign: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted chain with its evidence.
+
+    Attributes:
+        chain: its metadata holds encoder, provenance and certificate.
+        certificate: see `transforms.certify`.
+        failed_gates: the gates that do not hold.
+        encoded: the whole source as vectors.
+    """
+
+    chain: Chain
+    certificate: Certificate
+    failed_gates: list[str]
+    encoded: EncodedSource
+
+
+@contextmanager
+def fit_chain(
+    request: FitRequest,
+    encoder: Encoder | None,
+    workspace: Path,
+    on_progress: Progress,
+    command: str | None = None,
+) -> Iterator[Fitted]:
+    """Fit a chain on a source and certify it on rows kept aside and on foreign text.
+
+    A context: the encoded vectors are there while it lasts.
+
+    Args:
+        request: what to fit.
+        encoder: needed for texts; None for vectors of nobody's.
+        workspace: where vectors go meanwhile; what a killed run encoded there is used again.
+        on_progress: told a fraction and a sentence.
+        command: how the user asked for it, for the provenance.
+
+    Raises:
+        SourceError: if the source cannot be read.
+        FitError: if it holds too few distinct rows, or a gate is unknown.
+        TransformError: if the steps do not fit the vectors.
+    """
+    chain = Chain(build_steps(request.steps), request.normalize)
+    source = open_source(request.source)
+    require_gates(request.gates)
+    if encoder is not None:
+        chain.width_after(encoder.dimensions)  # before hours of encoding, not after
+    with claimed_folder(workspace, source_key(source, encoder)[:32]) as folder:
+        encoded = encode_source(source, encoder, folder, stage("encode", on_progress))
+        fit_rows, heldout_rows = split(encoded.hashes, request.seed)
+        chain.fit(Rows(encoded.vectors, fit_rows), stage("fit", on_progress))
+        foreign = foreign_vectors(request, encoder, workspace / "foreign", stage("foreign", on_progress))
+        on_progress(STAGES["certify"][0], "measuring on held-out vectors")
+        certificate = certify(
+            chain,
+            np.array(encoded.vectors[heldout_rows]),
+            n_fit=len(fit_rows),
+            seed=request.seed,
+            foreign=foreign,
+            warnings=source_warnings(encoded, foreign),
+        )
+        chain.metadata = {
+            "encoder": encoder.describe() if encoder else None,
+            "provenance": provenance(request, source, encoded, command),
+            "certificate": certificate,
+        }
+        yield Fitted(chain, certificate, failed_gates(request.gates, certificate), encoded)
+
+
+class Rows:
+    """Some rows of vectors that stay where they are."""
+
+    def __init__(self, vectors: FloatArray, chosen: NDArray[np.int64]) -> None:
+        self.vectors = vectors
+        self.chosen = chosen
+        self.shape = (len(chosen), vectors.shape[1])
+
+    def __getitem__(self, rows: Any, /) -> FloatArray:
+        """Those of the chosen rows."""
+        return np.asarray(self.vectors[self.chosen[rows]])
+
+
+def split(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row numbers to fit on, and to hold out.
+
+    Which side a row is on depends on its content alone, so that equal rows never stand on both;
+    of equal held-out rows one is kept.
+
+    Raises:
+        FitError: with too few distinct rows.
+    """
+    distinct, first = np.unique(hashes, return_index=True)
+    if len(distinct) < DISTINCT_LEAST:
+        raise FitError(f"a fit needs at least {DISTINCT_LEAST} different rows, the source has {len(distinct)}")
+    wanted = max(int(len(distinct) * HELDOUT_SHARE), min(HELDOUT_LEAST, len(distinct) // 2))
+    chosen = np.random.default_rng(seed).permutation(len(distinct))[: min(wanted, HELDOUT_MOST)]
+    fit_rows = np.flatnonzero(~np.isin(hashes, distinct[chosen]))
+    return fit_rows, np.sort(first[chosen])
+
+
+def foreign_vectors(
+    request: FitRequest, encoder: Encoder | None, folder: Path, on_progress: Progress
+) -> dict[str, FloatArray]:
+    """Vectors of text the chain was not fitted on: docstrings, and what else was asked for.
+
+    Encoded once for each encoder and kept in `folder`.
+    """
+    if encoder is None:
+        return {}
+    built_in = {"pydoc-topics": "pydoc:topics"} if request.source == "pydoc:" else {"pydoc": "pydoc:"}
+    corpora = built_in | dict(request.foreign)
+    found = {}
+    for done, (name, written) in enumerate(corpora.items()):
+        on_progress(done / len(corpora), f"encoding foreign text: {name}")
+        found[name] = sample_vectors(open_source(written), encoder, folder / encoder.fingerprint)
+    return found
+
+
+def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray:
+    """Up to `FOREIGN_ROWS` distinct texts of a source, spread evenly over it, as vectors `(n, d)`."""
+    texts: list[str] = []
+    for batch in source.batches():
+        if not isinstance(batch.values, list):
+            raise FitError(f"the foreign source {source.written!r} holds vectors; it must hold texts")
+        texts.extend(text for text in batch.values if text.strip())
+    texts = list(dict.fromkeys(texts))
+    texts = [texts[i] for i in np.linspace(0, len(texts) - 1, min(FOREIGN_ROWS, len(texts))).astype(int)]
+    kept = folder / f"{hashlib.sha256(repr(texts).encode()).hexdigest()[:32]}.npy"
+    try:
+        return np.asarray(np.load(kept, allow_pickle=False))
+    except (OSError, ValueError, EOFError):
+        vectors = encoder.encode(texts).vectors
+    folder.mkdir(parents=True, exist_ok=True)
+    staging = kept.with_suffix(f".{os.getpid()}.npy")
+    np.save(staging, vectors)
+    staging.replace(kept)
+    return vectors
+
+
+def provenance(request: FitRequest, source: Source, encoded: EncodedSource, command: str | None) -> dict[str, Any]:
+    """Where a chain comes from, without the texts and without the machine's paths."""
+    return {
+        "source": source.name,
+        "rows": int(encoded.vectors.shape[0]),
+        "rows_digest": encoded.digest,
+        "seed": request.seed,
+        "gates": dict(request.gates),
+        "command": command,
+        "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+    }
+
+
+def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -> list[str]:
+    """What a reader of the certificate must know of the source."""
+    found = []
+    if not foreign:
+        found.append("not measured on foreign text: the vectors name no encoder to make any with")
+    if encoded.blank:
+        found.append(f"{encoded.blank} blank texts were left out")
+    repeated = len(encoded.hashes) - len(np.unique(encoded.hashes))
+    if repeated:
+        found.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
+    return found
+
+
+def require_gates(gates: Mapping[str, float]) -> None:
+    """Raise `FitError` for a gate that is no measure of a certificate."""
+    for key in gates:
+        place, _, measure = key.rpartition(".")
+        of_corpus = measure in QUALITIES and (not place or place.startswith(("foreign.", "sizes.")))
+        if not of_corpus and key not in {"isoscore.after", *GATES_BELOW}:
+            raise FitError(
+                f"there is no gate {key!r}; there are {', '.join(sorted(QUALITIES))}, isoscore.after, "
+                "mean_norm.after, bytes_per_vector.after and foreign.CORPUS.MEASURE"
+            )
+
+
+def failed_gates(gates: Mapping[str, float], certificate: Certificate) -> list[str]:
+    """The gates that do not hold; what was not measured does not hold."""
+    failed = []
+    for key, wanted in gates.items():
+        measured: Any = certificate
+        for part in key.split("."):
+            measured = measured.get(part) if isinstance(measured, Mapping) else None
+        small = key in GATES_BELOW or key.endswith(".positional_stress")
+        if measured is None or (measured > wanted if small else measured < wanted):
+            failed.append(key)
+    return failed
+
+
+def stage(name: str, on_progress: Progress) -> Callable[[float, str], None]:
+    """Progress of one stage as progress of the whole."""
+    start, end = STAGES[name]
+
+    def report(fraction: float, message: str) -> None:
+        on_progress(start + (end - start) * fraction, message)
+
+    return report

@@ -1,0 +1,83 @@
+"""The seam between NumPy, torch and vectors that live on disk."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from transforms.errors import InputError
+
+FloatArray = NDArray[np.floating[Any]]
+"""A NumPy array of any float dtype; `(n, d)` unless said otherwise."""
+
+BLOCK_ROWS = 4096
+"""Rows held at once when streaming: 6 MB at d=384, 64 MB at d=4096."""
+
+
+class Vectors(Protocol):
+    """Rows that can be sliced: an array, a memmap, or a view that computes rows on demand."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(n, d)`."""
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        """Rows as a float array `(len(rows), d)`."""
+
+
+def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]:
+    """Yield the rows in order, at most `rows` at a time.
+
+    Raises:
+        InputError: if the vectors are not a 2-D array of floats.
+    """
+    require_matrix(vectors)
+    for start in range(0, vectors.shape[0], rows):
+        yield as_numpy(vectors[start : start + rows])
+
+
+def require_matrix(vectors: Vectors) -> None:
+    """Raise `InputError` unless `vectors` has the shape `(n, d)` with d ≥ 1."""
+    shape = tuple(vectors.shape)
+    if len(shape) != 2 or shape[1] == 0:
+        raise InputError(f"vectors must have the shape (n, d), got {shape}")
+
+
+def require_finite(block: FloatArray, first_row: int = 0) -> None:
+    """Raise `InputError` naming the first row that holds NaN or inf.
+
+    A sum is finite only if all it sums is (or it overflows), so one cheap pass settles the
+    ordinary case and the row is looked for only when something is wrong.
+    """
+    if np.isfinite(block.sum(dtype=np.float64)):
+        return
+    bad = ~np.isfinite(block).all(axis=1)
+    if bad.any():
+        raise InputError(f"row {first_row + int(bad.argmax())} holds NaN or inf")
+
+
+def as_numpy(block: Any) -> FloatArray:
+    """A float array of what slicing `Vectors` gave.
+
+    Raises:
+        InputError: if the values are not numbers.
+    """
+    array = block.detach().cpu().numpy() if isinstance(block, Tensor) else np.asarray(block)
+    if array.dtype.kind in "iub":
+        return array.astype(np.float32)
+    if array.dtype.kind != "f":
+        raise InputError(f"vectors must be numbers, got {array.dtype}")
+    return array
+
+
+def as_tensor(rows: Any, like: Tensor) -> Tensor:
+    """`rows` as a tensor of the dtype and device of `like`; a copy only where it must be."""
+    if isinstance(rows, Tensor):
+        return rows.to(dtype=like.dtype, device=like.device)
+    array = as_numpy(rows)
+    if not array.flags.writeable:  # torch warns about, but cannot use, read-only memory
+        array = array.copy()
+    return torch.from_numpy(array).to(dtype=like.dtype, device=like.device)

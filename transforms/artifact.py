@@ -1,0 +1,123 @@
+"""A saved chain: a folder that can be trusted or is refused.
+
+name/
+├── manifest.json       schema, steps, sizes, SHA-256 of the tensors and of the manifest itself,
+│                       encoder, provenance, certificate
+└── chain.safetensors   the fitted tensors, named <step>.<buffer>
+
+The folder is written under a temporary name beside its place, fsynced, and renamed: it is there
+whole or not at all. Nothing in it is ever executed.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from transforms.errors import ArtifactError
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+TENSORS = "chain.safetensors"
+
+Manifest = dict[str, Any]
+
+
+def write_artifact(path: Path, manifest: Manifest, tensors: Mapping[str, Tensor]) -> Manifest:
+    """Write a new artifact folder, whole or not at all; return the manifest as written.
+
+    Raises:
+        ArtifactError: if something is there already.
+        OSError: if it cannot be written; nothing is left behind.
+    """
+    payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    manifest = {"schema_version": SCHEMA_VERSION, "tensors_sha256": hashlib.sha256(payload).hexdigest()} | manifest
+    manifest["manifest_sha256"] = manifest_digest(manifest)
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        staging.mkdir()
+        write_synced(staging / TENSORS, payload)
+        write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        try:
+            staging.rename(path)
+        except OSError as error:
+            if path.exists():
+                raise ArtifactError(f"{path} exists already; a saved chain is never overwritten") from error
+            raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    sync_folder(path.parent)
+    return manifest
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of an artifact folder, checked against its own digest.
+
+    Raises:
+        ArtifactError: if it is missing, cannot be read, was altered, or is of a newer schema.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        version, digest = manifest["schema_version"], manifest["manifest_sha256"]
+    except FileNotFoundError as error:
+        raise ArtifactError(f"there is no saved chain at {path}: {MANIFEST} is missing") from error
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ArtifactError(f"the manifest of {path} cannot be read: {error!r}") from error
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ArtifactError(
+            f"{path} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it"
+        )
+    if digest != manifest_digest(manifest):
+        raise ArtifactError(f"the manifest of {path} was altered: its SHA-256 does not match")
+    return dict(manifest)
+
+
+def read_artifact(path: Path) -> tuple[Manifest, dict[str, Tensor]]:
+    """The manifest and the tensors of an artifact folder, both checked.
+
+    Raises:
+        ArtifactError: if anything is missing, truncated, altered or too new.
+    """
+    manifest = read_manifest(path)
+    try:
+        payload = (path / TENSORS).read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"the tensors of {path} cannot be read: {error}") from error
+    if hashlib.sha256(payload).hexdigest() != manifest.get("tensors_sha256"):
+        raise ArtifactError(f"the tensors of {path} were truncated or altered: their SHA-256 does not match")
+    try:
+        return manifest, load(payload)
+    except SafetensorError as error:
+        raise ArtifactError(f"the tensors of {path} cannot be read: {error}") from error
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of the manifest without its own digest, as canonical JSON."""
+    rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_synced(path: Path, payload: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the disk has the folder's entries, so that a rename survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

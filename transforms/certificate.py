@@ -1,0 +1,97 @@
+"""What a chain costs, measured on vectors it was not fitted on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from transforms.arrays import FloatArray
+from transforms.chain import Chain
+from transforms.debias import R2, unit_moments
+from transforms.geopres import GeoPres
+from transforms.metrics import isoscore, local_spearman, positional_stress, recall_at_k
+
+FEW_ROWS_PER_DIMENSION = 10
+"""Fewer fitted rows than this for each output dimension, and the certificate says so."""
+
+Certificate = dict[str, Any]
+
+
+def certify(
+    chain: Chain,
+    heldout: FloatArray,
+    *,
+    n_fit: int,
+    seed: int = 0,
+    foreign: Mapping[str, FloatArray] | None = None,
+    warnings: list[str] | None = None,
+) -> Certificate:
+    """Measure a fitted chain on held-out vectors and on foreign ones.
+
+    Args:
+        chain: fitted.
+        heldout: `(n, d)` vectors of the corpus that were kept from the fit, without duplicates.
+        n_fit: how many rows it was fitted on.
+        seed: of the split.
+        foreign: vectors of other corpora by name; an in-domain number alone misleads.
+        warnings: what the fit has to say already.
+
+    Returns:
+        A JSON object: `{n_fit, n_heldout, seed, local_spearman, recall_at_10,
+        recall_at_10_rescored_4x, positional_stress, mean_norm: {before, after},
+        isoscore: {before, after}, bytes_per_vector: {before, after}, foreign: {name: …},
+        warnings: []}`. What too few rows do not allow to measure is null. For a nested chain,
+        `sizes` holds the same quality measures of a quarter, a half and three quarters.
+    """
+    after = chain.transform(heldout)
+    before_moments, after_moments = unit_moments(heldout), unit_moments(after)
+    certificate: Certificate = {
+        "n_fit": n_fit,
+        "n_heldout": heldout.shape[0],
+        "seed": seed,
+        **fidelity(heldout, after),
+        "mean_norm": {"before": before_moments.mean_norm(), "after": after_moments.mean_norm()},
+        "isoscore": {"before": isoscore(before_moments), "after": isoscore(after_moments)},
+        "bytes_per_vector": {"before": 4 * heldout.shape[1], "after": 4 * after.shape[1]},
+    }
+    if chain.nested:
+        full = after.shape[1]
+        smaller = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
+        certificate["sizes"] = {str(k): fidelity(heldout, chain.transform(heldout, dimensions=k)) for k in smaller}
+    certificate["foreign"] = {
+        name: {"n": len(vectors), **fidelity(vectors, chain.transform(vectors))}
+        for name, vectors in (foreign or {}).items()
+    }
+    certificate["warnings"] = [*(warnings or []), *doubts(chain, n_fit, heldout.shape[0])]
+    return certificate
+
+
+def fidelity(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
+    """The quality measures of a certificate; null where there are too few rows."""
+    n = before.shape[0]
+    before = np.ascontiguousarray(before, dtype=np.float32)
+    return {
+        "local_spearman": local_spearman(before, after) if n >= 3 else None,
+        "recall_at_10": recall_at_k(before, after, 10) if n > 10 else None,
+        "recall_at_10_rescored_4x": recall_at_k(before, after, 10, oversampling=4) if n > 40 else None,
+        "positional_stress": positional_stress(before, after) if n >= 2 else None,
+    }
+
+
+def doubts(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
+    """Reasons to trust a fit less."""
+    found = []
+    for step in chain.transforms:
+        if isinstance(step, R2) and float(step.mean_norm) < 2 * float(step.noise_floor):
+            found.append(
+                f"the mean direction is within its noise: ‖μ‖ is {float(step.mean_norm):.3f}, "
+                f"chance alone gives {float(step.noise_floor):.3f}; fit on more text or leave r2 out"
+            )
+        if isinstance(step, GeoPres) and n_fit < FEW_ROWS_PER_DIMENSION * step.dimensions:
+            found.append(
+                f"{n_fit} rows are few for {step.dimensions} dimensions; "
+                f"{FEW_ROWS_PER_DIMENSION * step.dimensions} or more give a map to rely on"
+            )
+    if n_heldout <= 40:
+        found.append(f"{n_heldout} held-out rows are too few for every measure; those are null")
+    return found

@@ -1,0 +1,164 @@
+"""GeoPres: a learned linear map to fewer dimensions that keeps pairwise distances."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from transforms.affine import Affine
+from transforms.arrays import Vectors
+from transforms.debias import unit_moments
+from transforms.errors import InputError, StepError
+from transforms.moments import Moments
+from transforms.normalize import drop_rounding_residue, unit_rows
+from transforms.positional import distances, positional_losses
+from transforms.transform import Progress, Transform
+
+PREFIX_IMPORTANCE = 0.1
+"""What a nested size counts for against the whole; see `GeoPres` for what other values cost."""
+
+RIDGE = 1e-6
+"""Added to every eigenvalue, relative to their mean: fewer rows than dimensions leave some at 0."""
+
+
+class GeoPres(Transform):
+    """Reduce to `dimensions` by a bias-free linear map fitted to keep pairwise distances.
+
+    The loss is that of *Geometry-Preserving Dimensionality Reduction for Text Embeddings* (Eq. 1),
+    taken between unit vectors before and unit vectors after, because those are what is served.
+    It starts from the best map for Gaussian data, the projection on the top uncentred principal
+    directions with the i-th scaled by √(1 + T/((k+2)λ_i)), T the energy left out, and goes on
+    with `steps` of Adam over random batches, by a gradient in closed form.
+
+    With `nested`, every prefix of the output is usable too: the losses of the sizes k/4, k/2 and
+    3k/4, each relative to its start, join in with a tenth of the weight.
+
+    Tried on MiniLM vectors of earnings calls and of Wikipedia, 384 → 128, 2,000 held-out rows:
+    Eq. 1 on outputs that are not normalised lowers its own loss by two thirds but costs .008 to
+    .018 recall@10 against the spectral start; on normalised outputs it gains .001 in the domain
+    and .001 to .004 on banking questions. Nested with equal weights costs .005 to .008 at 128;
+    with a tenth it costs nothing (≤ .001) at any size.
+
+    The rows given to `fit` are normalised first; moments are taken as they are, and allow the
+    spectral start only.
+    """
+
+    kind = "geopres"
+
+    def __init__(
+        self,
+        dimensions: int,
+        nested: bool = False,
+        steps: int = 60,
+        batch: int = 2048,
+        learning_rate: float = 1e-3,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        require_whole("dimensions", dimensions, at_least=1)
+        require_whole("steps", steps, at_least=0)
+        require_whole("batch", batch, at_least=2)
+        require_whole("seed", seed, at_least=0)
+        if not isinstance(nested, bool):
+            raise StepError(f"geopres: nested must be true or false, got {nested!r}")
+        if not isinstance(learning_rate, float) or not 0 < learning_rate < 1:
+            raise StepError(f"geopres: learning_rate must lie between 0 and 1, got {learning_rate!r}")
+        self.dimensions = dimensions
+        self.nested = nested
+        self.steps = steps
+        self.batch = batch
+        self.learning_rate = learning_rate
+        self.seed = seed
+        self.weight: Tensor
+        self.register_buffer("weight", torch.empty(0))
+
+    def width_after(self, dimensions: int) -> int:
+        """The size reduced to.
+
+        Raises:
+            StepError: if that is not smaller than the input.
+        """
+        if self.dimensions >= dimensions:
+            raise StepError(f"geopres to {self.dimensions} must follow vectors wider than that, not {dimensions}")
+        return self.dimensions
+
+    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+        """Spectral start, then refinement on random batches.
+
+        Raises:
+            InputError: if every row is the same.
+        """
+        if isinstance(data, Moments):
+            self.weight = spectral_start(data, self.dimensions).float()
+            return
+        weight = spectral_start(unit_moments(data), self.dimensions).float()
+        self.weight = self.refine(weight, data, on_progress)
+
+    def refine(self, weight: Tensor, vectors: Vectors, on_progress: Progress) -> Tensor:
+        """Descend the positional loss from `weight` `(k, d)`."""
+        k = self.dimensions
+        sizes = [*sorted({k * quarter // 4 for quarter in (1, 2, 3)} - {0, k}), k] if self.nested else [k]
+        generator = np.random.default_rng(self.seed)
+        start, _ = positional_losses(self.draw(vectors, generator), weight, sizes, [0.0] * len(sizes))
+        # Relative to the start, or the smallest size, which errs most, would rule the others.
+        importance = [PREFIX_IMPORTANCE / max(loss, 1e-12) for loss in start]
+        importance[-1] /= PREFIX_IMPORTANCE
+        weight = weight.clone()
+        optimizer = torch.optim.Adam([weight], lr=self.learning_rate, betas=(0.9, 0.99))
+        for step in range(self.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = self.learning_rate * (1 - step / self.steps)
+            losses, weight.grad = positional_losses(self.draw(vectors, generator), weight, sizes, importance)
+            optimizer.step()
+            on_progress((step + 1) / self.steps, f"geopres step {step + 1} of {self.steps}, loss {losses[-1]:.3g}")
+        weight.grad = None
+        return weight * best_scale(self.draw(vectors, generator), weight)
+
+    def draw(self, vectors: Vectors, generator: np.random.Generator) -> Tensor:
+        """A random batch of unit rows `(batch, d)`; all rows where there are fewer."""
+        n = vectors.shape[0]
+        chosen = np.sort(generator.choice(n, size=min(self.batch, n), replace=False))
+        return unit_rows(torch.from_numpy(np.array(vectors[chosen], dtype=np.float32)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Reduce rows, `(n, d)` to `(n, k)`; not normalised, distances about as before."""
+        return drop_rounding_residue(functional.linear(x, self.weight), x)
+
+    def primitives(self) -> list[Transform]:
+        """The linear map."""
+        return [Affine(self.weight)]
+
+
+def spectral_start(moments: Moments, dimensions: int) -> Tensor:
+    """The minimiser of squared-distance loss for Gaussian data, `(k, d)`, float64.
+
+    Raises:
+        InputError: if all rows are zero.
+    """
+    second = moments.second_moment()
+    total = float(second.trace())
+    if total == 0:
+        raise InputError("geopres cannot be fitted: every vector is zero")
+    eigenvalues, eigenvectors = np.linalg.eigh(second)
+    eigenvalues = eigenvalues[::-1].clip(min=0) + RIDGE * total / moments.dimensions
+    directions = eigenvectors[:, ::-1][:, :dimensions].T
+    largest = np.abs(directions).argmax(axis=1)  # the sign is free: fix it, so that fits repeat
+    directions = directions * np.sign(directions[np.arange(dimensions), largest])[:, None]
+    left_out = eigenvalues[dimensions:].sum()
+    scales = np.sqrt(1 + left_out / ((dimensions + 2) * eigenvalues[:dimensions]))
+    return torch.from_numpy(directions * scales[:, None])
+
+
+def best_scale(x: Tensor, weight: Tensor) -> float:
+    """The factor on `weight` that brings the distances of its outputs closest to those of `x`."""
+    rows = x[:1024] - x[:1024].mean(0)
+    before, after = distances(rows, rows), distances(rows @ weight.T, rows @ weight.T)
+    return float((before * after).sum() / after.square().sum()) if after.any() else 1.0
+
+
+def require_whole(name: str, value: Any, at_least: int) -> None:
+    """Raise `StepError` unless a parameter is a whole number that large."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise StepError(f"geopres: {name} must be a whole number from {at_least}, got {value!r}")

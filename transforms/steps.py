@@ -1,0 +1,93 @@
+"""Steps as users write them: `r2,geopres:96` on a command line, a list of objects in JSON."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transforms.errors import StepError
+from transforms.transform import Spec, Transform, build
+
+PARAMETER = re.compile(r"^[a-z_]+=")
+OPENING, CLOSING = "[{(", "]})"
+
+
+def parse_steps(text: str) -> list[Transform]:
+    """Unfitted transforms from their command-line form.
+
+    `kind`, `kind:dimensions` or `kind:key=value,key=value`, joined by commas; a step may also be
+    written as a JSON object, and a value may be any JSON:
+    `r2,geopres:128,nested=true` or `r2,{"kind": "geopres", "dimensions": 128, "nested": true}`.
+
+    Raises:
+        StepError: if it cannot be read, names an unknown kind or parameter, or is empty.
+    """
+    specs: list[Spec] = []
+    for part in split_top_level(text):
+        if PARAMETER.match(part):
+            if not specs:
+                raise StepError(f"the parameter {part!r} stands before any step")
+            specs[-1] |= parse_parameter(part)
+        else:
+            specs.append(parse_step(part))
+    return build_steps(specs)
+
+
+def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
+    """Unfitted transforms from a list of `{"kind": …, parameters}`.
+
+    Raises:
+        StepError: for an unknown kind or parameter, or no steps at all.
+    """
+    if not specs:
+        raise StepError("a chain needs at least one step, such as r2 or geopres:128")
+    return [build(spec) for spec in specs]
+
+
+def split_top_level(text: str) -> list[str]:
+    """Split at the commas that stand outside brackets and quotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for position, character in enumerate(text):
+        if character == '"' and text[position - 1 : position] != "\\":
+            quoted = not quoted
+        elif not quoted and character in OPENING:
+            depth += 1
+        elif not quoted and character in CLOSING:
+            depth -= 1
+        elif character == "," and depth == 0 and not quoted:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    parts.append(text[start:].strip())
+    if depth != 0 or quoted:
+        raise StepError(f"a bracket or quote is not closed in the steps {text!r}")
+    return [part for part in parts if part]
+
+
+def parse_step(part: str) -> Spec:
+    """One step: a JSON object, or its kind with what follows the colon."""
+    if part.startswith("{"):
+        try:
+            spec = json.loads(part)
+        except json.JSONDecodeError as error:
+            raise StepError(f"the step {part!r} is not JSON: {error}") from error
+        return dict(spec)
+    kind, _, rest = part.partition(":")
+    if not rest:
+        return {"kind": kind}
+    if PARAMETER.match(rest):
+        return {"kind": kind} | parse_parameter(rest)
+    return {"kind": kind, "dimensions": parse_value(rest)}
+
+
+def parse_parameter(part: str) -> Spec:
+    """`key=value` as a dictionary."""
+    key, _, value = part.partition("=")
+    return {key: parse_value(value)}
+
+
+def parse_value(text: str) -> Any:
+    """A JSON value; what is not JSON is a string."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

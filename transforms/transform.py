@@ -1,0 +1,169 @@
+"""What every transform is: a fitted, row-wise map on vectors, known by its kind."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from transforms.arrays import Vectors, as_tensor
+from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
+from transforms.moments import Moments
+
+if TYPE_CHECKING:
+    from transforms.chain import Chain
+
+Spec = dict[str, Any]
+"""A step as JSON: `{"kind": …}` and its parameters."""
+
+Progress = Callable[[float, str], None]
+"""Called with a fraction of the work in 0…1 and a sentence about it."""
+
+TRANSFORMS: dict[str, type["Transform"]] = {}
+"""Every transform by its kind; filled as the classes are defined."""
+
+
+def no_progress(_fraction: float, _message: str) -> None:
+    """Report to nobody."""
+
+
+class Transform(nn.Module):
+    """A map on row vectors whose fitted state is torch buffers.
+
+    A subclass names its `kind`, stores its parameters in `__init__` under their own names,
+    registers what it learns as empty buffers, and writes `learn`, `forward` and `width_after`.
+    One `.to(device)` moves it, one `state_dict` saves it.
+    """
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, registered: bool = True) -> None:
+        super().__init_subclass__()
+        if registered:
+            TRANSFORMS[cls.kind] = cls
+
+    def fit(self, data: Moments | Vectors, on_progress: Progress = no_progress) -> Self:
+        """Learn from moments, or from vectors `(n, d)` which are streamed.
+
+        Raises:
+            InputError: if the data cannot be fitted on (no rows, NaN, inf).
+            StepError: if the parameters make no sense for vectors of that width.
+        """
+        width = data.dimensions if isinstance(data, Moments) else data.shape[1]
+        rows = data.count if isinstance(data, Moments) else data.shape[0]
+        self.width_after(width)
+        if rows == 0:
+            raise InputError(f"{self.kind} cannot be fitted on no rows")
+        self.learn(data, on_progress)
+        return self
+
+    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+        """Set the buffers; called by `fit` after its checks."""
+        raise TypeError(f"{type(self).__name__} does not say what it learns")
+
+    def width_after(self, dimensions: int) -> int:
+        """The output width for inputs `dimensions` wide.
+
+        Raises:
+            StepError: if this step cannot follow vectors of that width.
+        """
+        raise TypeError(f"{type(self).__name__} does not say how wide its output is")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to rows `(n, d)`; row-wise and pure."""
+        raise TypeError(f"{type(self).__name__} does not say how it is applied")
+
+    def primitives(self) -> list["Transform"]:
+        """The affine maps and normalisations this transform consists of, for folding."""
+        return [self]
+
+    @overload
+    def transform(self, rows: Tensor) -> Tensor: ...
+    @overload
+    def transform(self, rows: Any) -> NDArray[np.float32]: ...
+    def transform(self, rows: Any) -> Any:
+        """Apply to a tensor `(n, d)` (out comes a tensor on its device) or an array (an array).
+
+        Raises:
+            NotFittedError: before `fit`.
+            InputError: for vectors of another width than fitted on.
+        """
+        return apply(self, rows)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether every buffer has been learned."""
+        return all(buffer.numel() > 0 for buffer in self.buffers())
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """The width it was fitted on; None if any width will do or it is not fitted."""
+        return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
+
+    def spec(self) -> Spec:
+        """This step as JSON: its kind and the parameters it was made with."""
+        names = inspect.signature(type(self).__init__).parameters
+        return {"kind": self.kind} | {name: getattr(self, name) for name in names if name != "self"}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> Self:
+        """Set the fitted buffers from saved tensors.
+
+        Raises:
+            ArtifactError: if a tensor is missing, unknown or not finite.
+        """
+        expected = set(dict(self.named_buffers()))
+        if set(tensors) != expected:
+            raise ArtifactError(f"{self.kind} wants the tensors {sorted(expected)}, the artifact has {sorted(tensors)}")
+        for name, tensor in tensors.items():
+            if not torch.isfinite(tensor).all():
+                raise ArtifactError(f"the tensor {name!r} of {self.kind} is not finite")
+            setattr(self, name, tensor)
+        return self
+
+
+def build(spec: Mapping[str, Any]) -> Transform:
+    """Make an unfitted transform from its JSON, `{"kind": …, parameters}`.
+
+    Raises:
+        StepError: for an unknown kind or parameter, or a value out of range.
+    """
+    kind = spec.get("kind")
+    if not isinstance(kind, str) or kind not in TRANSFORMS:
+        raise StepError(f"unknown kind of step {kind!r}; there are {', '.join(sorted(TRANSFORMS))}")
+    cls = TRANSFORMS[kind]
+    known = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+    parameters = {name: value for name, value in spec.items() if name != "kind"}
+    if unknown := sorted(set(parameters) - set(known)):
+        takes = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise StepError(f"{kind} has no parameter {', '.join(map(repr, unknown))}; {takes}")
+    try:
+        return cls(**parameters)
+    except TypeError as error:
+        raise StepError(f"{kind}: {error}") from error
+
+
+def apply(module: "Transform | Chain", rows: Any, **keywords: Any) -> Any:
+    """Run a fitted module on an array or a tensor, giving back the same sort of thing.
+
+    It computes in the module's dtype and on its device; a tensor's answer goes back to the
+    tensor's device.
+
+    Raises:
+        NotFittedError: if the module has buffers that were never learned.
+        InputError: for vectors of another width than fitted on.
+    """
+    if not module.fitted:
+        raise NotFittedError(f"{type(module).__name__} must be fitted before it is applied")
+    like = next(module.buffers(), None)
+    if like is None:  # nothing learned, so any float dtype and device will do
+        like = rows if isinstance(rows, Tensor) and rows.is_floating_point() else torch.empty(0)
+    tensor = as_tensor(rows, like=like)
+    wanted = module.input_dimensions
+    if tensor.ndim == 0 or (wanted is not None and tensor.shape[-1] != wanted):
+        raise InputError(f"vectors must be {wanted} wide, got the shape {tuple(tensor.shape)}")
+    with torch.no_grad():
+        result: Tensor = module(tensor, **keywords)
+    return result.to(rows.device) if isinstance(rows, Tensor) else result.cpu().numpy()
