@@ -27,10 +27,10 @@ bench: $(VENV)/dev.stamp
 # Fits the chains that ship with Lathe anew; SENTENCES is a folder of general sentences.
 starters: $(VENV)/serve.stamp
 	@test -d "$(SENTENCES)" || { echo "usage: make starters SENTENCES=FOLDER"; exit 2; }
-	rm -rf build/starters
+	rm -rf build/starters service/starter_chains
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name debias --steps r2 --source "$(SENTENCES)"
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name compact --steps r2,geopres:128,nested=true --source "$(SENTENCES)"
-	rm -rf service/starter_chains && mkdir -p service/starter_chains
+	mkdir -p service/starter_chains
 	cp -r build/starters/chains/* build/starters/places.json service/starter_chains/
 	find service/starter_chains -name '.*' -type f -delete
 

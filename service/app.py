@@ -22,12 +22,10 @@ from service.home import Home
 from service.jobs.store import JobStore
 from service.jobs.supervisor import Supervisor
 from service.middleware import RequestMiddleware
-from service.places import Places
-from service.registry import Registry
 from service.routes import chains, embed, encoders, fits, health, jobs, reduce
 from service.services import Services
 from service.settings import Settings
-from service.starters import STARTERS, install_starters
+from service.starters import open_registry
 from service.targets import Targets
 from training.errors import TrainingError
 from transforms.errors import TransformError
@@ -68,17 +66,10 @@ def build_services(settings: Settings) -> Services:
     """
     home = Home(settings.home)
     problem = home.problem()
-    registry = Registry(home.chains)
-    places = Places(home.places, registry)
+    registry, places = open_registry(home)
     admin_keys = settings.admin_keys
-    try:
-        install_starters(registry, places)
-        admin_keys = admin_keys or (home.read_or_make_admin_key(),)
-    except OSError as error:
-        problem = problem or f"the state folder {home.root} cannot be written: {error.strerror}"
-        if not registry.names():
-            registry = Registry(STARTERS)
-            places = Places(STARTERS / "places.json", registry)
+    if not admin_keys and problem is None:
+        admin_keys = (home.read_or_make_admin_key(),)
     engines = [Engine(spec, settings.device, settings.max_queued_texts) for spec in settings.specs]
     store = JobStore(home.jobs)
     return Services(

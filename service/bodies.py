@@ -147,8 +147,11 @@ async def read_json(request: Request, settings: Settings, model: type[AnyBody]) 
 
 def parse(body: bytes, model: type[AnyBody]) -> AnyBody:
     """Parse and check."""
+    content = parse_json(body)
+    if not isinstance(content, dict):
+        raise WrongShapeError(f"the body must be a JSON object, got {type(content).__name__}")
     try:
-        return model.model_validate(parse_json(body))
+        return model.model_validate(content)
     except ValidationError as error:
         raise first_problem(error) from None
 

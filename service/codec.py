@@ -60,15 +60,15 @@ def parse_npy(body: bytes) -> NDArray[Any]:
         version = np.lib.format.read_magic(file)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, fortran, dtype = readers[version](file)
-    except (ValueError, KeyError, EOFError, OverflowError) as error:
-        raise MalformedError(f"the body is not a .npy file: {error}") from None
+    except Exception as error:  # NumPy parses the header as Python source, with that parser's errors
+        raise MalformedError(f"the body is not a .npy file: {error!r}") from None
     if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
         raise WrongShapeError(f"vectors must be float16, float32 or float64, not {dtype}", param="vectors")
     values = memoryview(body)[file.tell() :]
     count = 1
     for size in shape:
         count *= size
-    if count * dtype.itemsize != len(values):
+    if min(shape, default=0) < 0 or count * dtype.itemsize != len(values):
         raise MalformedError(f"the .npy header says {shape} of {dtype}, the body has {len(values)} bytes of values")
     return np.frombuffer(values, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 

@@ -11,6 +11,7 @@ from service.home import Home
 from service.places import Places
 from service.registry import Registry, require_name
 from service.settings import Settings
+from service.starters import open_registry
 from training.encoders import Encoder, EncoderSpec
 from training.fitting import FitRequest, Fitted, fit_chain
 from transforms.arrays import row_blocks
@@ -20,7 +21,9 @@ from transforms.transform import Progress
 def run_fit(
     request: FitRequest,
     encoder: Encoder | None,
-    home: Home,
+    registry: Registry,
+    places: Places,
+    workspace: Path,
     on_progress: Progress,
     command: str | None = None,
     vectors_to: Path | None = None,
@@ -30,7 +33,9 @@ def run_fit(
     Args:
         request: what to fit.
         encoder: of the texts, or of the vectors; None for vectors of nobody's.
-        home: where the registry is.
+        registry: gets the chain.
+        places: those that are empty may be taken by it.
+        workspace: where vectors go meanwhile.
         on_progress: told a fraction and a sentence.
         command: how the user asked, for the provenance.
         vectors_to: where to write the source's vectors through the new chain, as .npy.
@@ -43,19 +48,18 @@ def run_fit(
         TrainingError, TransformError: if the fit cannot be done; nothing is registered then.
     """
     require_name(request.name)
-    registry = Registry(home.chains)
-    with fit_chain(request, encoder, home.vectors, on_progress, command) as fitted:
+    with fit_chain(request, encoder, workspace, on_progress, command) as fitted:
         if vectors_to is not None:
             write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
         version, live = registry.publish(fitted.chain, request.name, promote)
     ref = f"{request.name}@{version}"
-    places = Places(home.places, registry).take_empty(registry.load(ref)) if live else []
+    taken = places.take_empty(registry.load(ref)) if live else []
     return {
         "chain": ref,
         "promoted": live,
         "failed_gates": fitted.failed_gates,
-        "places": places,
+        "places": taken,
         "certificate": fitted.certificate,
     }
 
@@ -106,5 +110,8 @@ def run_fit_request(
         on_progress(0.0, "loading the encoder")
         encoder = Encoder(EncoderSpec(**content["encoder"]), settings.device)
     vectors_to = folder / "vectors.npy" if content["transform"] else None
-    result = run_fit(request, encoder, Home(settings.home), on_progress, "POST /fit-transform", vectors_to)
+    home = Home(settings.home)
+    registry, places = open_registry(home)
+    command = "POST /fit-transform"
+    result = run_fit(request, encoder, registry, places, home.vectors, on_progress, command, vectors_to)
     return result | ({"vectors_url": f"/jobs/{folder.name}/vectors"} if vectors_to else {})

@@ -74,7 +74,9 @@ class Places:
             if loaded is not None and loaded.chain.serves(dimensions):
                 return loaded
         raise BadValueError(
-            f"no chain answers {dimensions} dimensions; there are {self.sizes(places)}", param="dimensions"
+            f"no chain answers {dimensions} dimensions; there are {', '.join(self.sizes(places))} "
+            "and the encoder's own width",
+            param="dimensions",
         )
 
     def occupant(self, places: dict[str, str], place: str) -> LoadedChain | None:
@@ -86,11 +88,10 @@ class Places:
         except UnknownNameError:
             return None
 
-    def sizes(self, places: dict[str, str]) -> str:
+    def sizes(self, places: dict[str, str]) -> list[str]:
         """The sizes an encoder's places answer, in words."""
-        exact = sorted(int(place) for place in places if place != NESTED and self.occupant(places, place))
         nested = self.occupant(places, NESTED)
-        words = [str(size) for size in exact]
-        if nested is not None:
-            words.append(f"any up to {nested.chain.output_dimensions}")
-        return ", ".join([*words, "the encoder's own width"])
+        largest = nested.chain.output_dimensions or 0 if nested else 0
+        exact = sorted(int(place) for place in places if place != NESTED and self.occupant(places, place))
+        words = [str(size) for size in exact if size > largest]
+        return [f"any from 1 to {largest}", *words] if largest else words

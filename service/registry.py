@@ -161,7 +161,7 @@ class Registry:
         Args:
             chain: its metadata becomes the manifest's.
             name: of the chain.
-            promote: make it live; None does so if it is the first version.
+            promote: make it live; None does so if no version is.
 
         Returns:
             The version, and whether it is live.
@@ -172,7 +172,7 @@ class Registry:
             version = max([pointer.last, *self.versions(name)]) + 1
             chain.save(self.root / name / str(version), {"name": name, "version": version})
             pointer = replace(pointer, last=version)
-            live = promote if promote is not None else version == 1
+            live = promote if promote is not None else pointer.live is None
             self.point(name, made_live(pointer, version) if live else pointer)
         return version, live
 

@@ -3,11 +3,28 @@
 import shutil
 from pathlib import Path
 
+from service.home import Home
 from service.places import Places
 from service.registry import Registry
 
 STARTERS = Path(__file__).parent / "starter_chains"
 """A registry of its own: <name>/1/, fitted by `make starters`."""
+
+
+def open_registry(home: Home) -> tuple[Registry, Places]:
+    """The chains of a state folder, with the starters put in.
+
+    Where that cannot be written and holds no chains, the starters are read from where they ship.
+    """
+    registry = Registry(home.chains)
+    places = Places(home.places, registry)
+    try:
+        install_starters(registry, places)
+    except OSError:
+        if not registry.names():
+            registry = Registry(STARTERS)
+            places = Places(STARTERS / "places.json", registry)
+    return registry, places
 
 
 def install_starters(registry: Registry, places: Places) -> None:

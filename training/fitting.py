@@ -46,7 +46,7 @@ class FitRequest:
         source: as `open_source` reads it.
         normalize: whether outputs are normalised.
         gates: certificate keys (dots go deeper) with what they must reach, or stay below.
-        promote: make the new version live if its gates hold; None does so for a first version.
+        promote: make the new version live if its gates hold; None does so if no version is live.
         foreign: corpora to certify on besides, by name, as sources.
         seed: of the split into fitted and held-out rows.
     """

@@ -6,7 +6,9 @@ Similarities are cosines; distances are Euclidean, of the vectors as they are.
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from transforms.arrays import FloatArray
@@ -28,12 +30,17 @@ def local_spearman(before: FloatArray, after: FloatArray) -> float:
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
     """
+    return float(local_spearman_of_anchors(before, after).mean())
+
+
+def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
+    """`local_spearman` of each row `(n,)`, for intervals."""
     require_pairs(before, after, at_least=3)
     correlations = [
         correlation(average_ranks(original), average_ranks(reduced))
         for original, reduced in similarity_blocks(before, after, own=None)
     ]
-    return float(torch.cat(correlations).mean())
+    return torch.cat(correlations).double().numpy()
 
 
 def recall_at_k(before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1) -> float:
@@ -46,13 +53,18 @@ def recall_at_k(before: FloatArray, after: FloatArray, k: int = 10, oversampling
     Raises:
         InputError: if there are not more than k·oversampling rows.
     """
+    return float(recall_of_anchors(before, after, k, oversampling).mean())
+
+
+def recall_of_anchors(before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1) -> NDArray[np.float64]:
+    """`recall_at_k` of each row `(n,)`, for intervals."""
     require_pairs(before, after, at_least=k * oversampling + 1)
-    found = 0
+    found = []
     for original, reduced in similarity_blocks(before, after, own=-torch.inf):
         wanted = original.topk(k, dim=1).indices
         candidates = reduced.topk(k * oversampling, dim=1).indices
-        found += int((wanted.unsqueeze(2) == candidates.unsqueeze(1)).any(2).sum())
-    return found / (k * len(before))
+        found.append((wanted.unsqueeze(2) == candidates.unsqueeze(1)).any(2).double().mean(1))
+    return torch.cat(found).numpy()
 
 
 def positional_stress(before: FloatArray, after: FloatArray) -> float:

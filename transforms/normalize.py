@@ -9,18 +9,15 @@ from transforms.transform import Progress, Transform
 
 
 def row_norms(x: Tensor) -> Tensor:
-    """L2 norm of each row, `(n, 1)`.
-
-    Squared in float64, so that rows as small as 1e-30 do not vanish in float32.
-    """
+    """L2 norm of each row, `(n, 1)` in float64, where the squares of 1e-30 and 1e30 still exist."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
-    return norms.to(x.dtype)
+    return norms
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Rows of L2 norm 1; rows of zeros stay zeros."""
-    norms = row_norms(x)
-    return x / torch.where(norms == 0, 1, norms)
+    """Rows of L2 norm 1; rows of zeros stay zeros, rows too long for the dtype become NaN."""
+    norms = row_norms(x).to(x.dtype)
+    return x / norms.masked_fill(norms == 0, 1).masked_fill(norms.isinf(), torch.nan)
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:

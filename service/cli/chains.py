@@ -5,26 +5,13 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import flag, state, writable_state
+from service.cli.options import flag, registry_with_places
 from service.errors import BadValueError
-from service.places import Places
-from service.registry import Registry
-from service.starters import install_starters
 from transforms.errors import ArtifactError
 
 app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True)
 
 Json = Annotated[bool, flag("--json", "Print JSON.")]
-
-
-def registry_with_places(write: bool) -> tuple[Registry, Places]:
-    """The registry of the state folder, starter chains included."""
-    _, home = writable_state() if write else state()
-    registry = Registry(home.chains)
-    places = Places(home.places, registry)
-    if home.problem() is None:
-        install_starters(registry, places)
-    return registry, places
 
 
 @app.command("list")

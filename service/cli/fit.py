@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import ProgressBar, flag, load_encoder, writable_state
+from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
 from service.fit_job import run_fit
 from service.registry import require_name
 from training.errors import FitError
@@ -25,7 +25,7 @@ def fit(
     promote: Annotated[
         bool | None,
         typer.Option(
-            "--promote/--no-promote", envvar="LATHE_PROMOTE", help="Make it live. [default: if it is the first]"
+            "--promote/--no-promote", envvar="LATHE_PROMOTE", help="Make it live. [default: if no version is]"
         ),
     ] = None,
     gate: Annotated[
@@ -44,7 +44,8 @@ def fit(
     A running server serves it at once. A killed fit can be started again: rows it has encoded are
     not encoded again. Vectors (.npy) need --encoder if they are that encoder's.
     """
-    settings, home = writable_state()
+    settings, home = state()
+    registry, places = registry_with_places(write=True)
     request = FitRequest(
         name=name,
         steps=[step.spec() for step in parse_steps(steps)],
@@ -61,7 +62,7 @@ def fit(
     loaded = load_encoder(settings, encoder) if texts or encoder else None
     command = shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
     with ProgressBar() as progress:
-        result = run_fit(request, loaded, home, progress, command, transform)
+        result = run_fit(request, loaded, registry, places, home.vectors, progress, command, transform)
     typer.echo(json.dumps(result, indent=1) if as_json else in_words(result))
 
 

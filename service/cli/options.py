@@ -8,7 +8,10 @@ import typer
 from tqdm import tqdm
 
 from service.home import Home
+from service.places import Places
+from service.registry import Registry
 from service.settings import Settings, read_settings
+from service.starters import open_registry
 from training.encoders import Encoder, EncoderSpec
 
 
@@ -23,16 +26,17 @@ def state() -> tuple[Settings, Home]:
     return settings, Home(settings.home)
 
 
-def writable_state() -> tuple[Settings, Home]:
-    """The same, for a command that writes.
+def registry_with_places(write: bool) -> tuple[Registry, Places]:
+    """The chains of the state folder, starters included.
 
     Raises:
-        ValueError: if the state folder cannot be written.
+        ValueError: for a command that writes, if the folder cannot be written.
     """
-    settings, home = state()
-    if problem := home.problem():
+    _, home = state()
+    problem = home.problem()
+    if problem and write:
         raise ValueError(f"{problem}; set LATHE_HOME to a folder that can")
-    return settings, home
+    return open_registry(home)
 
 
 def find_encoder(settings: Settings, name: str | None) -> EncoderSpec:

@@ -1,6 +1,7 @@
 """`lathe serve`."""
 
 import asyncio
+import signal
 import sys
 from typing import Annotated
 
@@ -42,6 +43,8 @@ def serve(
         app, settings.host, settings.port, log_level="warning", timeout_graceful_shutdown=30, server_header=False
     )
     server = uvicorn.Server(config)
+    for wanted in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
+        signal.signal(wanted, lambda *_: sys.exit(0))
     asyncio.run(run(server, settings, app.state.services))
     if not server.started:
         sys.exit(1)

@@ -9,8 +9,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from service.cli.chains import registry_with_places
-from service.cli.options import ProgressBar, flag, load_encoder, state
+from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
 from service.targets import Target, Targets
 from training.encoding import pace
 from training.errors import SourceError

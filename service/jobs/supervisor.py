@@ -72,9 +72,10 @@ class Supervisor:
         with self.guard:
             waiting = list(self.active)
         for job_id in waiting:
-            ended = self.ended(job_id)
-            if ended:
-                self.children.pop(job_id, None)
+            if self.ended(job_id):
+                child = self.children.pop(job_id, None)
+                if child is not None:
+                    child.wait()  # it wrote its end, so it is about to exit
                 with self.guard:
                     self.active.remove(job_id)
                 continue

@@ -1,0 +1,1 @@
+"""Measurements; not packaged. Each is `python -m benchmarks.NAME --help`."""

@@ -1,0 +1,52 @@
+"""What every measurement writes down: the command, the machine in words, the date, the figures."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options all measurements share."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--quick", action="store_true", help="a small run that shows it works; not for quoting")
+    options.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for the raw JSON")
+    return options
+
+
+def machine() -> str:
+    """The machine in words."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0].partition(":")[2].strip() if lines else model
+    return f"{os.cpu_count()} cores of {model}, {platform.system()}, Python {platform.python_version()}"
+
+
+def write_report(out: Path, name: str, figures: Any) -> Path:
+    """Write figures as raw JSON with what made them."""
+    module = sys.modules["__main__"].__spec__
+    arguments = [Path(a).name if Path(a).is_absolute() else a for a in sys.argv[1:]]
+    report = {
+        "command": " ".join(["python -m", module.name if module else name, *arguments]),
+        "machine": machine(),
+        "libraries": {p: version(p) for p in ("torch", "numpy", "sentence-transformers", "lathe")},
+        "date": datetime.now(UTC).date().isoformat(),
+        "figures": figures,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{name}.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    return path
+
+
+def markdown_table(header: list[str], rows: list[list[str]]) -> str:
+    """A table for the README."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

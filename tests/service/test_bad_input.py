@@ -1,0 +1,194 @@
+import json
+
+import numpy as np
+import pytest
+
+BAD_BODIES = {
+    "empty list": ("/embed", {"inputs": []}, 400),
+    "empty text": ("/embed", {"inputs": ""}, 400),
+    "empty text among others": ("/embed", {"inputs": ["a", ""]}, 400),
+    "10,000 texts": ("/embed", {"inputs": ["text"] * 10_000}, 413),
+    "no inputs": ("/embed", {}, 422),
+    "a number for a text": ("/embed", {"inputs": 5}, 422),
+    "numbers for texts": ("/embed", {"inputs": [1, 2]}, 422),
+    "an unknown chain": ("/embed", {"inputs": "a", "chain": "nobody"}, 404),
+    "an unknown version": ("/embed", {"inputs": "a", "chain": "compact@99"}, 404),
+    "a version that is no number": ("/embed", {"inputs": "a", "chain": "compact@x"}, 404),
+    "a path for a chain": ("/embed", {"inputs": "a", "chain": "../../etc"}, 404),
+    "an unknown model": ("/embed", {"inputs": "a", "model": "nobody"}, 404),
+    "an unknown prompt": ("/embed", {"inputs": "a", "prompt_name": "nobody"}, 400),
+    "a size nobody serves": ("/embed", {"inputs": "a", "dimensions": 200}, 400),
+    "a size beyond the encoder": ("/embed", {"inputs": "a", "dimensions": 10**9}, 400),
+    "size zero": ("/embed", {"inputs": "a", "dimensions": 0}, 400),
+    "size minus one": ("/embed", {"inputs": "a", "dimensions": -1}, 400),
+    "a size that is a text": ("/embed", {"inputs": "a", "dimensions": "128"}, 422),
+    "a size that is a fraction": ("/embed", {"inputs": "a", "dimensions": 12.5}, 422),
+    "a size a chain does not serve": ("/embed", {"inputs": "a", "chain": "debias", "dimensions": 12}, 400),
+    "an unknown side": ("/embed", {"inputs": "a", "truncation_direction": "up"}, 400),
+    "an unknown encoding": ("/embed", {"inputs": "a", "encoding_format": "int4"}, 400),
+    "a text for a truth": ("/embed", {"inputs": "a", "normalize": "yes"}, 422),
+    "openai: empty list": ("/v1/embeddings", {"input": []}, 400),
+    "openai: token ids": ("/v1/embeddings", {"input": [101, 102]}, 400),
+    "openai: lists of token ids": ("/v1/embeddings", {"input": [[101], [102]]}, 400),
+    "openai: unknown model": ("/v1/embeddings", {"input": "a", "model": "text-embedding-3-small"}, 404),
+    "openai: unknown chain": ("/v1/embeddings", {"input": "a", "model": "all-MiniLM-L6-v2+nobody"}, 404),
+    "no vectors": ("/reduce", {"vectors": [], "chain": "compact"}, 400),
+    "vectors of no width": ("/reduce", {"vectors": [[]], "chain": "compact"}, 422),
+    "the wrong width": ("/reduce", {"vectors": [[1.0, 2.0]], "chain": "compact"}, 422),
+    "ragged vectors": ("/reduce", {"vectors": [[1.0], [1.0, 2.0]], "chain": "compact"}, 422),
+    "one flat vector": ("/reduce", {"vectors": [1.0] * 384, "chain": "compact"}, 422),
+    "vectors of texts": ("/reduce", {"vectors": [["a"] * 384], "chain": "compact"}, 422),
+    "vectors of numbers as texts": ("/reduce", {"vectors": [["1"] * 384], "chain": "compact"}, 422),
+    "vectors of null": ("/reduce", {"vectors": [[None] * 384], "chain": "compact"}, 422),
+    "numbers beyond float32": ("/reduce", {"vectors": [[1e39] * 384], "chain": "compact"}, 400),
+    "numbers at the edge of float32": ("/reduce", {"vectors": [[3e38] * 384], "chain": "compact"}, 400),
+    "8,193 vectors": ("/reduce", {"vectors": [[0.0]] * 8193, "chain": "compact"}, 413),
+    "no chain": ("/reduce", {"vectors": [[1.0] * 384]}, 422),
+    "reduce: unknown chain": ("/reduce", {"vectors": [[1.0] * 384], "chain": "nobody"}, 404),
+    "reduce: a size not served": ("/reduce", {"vectors": [[1.0] * 384], "chain": "compact", "dimensions": 129}, 400),
+}
+
+MALFORMED = {
+    "nothing": b"",
+    "half an object": b'{"inputs": "a"',
+    "NaN": b'{"vectors": [[NaN]], "chain": "compact"}',
+    "Infinity": b'{"vectors": [[Infinity]], "chain": "compact"}',
+    "1e999": b'{"vectors": [[1e999]], "chain": "compact"}',
+    "not UTF-8": b'{"inputs": "\xff"}',
+    "a lone surrogate": b'{"inputs": "\\ud800"}',
+    "too deep": b"[" * 100_000,
+}
+
+
+def check_error(answer, status):
+    assert answer.status_code == status, answer.text[:300]
+    body = answer.json()
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    assert body["error_type"]
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("case", BAD_BODIES)
+def test_a_bad_body_gets_its_status_and_a_message(client, case):
+    path, body, status = BAD_BODIES[case]
+    check_error(client.post(path, json=body), status)
+
+
+@pytest.mark.parametrize("path", ["/embed", "/reduce", "/v1/embeddings"])
+@pytest.mark.parametrize("case", MALFORMED)
+def test_what_is_not_json_is_400(client, path, case):
+    check_error(client.post(path, content=MALFORMED[case]), 400)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"1"])
+def test_json_that_is_no_object_is_422(client, body):
+    check_error(client.post("/embed", content=body), 422)
+
+
+def test_a_body_over_the_limit_is_413_whether_announced_or_streamed(client):
+    check_error(client.post("/embed", content=b"x" * 33_000_000), 413)
+    check_error(client.post("/reduce", content=(b"x" * 1_000_000 for _ in range(33))), 413)
+
+
+def test_zero_vectors_stay_zero_and_spoil_nobody_elses(client, raw):
+    vectors = np.zeros((3, 384))
+    vectors[1] = raw[0]
+    answer = client.post("/reduce", json={"vectors": vectors.tolist(), "chain": "compact"})
+    reduced = np.array(answer.json()["vectors"])
+    assert answer.status_code == 200
+    assert not reduced[0].any() and not reduced[2].any()
+    np.testing.assert_allclose(np.linalg.norm(reduced[1]), 1, atol=1e-6)
+
+
+def test_vectors_of_any_finite_length_are_mapped_alike(client, raw):
+    expected = client.post("/reduce", json={"vectors": raw[:1], "chain": "compact"}).json()["vectors"]
+    for length in (1e-30, 1e-6, 1e6, 1e30):
+        scaled = (np.array(raw[:1]) * length).tolist()
+        answer = client.post("/reduce", json={"vectors": scaled, "chain": "compact"})
+        np.testing.assert_allclose(answer.json()["vectors"], expected, atol=1e-5)
+
+
+def test_unknown_routes_and_methods_answer_in_the_same_shape(client):
+    check_error(client.get("/nothing/here"), 404)
+    check_error(client.get("/embed"), 405)
+    check_error(client.get("/jobs/nobody"), 404)
+    check_error(client.get("/jobs/../../etc/passwd"), 404)
+    check_error(client.get("/chains/nobody"), 404)
+
+
+def test_bad_fits_are_refused_before_any_work(lathe, sentences):
+    good = {"name": "bad", "steps": [{"kind": "r2"}], "source": {"texts": sentences}}
+    refused = {
+        400: [
+            {"name": "a/b"},
+            {"name": ""},
+            {"name": "none"},
+            {"steps": []},
+            {"steps": [{"kind": "nobody"}]},
+            {"steps": [{"kind": "geopres"}]},
+            {"steps": [{"kind": "geopres", "dimensions": 384}]},
+            {"steps": [{"kind": "geopres", "dimensions": 0}]},
+            {"steps": [{"kind": "geopres", "dimensions": 96, "novel": 1}]},
+            {"source": {}},
+            {"source": {"texts": []}},
+            {"source": {"texts": ["a", " "]}},
+            {"source": {"texts": sentences, "path": "pydoc:"}},
+            {"gates": {"nobody": 0.5}},
+            {"seed": -1},
+        ],
+        403: [{"source": {"path": "/etc/passwd"}}, {"source": {"path": "../secret.jsonl"}}],
+        404: [{"encoder": "nobody"}, {"source": {"path": "missing.jsonl"}}],
+        409: [{"source": {"vectors": [[1.0, 2.0]]}, "encoder": "all-MiniLM-L6-v2"}],
+        422: [
+            {"name": 5},
+            {"steps": "r2"},
+            {"source": {"texts": "one text"}},
+            {"source": {"vectors": [[1.0], [1.0, 2.0]]}},
+            {"gates": {"local_spearman": "high"}},
+        ],
+    }
+    before = lathe.client.get("/jobs").json()
+    for status, changes in refused.items():
+        for change in changes:
+            check_error(lathe.client.post("/fit-transform", json=good | change, headers=lathe.admin), status)
+    assert lathe.client.get("/jobs").json() == before
+
+
+def test_npy_bodies_are_not_trusted(client):
+    def post(content, query="?chain=compact"):
+        return client.post(f"/reduce{query}", content=content, headers={"content-type": "application/x-npy"})
+
+    good = npy(np.ones((2, 384), np.float32))
+    assert post(good).status_code == 200
+    check_error(post(good, query=""), 400)
+    check_error(post(good, query="?chain=compact&dimensions=x"), 422)
+    check_error(post(good, query="?chain=compact&dimensions=0"), 400)
+    check_error(post(b"not npy"), 400)
+    check_error(post(good[:-4]), 400)
+    check_error(post(good + b"more"), 400)
+    check_error(post(npy(np.full((1, 384), np.nan, np.float32))), 400)
+    check_error(post(npy(np.ones((2, 3), np.float32))), 422)
+    check_error(post(npy(np.ones(384, np.float32))), 422)
+    check_error(post(npy(np.float32(1))), 422)
+    check_error(post(npy(np.ones((2, 384), np.int64))), 422)
+    check_error(post(npy(np.ones((0, 384), np.float32))), 400)
+    check_error(post(good.replace(b"(2, 384)", b"(2, 38<<")), 400)
+    check_error(post(good.replace(b"(2, 384), }            ", b"(99999999999999, 384), }")), 400)
+    check_error(post(good.replace(b"(2, 384)", b"(-2,384)")), 400)
+    pickled = npy(np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    check_error(post(pickled), 422)
+
+
+def npy(array, allow_pickle=False):
+    import io
+
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=allow_pickle)
+    return buffer.getvalue()
+
+
+def test_errors_never_quote_the_text(client):
+    secret = "the quick brown secret"
+    answer = client.post("/embed", json={"inputs": [secret, ""]})
+    assert secret not in json.dumps(answer.json())

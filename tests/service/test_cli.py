@@ -1,0 +1,137 @@
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from service.cli import main as cli
+from training.docstrings import docstring_paragraphs
+from training.sources import open_source
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def run(home, monkeypatch, capsys):
+    """Run a command in this process; gives its exit status and what it printed."""
+
+    def command(*arguments, **environment):
+        monkeypatch.setenv("LATHE_HOME", str(home))
+        for name, value in environment.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr(sys, "argv", ["lathe", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return ended.value.code or 0, printed.out, printed.err
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "some.jsonl"
+    path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(docstring_paragraphs()[:150])))
+    return path
+
+
+def test_fit_embed_and_reduce_do_the_main_job_from_file_to_file(run, texts, tmp_path):
+    status, out, _ = run(
+        "fit", "--name", "mine", "--steps", "r2,geopres:24,nested=true", "--source", texts,
+        "--transform", tmp_path / "fitted.npy", "--json",
+    )  # fmt: skip
+    assert status == 0
+    result = json.loads(out)
+    assert result["chain"] == "mine@1" and result["promoted"]
+
+    assert run("embed", "--source", texts, "--out", tmp_path / "raw.npy")[0] == 0
+    assert run("embed", "--source", texts, "--out", tmp_path / "small.jsonl", "--chain", "mine")[0] == 0
+    rows = [json.loads(line) for line in (tmp_path / "small.jsonl").read_text().splitlines()]
+    embedded = np.array([row["embedding"] for row in rows])
+    assert [row["id"] for row in rows] == list(range(150)) and rows[0]["text"]
+    np.testing.assert_allclose(embedded, np.load(tmp_path / "fitted.npy"), atol=1e-5)
+
+    assert run("reduce", "--source", tmp_path / "raw.npy", "--out", tmp_path / "small.npy", "--chain", "mine")[0] == 0
+    np.testing.assert_allclose(np.load(tmp_path / "small.npy"), embedded, atol=1e-5)
+
+    arguments = ["--source", f"{tmp_path / 'small.jsonl'}#embedding", "--out", tmp_path / "x.npy", "--chain", "mine"]
+    status, _, err = run("reduce", *arguments)
+    assert status == 1 and "384" in err
+
+    status, _, err = run("embed", "--source", texts, "--out", tmp_path / "eight.parquet", "--dimensions", 8)
+    assert status == 0 and "× 8 through compact@1" in err
+    batch = next(open_source(f"{tmp_path / 'eight.parquet'}#embedding").batches())
+    assert batch.values.shape == (150, 8) and batch.records[3]["id"] == 3
+
+
+def test_a_second_fit_is_promoted_and_rolled_back_on_the_command_line(run, texts):
+    assert run("fit", "--name", "twice", "--steps", "r2", "--source", texts)[0] == 0
+    status, out, _ = run("fit", "--name", "twice", "--steps", "r2", "--source", texts, "--gate", "recall_at_10=1.1")
+    assert status == 0 and "fails recall_at_10" in out
+    assert run("chains", "promote", "twice@2")[0] == 0
+    assert "1 is live" in run("chains", "rollback", "twice")[1]
+    assert run("chains", "delete", "twice@2")[0] == 0
+    status, out, _ = run("chains", "show", "twice")
+    shown = json.loads(out)
+    assert shown["live"] == 1 and shown["provenance"]["source"] == "some.jsonl"
+    assert str(texts.parent) not in out
+    assert {"mine", "twice", "compact", "debias"} >= {c["name"] for c in json.loads(run("chains", "list", "--json")[1])}
+    assert "twice" in run("chains", "list")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fit", "--name", "a/b", "--steps", "r2", "--source", "pydoc:"], "cannot name a chain"),
+        (["fit", "--name", "a", "--steps", "nobody", "--source", "pydoc:"], "unknown kind"),
+        (["fit", "--name", "a", "--steps", "geopres:500", "--source", "pydoc:"], "wider than that"),
+        (["fit", "--name", "a", "--steps", "r2", "--source", "/nowhere.jsonl"], "no file or folder"),
+        (["fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", "--gate", "nobody=1"], "no gate"),
+        (["fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", "--gate", "recall_at_10"], "KEY=VALUE"),
+        (["chains", "show", "nobody"], "no chain"),
+        (["chains", "promote", "compact"], "name a version"),
+        (["embed", "--source", "pydoc:", "--out", "x.csv"], ".jsonl"),
+        (["embed", "--source", "pydoc:", "--out", "x.npy", "--chain", "nobody"], "no chain"),
+        (["embed", "--source", "pydoc:", "--out", "x.npy", "--encoder", "/nowhere/model"], "cannot be loaded"),
+        (["reduce", "--source", "pydoc:", "--out", "x.npy", "--chain", "compact"], "holds no vectors"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_status_1(run, arguments, words):
+    status, out, err = run(*arguments)
+    assert status == 1
+    assert err.startswith("lathe: ") and words in err and len(err.strip().splitlines()) == 1
+    assert out == ""
+
+
+def test_a_state_folder_that_cannot_be_written_is_one_line(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    status, _, err = run("fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", LATHE_HOME=tmp_path / "file/home")
+    assert status == 1 and "cannot be written" in err
+
+
+def test_every_flag_is_an_environment_variable_too(run, texts, tmp_path):
+    status, _, err = run("reduce", LATHE_SOURCE="pydoc:", LATHE_OUT=tmp_path / "x.npy", LATHE_CHAIN="compact")
+    assert status == 1 and "holds no vectors" in err
+
+
+def test_doctor_says_what_is_there_and_what_is_damaged(run, home):
+    status, out, _ = run("doctor")
+    assert status == 0 and "torch" in out and "can be written" in out
+    run("chains", "list")
+    path = home / "chains/debias/1/chain.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    status, out, _ = run("doctor")
+    assert status == 1 and "chain debias@1" in out
+    path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "command", ["", "serve", "fit", "embed", "reduce", "chains", "chains list", "encoders", "doctor"]
+)
+def test_every_command_has_help(run, command):
+    status, out, _ = run(*command.split(), "--help")
+    assert status == 0 and "Usage" in out

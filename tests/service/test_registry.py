@@ -1,0 +1,180 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from service.errors import BadValueError, ConflictError, UnknownNameError
+from service.places import Places
+from service.registry import Registry
+from transforms import ArtifactError, Chain, parse_steps
+
+
+def fitted(steps="r2,geopres:4", width=8, seed=0, fingerprint="enc"):
+    rows = np.random.default_rng(seed).normal(size=(60, width)) + 1
+    chain = Chain(parse_steps(steps)).fit(rows)
+    chain.metadata = {"encoder": {"fingerprint": fingerprint} if fingerprint else None}
+    return chain
+
+
+@pytest.fixture
+def registry(tmp_path):
+    return Registry(tmp_path / "chains")
+
+
+def test_versions_count_up_and_the_first_is_live(registry):
+    assert registry.publish(fitted(), "mine", None) == (1, True)
+    assert registry.publish(fitted(seed=1), "mine", None) == (2, False)
+    assert registry.publish(fitted(seed=2), "mine", True) == (3, True)
+    assert registry.resolve("mine") == registry.resolve("mine@live") == registry.resolve("mine@3") == ("mine", 3)
+
+
+def test_rollback_goes_back_through_what_was_live_and_ends_with_a_conflict(registry):
+    for seed in range(3):
+        registry.publish(fitted(seed=seed), "mine", True)
+    assert [registry.rollback("mine").live for _ in range(2)] == [2, 1]
+    with pytest.raises(ConflictError):
+        registry.rollback("mine")
+    assert registry.promote("mine", 3).live == 3
+    assert registry.rollback("mine").live == 1
+
+
+def test_a_deleted_version_is_gone_and_its_number_not_given_again(registry):
+    registry.publish(fitted(), "mine", None)
+    registry.publish(fitted(seed=1), "mine", None)
+    with pytest.raises(ConflictError):
+        registry.delete("mine", 1)
+    registry.delete("mine", 2)
+    with pytest.raises(UnknownNameError):
+        registry.load("mine@2")
+    assert registry.publish(fitted(), "mine", None) == (3, False)
+
+
+def test_the_only_version_can_be_deleted_and_the_name_used_again(registry):
+    registry.publish(fitted(), "mine", None)
+    registry.delete("mine", 1)
+    assert registry.names() == []
+    assert registry.publish(fitted(), "mine", None) == (2, True)
+
+
+def test_a_version_that_is_not_live_answers_only_by_its_number(registry):
+    registry.publish(fitted(), "mine", False)
+    assert registry.load("mine@1").ref == "mine@1"
+    with pytest.raises(UnknownNameError, match="mine@1"):
+        registry.resolve("mine")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a@1", "a+b", "none", "x" * 65, "a b"])
+def test_names_that_could_mean_something_else_are_refused(registry, name):
+    with pytest.raises(BadValueError):
+        registry.publish(fitted(), name, None)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "missing"])
+def test_a_damaged_version_is_named_and_the_others_serve_on(registry, damage):
+    registry.publish(fitted(), "mine", None)
+    registry.publish(fitted(seed=1), "mine", None)
+    tensors, manifest = (registry.root / "mine/2" / name for name in ("chain.safetensors", "manifest.json"))
+    if damage == "truncate":
+        tensors.write_bytes(tensors.read_bytes()[:-10])
+    elif damage == "flip":
+        content = bytearray(tensors.read_bytes())
+        content[-1] ^= 1
+        tensors.write_bytes(content)
+    elif damage == "manifest":
+        manifest.write_text(manifest.read_text().replace('"nested": false', '"nested": true'))
+    else:
+        manifest.unlink()
+    with pytest.raises(ArtifactError):
+        registry.load("mine@2")
+    with pytest.raises(ArtifactError):
+        registry.promote("mine", 2)
+    assert registry.load("mine").version == 1
+    assert registry.pointer("mine").live == 1
+    states = {v["version"]: v["state"] for v in registry.describe("mine")["versions"]}
+    assert states[1] == "ready"
+    assert states[2] == ("ready" if damage in ("truncate", "flip") else "corrupt")  # the manifest tells only of itself
+
+
+def test_another_process_sees_a_promotion_at_once(registry):
+    other = Registry(registry.root)
+    registry.publish(fitted(), "mine", None)
+    assert other.load("mine").version == 1
+    registry.publish(fitted(seed=1), "mine", True)
+    assert other.load("mine").version == 2
+
+
+PUBLISH_SOME = """
+import sys, pathlib, numpy as np
+from service.registry import Registry
+from transforms import Chain, parse_steps
+
+for step in range(4):
+    rows = np.random.default_rng(step).normal(size=(60, 8)) + 1
+    Registry(pathlib.Path(sys.argv[1])).publish(Chain(parse_steps("r2")).fit(rows), "mine", None)
+"""
+
+
+def test_processes_that_publish_one_name_at_once_get_versions_of_their_own(registry):
+    command = [sys.executable, "-c", PUBLISH_SOME, str(registry.root)]
+    processes = [subprocess.Popen(command) for _ in range(3)]
+    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    assert registry.versions("mine") == list(range(1, 13))
+    assert registry.pointer("mine").live == 1
+    for version in registry.versions("mine"):
+        assert registry.load(f"mine@{version}").version == version
+
+
+@pytest.fixture
+def places(tmp_path, registry):
+    return Places(tmp_path / "places.json", registry)
+
+
+def publish(registry, places, name, steps, **more):
+    version, _ = registry.publish(fitted(steps, **more), name, True)
+    return places.take_empty(registry.load(f"{name}@{version}"))
+
+
+def test_the_first_chain_of_a_size_takes_its_place_and_no_other_replaces_it(registry, places):
+    assert publish(registry, places, "first", "r2,geopres:4") == ["4"]
+    assert publish(registry, places, "second", "geopres:4") == []
+    assert places.chain_for("enc", 4).name == "first"
+    places.assign("enc", "4", "second", replace=True)
+    assert places.chain_for("enc", 4).name == "second"
+
+
+def test_the_nested_chain_answers_sizes_without_a_place(registry, places):
+    assert publish(registry, places, "small", "geopres:2") == ["2"]
+    assert publish(registry, places, "nest", "r2,geopres:6,nested=true") == ["6", "nested"]
+    assert [places.chain_for("enc", size).name for size in (1, 2, 3, 6)] == ["nest", "small", "nest", "nest"]
+    with pytest.raises(BadValueError, match="any from 1 to 6"):
+        places.chain_for("enc", 7)
+
+
+def test_places_belong_to_an_encoder(registry, places):
+    publish(registry, places, "first", "geopres:4")
+    with pytest.raises(BadValueError):
+        places.chain_for("another", 4)
+    assert publish(registry, places, "nobodys", "geopres:3", fingerprint=None) == []
+
+
+def test_a_chain_that_keeps_the_width_takes_no_place(registry, places):
+    assert publish(registry, places, "debias", "r2") == []
+
+
+def test_a_place_whose_chain_is_gone_counts_as_empty_in_answers(registry, places):
+    publish(registry, places, "first", "geopres:4")
+    registry.delete("first", 1)
+    with pytest.raises(BadValueError):
+        places.chain_for("enc", 4)
+
+
+def test_a_damaged_pointer_or_places_file_is_an_artifact_error(registry, places):
+    publish(registry, places, "first", "geopres:4")
+    (registry.root / "first/pointer.json").write_text("{")
+    with pytest.raises(ArtifactError):
+        registry.resolve("first")
+    places.path.write_text(json.dumps([1]))
+    with pytest.raises(ArtifactError):
+        places.read()

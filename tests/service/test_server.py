@@ -1,0 +1,221 @@
+"""The real server process with the real model, over real HTTP."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from training.docstrings import docstring_paragraphs
+
+LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
+
+
+class Server:
+    """A `lathe serve` in a process of its own."""
+
+    def __init__(self, home, **environment):
+        self.home = home
+        self.environment = os.environ | {"LATHE_HOME": str(home)} | environment
+        self.begun = time.monotonic()
+        self.process = subprocess.Popen(
+            [*LATHE, "serve", "--port", "0"], env=self.environment, stderr=subprocess.PIPE, text=True
+        )
+        self.greeting = []
+        self.reader = threading.Thread(target=lambda: self.greeting.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+        self.url = self.wait_for_url()
+        self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    def wait_for_url(self):
+        while time.monotonic() - self.begun < 90:
+            if self.process.poll() is not None:
+                raise AssertionError("".join(self.greeting))
+            found = re.search(r"http://127\.0\.0\.1:\d+", "".join(self.greeting))
+            if found and "fit-transform" in "".join(self.greeting):
+                self.seconds = time.monotonic() - self.begun
+                return found[0]
+            time.sleep(0.05)
+        raise AssertionError("the server did not greet in time")
+
+    @property
+    def admin(self):
+        return {"authorization": f"Bearer {(self.home / 'admin.key').read_text().strip()}"}
+
+    def wait(self, job_id, *states, seconds=120):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            job = self.client.get(f"/jobs/{job_id}").json()
+            if job["state"] in states:
+                return job
+            time.sleep(0.1)
+        raise AssertionError(f"{job} did not become {states}")
+
+    def submit(self, texts, name="mine", size=32):
+        steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": size}]
+        body = {"name": name, "steps": steps, "source": {"texts": texts}}
+        answer = self.client.post("/fit-transform", json=body, headers=self.admin)
+        assert answer.status_code == 202, answer.text
+        return answer.json()["job_id"]
+
+    def stop(self, how=signal.SIGTERM):
+        self.client.close()
+        self.process.send_signal(how)
+        status = self.process.wait(40)
+        self.reader.join(5)
+        self.process.stderr.close()
+        return status
+
+
+@contextlib.contextmanager
+def serving(home, **environment):
+    server = Server(home, **environment)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.stop()
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return docstring_paragraphs()[300:]
+
+
+def test_the_whole_path_over_http_and_again_after_a_restart(home, texts, tmp_path):
+    with serving(home) as server:
+        assert server.seconds < 30
+        assert server.client.get("/health/ready").status_code == 200
+        greeting = "".join(server.greeting)
+        assert greeting.count("curl") == 3 and server.admin["authorization"][7:] not in greeting
+
+        raw = server.client.post("/embed", json={"inputs": texts[:20]}).json()
+        job = server.wait(server.submit(texts[:300]), "succeeded", "failed")
+        assert job["state"] == "succeeded", job["error"]
+        mine = server.client.post("/embed", json={"inputs": texts[:20], "chain": "mine"})
+        assert mine.headers["x-chain"] == "mine@1"
+        reduced = server.client.post("/reduce", json={"vectors": raw, "chain": "mine"}).json()["vectors"]
+        np.testing.assert_allclose(reduced, mine.json(), atol=1e-5)
+
+        # A fit on the command line is served by the running server at once.
+        (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:120]))
+        command = [*LATHE, "fit", "--name", "side", "--steps", "r2", "--source", str(tmp_path / "some.jsonl")]
+        subprocess.run(command, env=server.environment, check=True, capture_output=True)
+        side = server.client.post("/embed", json={"inputs": "text", "chain": "side"})
+        assert side.headers["x-chain"] == "side@1"
+        assert server.stop() == 0
+
+    with serving(home) as server:
+        assert server.seconds < 30
+        again = server.client.post("/embed", json={"inputs": texts[:20], "chain": "mine"})
+        assert again.headers["x-space-id"] == mine.headers["x-space-id"]
+        np.testing.assert_allclose(again.json(), mine.json(), atol=1e-6)
+        assert server.client.get(f"/jobs/{job['id']}").json() == job
+
+
+def running_pid(home, job_id):
+    return json.loads((home / "jobs" / job_id / "job.json").read_text())["pid"]
+
+
+def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(home, texts):
+    with serving(home) as server:
+        job_id = server.submit(texts[:3000])
+        server.wait(job_id, "running")
+        while server.client.get(f"/jobs/{job_id}").json()["progress"] == 0:
+            time.sleep(0.05)
+        os.kill(running_pid(home, job_id), signal.SIGKILL)
+        job = server.wait(job_id, "failed", "succeeded", seconds=5)
+        assert job["state"] == "failed" and "killed" in job["error"] and job["finished_at"]
+        assert server.client.get("/chains/mine").status_code == 404
+        assert {chain["name"] for chain in server.client.get("/chains").json()} == {"compact", "debias"}
+        assert server.client.post("/embed", json={"inputs": "x", "dimensions": 32}).headers["x-chain"] == "compact@1"
+
+        cancelled = server.submit(texts[:3000])
+        server.wait(cancelled, "running")
+        assert server.client.delete(f"/jobs/{cancelled}", headers=server.admin).json()["state"] == "cancelled"
+        job = server.wait(server.submit(texts[:200]), "succeeded", "failed")
+        assert job["result"]["chain"] == "mine@1"
+
+
+def test_a_job_goes_on_while_its_server_is_killed_and_restarted(home, texts):
+    with serving(home) as server:
+        running, queued = server.submit(texts[:1500]), server.submit(texts[:150], name="later")
+        server.wait(running, "running")
+        server.stop(signal.SIGKILL)
+    with serving(home) as server:
+        assert server.wait(running, "succeeded", "failed")["state"] == "succeeded"
+        assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
+
+
+def test_a_state_folder_that_cannot_be_written_takes_away_fits_and_nothing_else(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with serving(tmp_path / "file/home", LATHE_ADMIN_KEYS="boss") as server:
+        assert "cannot be written" in "".join(server.greeting)
+        assert server.client.get("/health/ready").json()["warnings"]
+        answer = server.client.post("/embed", json={"inputs": "x", "dimensions": 64})
+        assert answer.headers["x-chain"] == "compact@1"
+        body = {"name": "mine", "steps": [{"kind": "r2"}], "source": {"path": "pydoc:"}}
+        boss = {"authorization": "Bearer boss"}
+        for method, path in [("post", "/fit-transform"), ("post", "/chains/compact/rollback"), ("delete", "/jobs/abc")]:
+            answer = server.client.request(method, path, json=body, headers=boss)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unwritable")
+
+
+def test_nothing_is_fetched_from_anywhere(home):
+    """Every client library honours the proxy; this one counts who calls and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.5)
+        proxy = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with serving(home, HTTP_PROXY=proxy, HTTPS_PROXY=proxy, ALL_PROXY=proxy) as server:
+            direct = httpx.Client(base_url=server.url, trust_env=False)
+            assert direct.post("/embed", json={"inputs": "x", "dimensions": 64}).status_code == 200
+            direct.close()
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_a_port_in_use_ends_the_command_with_a_line(home):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [*LATHE, "serve", "--port", str(taken.getsockname()[1])]
+        ended = subprocess.run(
+            command, env=os.environ | {"LATHE_HOME": str(home)}, capture_output=True, text=True, timeout=60
+        )
+    assert ended.returncode != 0
+    assert "in use" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_ten_thousand_texts_are_fitted_in_bounded_memory(tmp_path):
+    """Peak memory of a fit of 10,000 vectors is that of 1,000 and what those vectors themselves take."""
+    peaks = {}
+    rows = np.random.default_rng(0).normal(size=(10_000, 384)).astype(np.float32)
+    for count in (1000, 10_000):
+        np.save(tmp_path / f"{count}.npy", rows[:count])
+        script = (
+            "import resource, sys; sys.argv = ['lathe', 'fit', '--name', 'm', '--steps', 'r2,geopres:32', "
+            f"'--source', {str(tmp_path / f'{count}.npy')!r}]\n"
+            "from service.cli.main import main\n"
+            "try: main()\n"
+            "except SystemExit as end: assert not end.code, end\n"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        )
+        environment = os.environ | {"LATHE_HOME": str(tmp_path / "home")}
+        ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        peaks[count] = int(ended.stdout.split()[-1]) / 1024
+    assert peaks[10_000] - peaks[1000] < 150, peaks
+    assert Path(tmp_path / "home/chains/m/2/manifest.json").is_file()

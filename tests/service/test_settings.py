@@ -1,0 +1,50 @@
+import json
+
+import pytest
+
+from service.settings import read_settings
+
+
+def test_encoders_come_from_json_or_a_file_and_the_first_is_the_default(tmp_path, monkeypatch):
+    described = [{"name": "small", "model": "some/model", "layer": 3}, {"name": "other", "model": "a/b"}]
+    (tmp_path / "encoders.json").write_text(json.dumps(described))
+    for value in (json.dumps(described), str(tmp_path / "encoders.json")):
+        monkeypatch.setenv("LATHE_ENCODERS", value)
+        specs = read_settings().specs
+        assert [spec.name for spec in specs] == ["small", "other"]
+        assert specs[0].layer == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ENCODERS", "[{"),
+        ("ENCODERS", '[{"name": "a"}]'),
+        ("ENCODERS", '[{"name": "a", "model": "m", "novel": 1}]'),
+        ("ENCODERS", '[{"name": "a/b", "model": "m"}]'),
+        ("ENCODERS", '[{"name": "a", "model": "m"}, {"name": "a", "model": "n"}]'),
+        ("ENCODERS", "/nowhere/encoders.json"),
+        ("PORT", "http"),
+        ("PORT", "70000"),
+        ("MAX_TEXTS", "0"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(monkeypatch, name, value):
+    monkeypatch.setenv(f"LATHE_{name}", value)
+    with pytest.raises(ValueError, match="LATHE_"):
+        read_settings()
+
+
+def test_what_is_given_wins_over_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("LATHE_PORT", "9999")
+    monkeypatch.setenv("LATHE_HOME", str(tmp_path))
+    assert read_settings(port=1234, home=None).port == 1234
+    assert read_settings().port == 9999
+    assert read_settings().home == tmp_path
+
+
+def test_keys_are_separated_by_commas(monkeypatch):
+    monkeypatch.setenv("LATHE_API_KEYS", " a, b ,,")
+    assert read_settings().api_keys == ("a", "b")
+    monkeypatch.setenv("LATHE_API_KEYS", "")
+    assert read_settings().api_keys == ()
