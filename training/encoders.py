@@ -168,10 +168,8 @@ class Encoder:
 
     def require_short(self, texts: Sequence[str], prompt: str) -> None:
         """Raise `TooLongError` for the first text with more tokens than the encoder reads."""
-        for index, text in enumerate(texts):
-            if len(prompt) + len(text) + 2 <= self.max_length:  # no token is shorter than a character
-                continue
-            count = len(self.model.tokenizer(prompt + text, truncation=False, verbose=False)["input_ids"])
+        ids = self.model.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)["input_ids"]
+        for index, count in enumerate(map(len, ids)):
             if count > self.max_length:
                 raise TooLongError(
                     f"input {index} has {count} tokens, {self.name} reads {self.max_length}; "
@@ -190,6 +188,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     try:
+        require_layer(spec)
         model = SentenceTransformer(
             locate(spec.model),
             device=device,
@@ -198,15 +197,33 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
             trust_remote_code=spec.trust_remote_code,
             config_kwargs=None if spec.layer is None else {"num_hidden_layers": spec.layer},
         )
+    except EncoderError:
+        raise
     except Exception as error:  # the library raises anything, by model and by file
         raise EncoderError(f"the encoder {spec.name} ({spec.model}) cannot be loaded: {error}") from error
     if spec.max_length is not None:
+        most = getattr(model.config, "max_position_embeddings", None) or spec.max_length
+        if not 2 < spec.max_length <= most:
+            raise EncoderError(f"{spec.name} reads 3 to {most} tokens, not max_length {spec.max_length}")
         model.max_seq_length = spec.max_length
     if spec.pooling is not None:
         for index, module in enumerate(model):
             if isinstance(module, PoolingModule):
                 model[index] = PoolingModule(module.embedding_dimension, pooling_mode=spec.pooling)
     return model.eval()
+
+
+def require_layer(spec: EncoderSpec) -> None:
+    """Raise `EncoderError` for a layer the model does not have; it would be filled with random numbers."""
+    if spec.layer is None:
+        return
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(
+        locate(spec.model), revision=spec.revision, trust_remote_code=spec.trust_remote_code
+    )
+    if not 1 <= spec.layer <= config.num_hidden_layers:
+        raise EncoderError(f"{spec.name} has layers 1 to {config.num_hidden_layers}, not {spec.layer}")
 
 
 def locate(model: str) -> str:
@@ -226,7 +243,7 @@ def fingerprint(encoder: Encoder) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors_by_name(encoder.model):
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     rest = {
         "modules": [f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}" for module in encoder.model],
         "max_length": encoder.max_length,

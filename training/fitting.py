@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from training.encoders import Encoder
 from training.encoding import EncodedSource, encode_source, source_key
-from training.errors import FitError
+from training.errors import FitError, SourceError
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
@@ -183,9 +183,11 @@ def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray
     texts: list[str] = []
     for batch in source.batches():
         if not isinstance(batch.values, list):
-            raise FitError(f"the foreign source {source.written!r} holds vectors; it must hold texts")
+            raise SourceError(f"the foreign source {source.written!r} holds vectors; it must hold texts")
         texts.extend(text for text in batch.values if text.strip())
     texts = list(dict.fromkeys(texts))
+    if not texts:
+        raise SourceError(f"the foreign source {source.written!r} holds no texts")
     texts = [texts[i] for i in np.linspace(0, len(texts) - 1, min(FOREIGN_ROWS, len(texts))).astype(int)]
     kept = folder / f"{hashlib.sha256(repr(texts).encode()).hexdigest()[:32]}.npy"
     try:
@@ -241,11 +243,13 @@ def failed_gates(gates: Mapping[str, float], certificate: Certificate) -> list[s
     """The gates that do not hold; what was not measured does not hold."""
     failed = []
     for key, wanted in gates.items():
+        place, _, measure = key.rpartition(".")
+        group, _, corpus = place.partition(".")  # a corpus may have dots in its name
         measured: Any = certificate
-        for part in key.split("."):
+        for part in filter(None, (group, corpus, measure)):
             measured = measured.get(part) if isinstance(measured, Mapping) else None
-        small = key in GATES_BELOW or key.endswith(".positional_stress")
-        if measured is None or (measured > wanted if small else measured < wanted):
+        small = key in GATES_BELOW or measure == "positional_stress"
+        if measured is None or not (measured <= wanted if small else measured >= wanted):  # NaN never holds
             failed.append(key)
     return failed
 

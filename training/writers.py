@@ -10,7 +10,7 @@ import orjson
 from numpy.typing import NDArray
 
 from training.errors import SourceError
-from training.sources import Record
+from training.readers import Record
 
 FIELD = "embedding"
 
@@ -37,8 +37,10 @@ def open_writer(path: Path) -> Iterator[Writer]:
     staging = path.with_name(f".{path.name}.partial")
     writer: Writer = WRITERS[path.suffix](staging)
     try:
-        yield writer
-        writer.close()
+        try:
+            yield writer
+        finally:
+            writer.close()
         staging.replace(path)
     finally:
         staging.unlink(missing_ok=True)
@@ -52,7 +54,7 @@ class JsonLinesWriter:
 
     def write(self, records: list[Record], vectors: NDArray[np.float32]) -> None:
         """Add rows."""
-        for record, vector in zip(records, vectors, strict=True):
+        for record, vector in zip(records, np.ascontiguousarray(vectors), strict=True):
             line = orjson.dumps(record | {FIELD: vector}, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
             self.file.write(line + b"\n")
 
@@ -66,29 +68,31 @@ class NpyWriter:
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
-        self.shape = (0, 0)
+        self.rows = 0
+        self.width = 0
 
     def write(self, records: list[Record], vectors: NDArray[np.float32]) -> None:
         """Add rows."""
-        if self.shape[0] == 0:
-            self.write_header(vectors.shape[1])
-        self.shape = (self.shape[0] + len(vectors), vectors.shape[1])
+        if self.width == 0:
+            self.width = vectors.shape[1]
+            self.write_header()
+        self.rows += len(vectors)
         self.file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
 
-    def write_header(self, width: int) -> None:
+    def write_header(self) -> None:
         """NumPy leaves room in the header for the first axis to grow."""
-        header = {"descr": "<f4", "fortran_order": False, "shape": (self.shape[0], width)}
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self.rows, self.width)}
         np.lib.format.write_array_header_1_0(self.file, header)
 
     def close(self) -> None:
         """Finish the file."""
         self.file.seek(0)
-        self.write_header(self.shape[1])
+        self.write_header()
         self.file.close()
 
 
 class ParquetWriter:
-    """The row's columns and a column `embedding` of float32 lists."""
+    """The row's columns, typed as in the first batch, and a column `embedding` of float32 lists."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -99,21 +103,54 @@ class ParquetWriter:
         self.arrow = pyarrow
         self.path = path
         self.file: Any = None
+        self.types: dict[str, Any] = {}
 
     def write(self, records: list[Record], vectors: NDArray[np.float32]) -> None:
-        """Add rows."""
+        """Add rows.
+
+        Raises:
+            SourceError: for a column that is new, or of another type than in the first batch.
+        """
+        if not records:
+            return
+        names = list(dict.fromkeys(name for record in records for name in record if name != FIELD))
+        if self.file is not None and (new := set(names) - set(self.types)):
+            raise SourceError(
+                f"the columns {', '.join(sorted(new))} are missing in the first rows; write .jsonl instead"
+            )
+        columns = {name: self.column(name, records) for name in self.types or names}
+        self.types = {name: column.type for name, column in columns.items()}
+        self.append(columns, vectors)
+
+    def append(self, columns: dict[str, Any], vectors: NDArray[np.float32]) -> None:
+        """Write columns and vectors; the first time they make the file's schema."""
         flat = self.arrow.array(np.ascontiguousarray(vectors).reshape(-1))
-        columns = {name: self.arrow.array([record[name] for record in records]) for name in records[0]}
-        columns[FIELD] = self.arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-        table = self.arrow.table(columns)
+        embeddings = self.arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+        table = self.arrow.table(columns | {FIELD: embeddings})
         if self.file is None:
             self.file = self.arrow.parquet.ParquetWriter(self.path, table.schema)
         self.file.write_table(table)
 
+    def column(self, name: str, records: list[Record]) -> Any:
+        """One column's values; null where a row has none."""
+        values = [record.get(name) for record in records]
+        wanted = self.types.get(name)
+        try:
+            column = self.arrow.array(values)
+        except (self.arrow.ArrowException, TypeError) as error:
+            raise SourceError(f"the column {name} mixes types: {error}; write .jsonl instead") from error
+        if wanted is None or column.type == wanted:
+            return column
+        kinds = self.arrow.types
+        if kinds.is_null(column.type) or (kinds.is_integer(column.type) and kinds.is_floating(wanted)):
+            return column.cast(wanted)
+        raise SourceError(f"the column {name} was {wanted} and becomes {column.type}; write .jsonl instead")
+
     def close(self) -> None:
         """Finish the file."""
-        if self.file is not None:
-            self.file.close()
+        if self.file is None:
+            self.append({}, np.empty((0, 1), np.float32))
+        self.file.close()
 
 
 WRITERS: dict[str, type[Any]] = {".jsonl": JsonLinesWriter, ".parquet": ParquetWriter, ".npy": NpyWriter}

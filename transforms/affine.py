@@ -63,7 +63,3 @@ class Affine(Transform, registered=False):
         if following.bias is not None:
             bias = bias + following.bias.double()
         return Affine(weight, bias)
-
-    def cut(self, dimensions: int) -> "Affine":
-        """The map onto the first `dimensions` outputs alone."""
-        return Affine(self.weight[:dimensions], None if self.bias is None else self.bias[:dimensions])

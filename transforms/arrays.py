@@ -52,25 +52,29 @@ def require_finite(block: FloatArray, first_row: int = 0) -> None:
     A sum is finite only if all it sums is (or it overflows), so one cheap pass settles the
     ordinary case and the row is looked for only when something is wrong.
     """
-    if np.isfinite(block.sum(dtype=np.float64)):
-        return
+    with np.errstate(invalid="ignore", over="ignore"):
+        if np.isfinite(block.sum(dtype=np.float64)):
+            return
     bad = ~np.isfinite(block).all(axis=1)
     if bad.any():
         raise InputError(f"row {first_row + int(bad.argmax())} holds NaN or inf")
 
 
 def as_numpy(block: Any) -> FloatArray:
-    """A float array of what slicing `Vectors` gave.
+    """A contiguous float array, in this machine's byte order, of what slicing `Vectors` gave.
 
     Raises:
         InputError: if the values are not numbers.
     """
-    array = block.detach().cpu().numpy() if isinstance(block, Tensor) else np.asarray(block)
+    if isinstance(block, Tensor):
+        block = block.detach().cpu()
+        block = (block.float() if block.dtype == torch.bfloat16 else block).numpy()
+    array = np.asarray(block)
     if array.dtype.kind in "iub":
         return array.astype(np.float32)
     if array.dtype.kind != "f":
         raise InputError(f"vectors must be numbers, got {array.dtype}")
-    return array
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
 def as_tensor(rows: Any, like: Tensor) -> Tensor:

@@ -39,7 +39,8 @@ def write_artifact(path: Path, manifest: Manifest, tensors: Mapping[str, Tensor]
         OSError: if it cannot be written; nothing is left behind.
     """
     payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    manifest = {"schema_version": SCHEMA_VERSION, "tensors_sha256": hashlib.sha256(payload).hexdigest()} | manifest
+    manifest = manifest | {"schema_version": SCHEMA_VERSION, "tensors_sha256": hashlib.sha256(payload).hexdigest()}
+    manifest = json.loads(json.dumps(manifest))  # as it will be read: keys are strings, tuples are lists
     manifest["manifest_sha256"] = manifest_digest(manifest)
     staging = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from transforms.arrays import FloatArray
 from transforms.chain import Chain
 from transforms.debias import R2, unit_moments
@@ -69,7 +67,6 @@ def certify(
 def fidelity(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
     """The quality measures of a certificate; null where there are too few rows."""
     n = before.shape[0]
-    before = np.ascontiguousarray(before, dtype=np.float32)
     return {
         "local_spearman": local_spearman(before, after) if n >= 3 else None,
         "recall_at_10": recall_at_k(before, after, 10) if n > 10 else None,

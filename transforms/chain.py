@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any, Self, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from transforms.affine import Affine
 from transforms.arrays import Vectors, require_matrix
 from transforms.artifact import Manifest, read_artifact, write_artifact
-from transforms.errors import ArtifactError, InputError, StepError
+from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.normalize import Normalize, unit_rows
 from transforms.steps import build_steps
-from transforms.transform import Progress, Spec, Transform, apply, no_progress
+from transforms.transform import TRANSFORMS, Progress, Spec, Transform, apply, no_progress
 
 
 class Chain(nn.Module):
@@ -138,11 +139,16 @@ class Chain(nn.Module):
             normalize: overrides the chain's own setting.
 
         Raises:
+            NotFittedError: before `fit`.
             InputError: for a size this chain does not serve.
         """
+        if not self.fitted:
+            raise NotFittedError("a chain must be fitted before it is folded")
         self.require_size(dimensions)
         normalize = self.normalize if normalize is None else normalize
         primitives = [primitive for step in self.transforms for primitive in step.primitives()]
+        if dimensions is not None:
+            primitives.append(Affine(torch.eye(self.output_dimensions or dimensions, dtype=torch.float64)[:dimensions]))
         folded: list[Transform] = []
         for position, primitive in enumerate(primitives):
             if isinstance(primitive, Normalize) and cancels(primitives[position + 1 :], normalize):
@@ -152,9 +158,6 @@ class Chain(nn.Module):
                 folded[-1] = before.then(primitive)
             else:
                 folded.append(primitive)
-        last = folded[-1] if folded else None
-        if dimensions is not None and isinstance(last, Affine):
-            folded[-1] = last.cut(dimensions)
         chain = Chain(folded, normalize)
         like = next(self.buffers(), None)
         return chain if like is None else chain.to(dtype=like.dtype, device=like.device)
@@ -168,13 +171,15 @@ class Chain(nn.Module):
 
         Args:
             path: the folder to make; it must not exist, or be empty.
-            metadata: joins the manifest, over `self.metadata`.
+            metadata: joins the manifest, over `self.metadata`; what the chain says of itself wins.
 
         Raises:
             ArtifactError: if the chain is not fitted or something is there already.
         """
         if not self.fitted:
             raise ArtifactError("a chain must be fitted before it is saved")
+        if not all(step.kind in TRANSFORMS for step in self.transforms):
+            raise ArtifactError("a folded chain is not saved; save the one it was folded from")
         manifest = {
             "steps": self.specs(),
             "normalize": self.normalize,
@@ -187,7 +192,7 @@ class Chain(nn.Module):
             for index, step in enumerate(self.transforms)
             for name, buffer in step.named_buffers()
         }
-        return write_artifact(Path(path), manifest | self.metadata | dict(metadata or {}), tensors)
+        return write_artifact(Path(path), self.metadata | dict(metadata or {}) | manifest, tensors)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Chain":
@@ -202,11 +207,14 @@ class Chain(nn.Module):
             for index, step in enumerate(chain.transforms):
                 prefix = f"{index}."
                 step.restore({name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)})
-            sizes = (chain.input_dimensions, chain.output_dimensions)
-        except (KeyError, TypeError, StepError) as error:
+            said = (manifest["input_dimensions"], manifest["output_dimensions"])
+            found = (chain.input_dimensions, chain.output_dimensions)
+            if found == said and found[0] is not None:  # nothing tells more of the tensors than using them
+                found = (found[0], chain.transform(torch.zeros(1, found[0])).shape[1])
+        except (KeyError, TypeError, RuntimeError, StepError, InputError, NotFittedError) as error:
             raise ArtifactError(f"the chain at {path} cannot be rebuilt: {error}") from error
-        if sizes != (manifest.get("input_dimensions"), manifest.get("output_dimensions")):
-            raise ArtifactError(f"the tensors of {path} map {sizes[0]} to {sizes[1]}, its manifest says otherwise")
+        if found != said:
+            raise ArtifactError(f"the tensors of {path} map {found[0]} to {found[1]}, its manifest says otherwise")
         chain.metadata = manifest
         return chain
 

@@ -74,5 +74,5 @@ def unit_moments(vectors: Vectors) -> Moments:
     """Moments of the rows after L2 normalisation, streamed."""
     moments = Moments()
     for block in row_blocks(vectors):
-        moments.update(unit_rows(torch.from_numpy(np.array(block))).numpy())
+        moments.update(unit_rows(torch.from_numpy(block.astype(np.float64))).numpy())
     return moments

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from transforms.affine import Affine
-from transforms.arrays import Vectors
+from transforms.arrays import Vectors, as_numpy
 from transforms.debias import unit_moments
 from transforms.errors import InputError, StepError
 from transforms.moments import Moments
@@ -120,7 +120,7 @@ class GeoPres(Transform):
         """A random batch of unit rows `(batch, d)`; all rows where there are fewer."""
         n = vectors.shape[0]
         chosen = np.sort(generator.choice(n, size=min(self.batch, n), replace=False))
-        return unit_rows(torch.from_numpy(np.array(vectors[chosen], dtype=np.float32)))
+        return unit_rows(torch.from_numpy(as_numpy(vectors[chosen]).astype(np.float32)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Reduce rows, `(n, d)` to `(n, k)`; not normalised, distances about as before."""
@@ -135,12 +135,13 @@ def spectral_start(moments: Moments, dimensions: int) -> Tensor:
     """The minimiser of squared-distance loss for Gaussian data, `(k, d)`, float64.
 
     Raises:
-        InputError: if all rows are zero.
+        InputError: if all rows are the same.
     """
     second = moments.second_moment()
     total = float(second.trace())
-    if total == 0:
-        raise InputError("geopres cannot be fitted: every vector is zero")
+    # The scatter of equal unit rows is rounding error, not zero.
+    if moments.count < 2 or moments.scatter.trace() <= 1e-12 * moments.count * total:
+        raise InputError("geopres needs rows that differ: there are no distances to keep")
     eigenvalues, eigenvectors = np.linalg.eigh(second)
     eigenvalues = eigenvalues[::-1].clip(min=0) + RIDGE * total / moments.dimensions
     directions = eigenvectors[:, ::-1][:, :dimensions].T

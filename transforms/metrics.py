@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transforms.arrays import FloatArray
+from transforms.arrays import FloatArray, as_numpy
 from transforms.errors import InputError
 from transforms.moments import Moments
 from transforms.normalize import unit_rows
@@ -58,6 +58,8 @@ def recall_at_k(before: FloatArray, after: FloatArray, k: int = 10, oversampling
 
 def recall_of_anchors(before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1) -> NDArray[np.float64]:
     """`recall_at_k` of each row `(n,)`, for intervals."""
+    if k < 1 or oversampling < 1:
+        raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
     require_pairs(before, after, at_least=k * oversampling + 1)
     found = []
     for original, reduced in similarity_blocks(before, after, own=-torch.inf):
@@ -74,7 +76,8 @@ def positional_stress(before: FloatArray, after: FloatArray) -> float:
         InputError: with fewer than 2 rows, or rows that do not correspond.
     """
     require_pairs(before, after, at_least=2)
-    x, y = (torch.from_numpy(a - a.mean(0)).double() for a in (before, after))
+    x, y = (torch.from_numpy(as_numpy(a).astype(np.float64)) for a in (before, after))
+    x, y = x - x.mean(0), y - y.mean(0)
     total = 0.0
     for start in range(0, len(x), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
@@ -105,7 +108,7 @@ def similarity_blocks(before: FloatArray, after: FloatArray, own: float | None) 
         after: `(n, k)`.
         own: what stands for an anchor's similarity to itself; None leaves the column out.
     """
-    spaces = [unit_rows(torch.from_numpy(a).float()) for a in (before, after)]
+    spaces = [unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (before, after)]
     n = before.shape[0]
     for start in range(0, n, BLOCK_ROWS):
         stop = min(start + BLOCK_ROWS, n)

@@ -39,6 +39,8 @@ def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
     Raises:
         StepError: for an unknown kind or parameter, or no steps at all.
     """
+    if isinstance(specs, str | Mapping) or not isinstance(specs, Sequence):
+        raise StepError(f"steps are a list of objects such as {{'kind': 'r2'}}, got {specs!r}")
     if not specs:
         raise StepError("a chain needs at least one step, such as r2 or geopres:128")
     return [build(spec) for spec in specs]
@@ -70,7 +72,7 @@ def parse_step(part: str) -> Spec:
             spec = json.loads(part)
         except json.JSONDecodeError as error:
             raise StepError(f"the step {part!r} is not JSON: {error}") from error
-        return dict(spec)
+        return dict(spec)  # a part that begins with a brace is an object or no JSON
     kind, _, rest = part.partition(":")
     if not rest:
         return {"kind": kind}

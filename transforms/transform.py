@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from transforms.arrays import Vectors, as_tensor
+from transforms.arrays import Vectors, as_tensor, require_matrix
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.moments import Moments
 
@@ -52,11 +52,14 @@ class Transform(nn.Module):
             InputError: if the data cannot be fitted on (no rows, NaN, inf).
             StepError: if the parameters make no sense for vectors of that width.
         """
-        width = data.dimensions if isinstance(data, Moments) else data.shape[1]
-        rows = data.count if isinstance(data, Moments) else data.shape[0]
-        self.width_after(width)
+        if isinstance(data, Moments):
+            rows, width = data.count, data.dimensions
+        else:
+            require_matrix(data)
+            rows, width = data.shape
         if rows == 0:
             raise InputError(f"{self.kind} cannot be fitted on no rows")
+        self.width_after(width)
         self.learn(data, on_progress)
         return self
 
@@ -105,8 +108,7 @@ class Transform(nn.Module):
 
     def spec(self) -> Spec:
         """This step as JSON: its kind and the parameters it was made with."""
-        names = inspect.signature(type(self).__init__).parameters
-        return {"kind": self.kind} | {name: getattr(self, name) for name in names if name != "self"}
+        return {"kind": self.kind} | {name: getattr(self, name) for name in parameter_names(type(self))}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
         """Set the fitted buffers from saved tensors.
@@ -130,11 +132,13 @@ def build(spec: Mapping[str, Any]) -> Transform:
     Raises:
         StepError: for an unknown kind or parameter, or a value out of range.
     """
+    if not isinstance(spec, Mapping):
+        raise StepError(f"a step is an object such as {{'kind': 'r2'}}, got {spec!r}")
     kind = spec.get("kind")
     if not isinstance(kind, str) or kind not in TRANSFORMS:
         raise StepError(f"unknown kind of step {kind!r}; there are {', '.join(sorted(TRANSFORMS))}")
     cls = TRANSFORMS[kind]
-    known = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+    known = parameter_names(cls)
     parameters = {name: value for name, value in spec.items() if name != "kind"}
     if unknown := sorted(set(parameters) - set(known)):
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
@@ -143,6 +147,13 @@ def build(spec: Mapping[str, Any]) -> Transform:
         return cls(**parameters)
     except TypeError as error:
         raise StepError(f"{kind}: {error}") from error
+
+
+def parameter_names(cls: type[Transform]) -> list[str]:
+    """What a transform is made with; none for one without an `__init__` of its own."""
+    if "__init__" not in vars(cls):
+        return []
+    return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
 
 def apply(module: "Transform | Chain", rows: Any, **keywords: Any) -> Any:

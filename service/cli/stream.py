@@ -13,7 +13,8 @@ from service.cli.options import ProgressBar, flag, load_encoder, registry_with_p
 from service.targets import Target, Targets
 from training.encoding import pace
 from training.errors import SourceError
-from training.sources import Batch, Record, Source, open_source
+from training.readers import Record
+from training.sources import Batch, Source, open_source
 from training.writers import open_writer
 
 SourceOption = Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")]

@@ -1,0 +1,66 @@
+"""Encoders for tests, behind the interface of the real one."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from training.encoders import Encoder, Encoding
+
+
+class Stopped(Exception):
+    """Stands for whatever stops a run."""
+
+
+class HashingEncoder:
+    """Vectors made of a text's hash: thousands of rows at once, where their meaning does not matter."""
+
+    name, dimensions, fingerprint = "hashing", 16, "0" * 32
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "dimensions": self.dimensions, "fingerprint": self.fingerprint}
+
+    def encode(self, texts: list[str], **options: Any) -> Encoding:
+        digests = b"".join(hashlib.sha256(text.encode()).digest() for text in texts)
+        rows = np.frombuffer(digests, np.uint16).reshape(-1, self.dimensions).astype(np.float32) - 2**15
+        return Encoding(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.ones(len(texts), np.int64))
+
+
+class CountingEncoder:
+    """Another encoder, which notes every text it is given and can stop before a call."""
+
+    def __init__(self, real: Encoder | HashingEncoder, stop_before_call: int | None = None) -> None:
+        self.real = real
+        self.name, self.dimensions, self.fingerprint = real.name, real.dimensions, real.fingerprint
+        self.stop_before_call = stop_before_call
+        self.calls = 0
+        self.texts: list[str] = []
+
+    def describe(self) -> dict[str, Any]:
+        return self.real.describe()
+
+    def encode(self, texts: list[str], **options: Any) -> Encoding:
+        if self.calls == self.stop_before_call:
+            raise Stopped
+        self.calls += 1
+        self.texts.extend(texts)
+        return self.real.encode(texts, **options)
+
+
+@pytest.fixture
+def counting(encoder):
+    """A maker of counting wrappers around the real encoder."""
+    return lambda stop_before_call=None: CountingEncoder(encoder, stop_before_call)
+
+
+@pytest.fixture
+def counting_hashes():
+    """A maker of counting wrappers around an encoder that takes no time."""
+    return lambda: CountingEncoder(HashingEncoder())
+
+
+@pytest.fixture
+def stopped():
+    """The error a stopping encoder raises."""
+    return Stopped

@@ -1,0 +1,243 @@
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from training.encoders import BATCH_TEXTS, DEFAULT_ENCODER, DEFAULT_MODEL, Encoder, fingerprint, locate
+from training.errors import EncoderError, TooLongError
+
+TEXTS = [
+    "The cat sat on the mat.",
+    "",
+    "Compact vectors are cheap to keep and quick to search.",
+    "naïve café, Straße, 東京, 😀",
+    "  leading and trailing space\n",
+    "one",
+    "A sentence that is somewhat longer than its neighbours, so that the batch needs padding. " * 4,
+    "far too long " * 400,
+    "The cat sat on the mat.",
+]
+
+
+@pytest.fixture(scope="module")
+def variant():
+    """A maker of the default encoder with something changed, each loaded once."""
+    loaded: dict[str, Encoder] = {}
+
+    def make(**changes) -> Encoder:
+        spec = replace(DEFAULT_ENCODER, **changes)
+        if repr(spec) not in loaded:
+            loaded[repr(spec)] = Encoder(spec)
+        return loaded[repr(spec)]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def encoded(encoder):
+    return encoder.encode(TEXTS)
+
+
+def model_folder(path: Path, **settings) -> str:
+    """The default model's files in another folder, with other settings of sentence-transformers."""
+    path.mkdir()
+    for file in Path(locate(DEFAULT_MODEL)).iterdir():
+        (path / file.name).symlink_to(file)
+    config = path / "config_sentence_transformers.json"
+    merged = orjson.loads(config.read_bytes()) | settings
+    config.unlink()
+    config.write_bytes(orjson.dumps(merged))
+    return str(path)
+
+
+def test_vectors_have_norm_one(encoded):
+    norms = np.linalg.norm(encoded.vectors.astype(np.float64), axis=1)
+    np.testing.assert_allclose(norms, 1, rtol=0, atol=1e-6)
+
+
+def test_vectors_equal_those_of_sentence_transformers_itself(encoder, encoded):
+    theirs = SentenceTransformer(locate(DEFAULT_MODEL), device=encoder.device).encode(TEXTS)
+    np.testing.assert_allclose(encoded.vectors, theirs, rtol=0, atol=1e-5)
+
+
+def test_the_order_of_texts_does_not_matter(encoder):
+    texts = [f"{text} {number}" for number in range(8) for text in TEXTS[:6]]
+    order = np.random.default_rng(0).permutation(len(texts))
+    assert len(texts) > BATCH_TEXTS
+    straight, mixed = encoder.encode(texts), encoder.encode([texts[index] for index in order])
+    np.testing.assert_allclose(mixed.vectors, straight.vectors[order], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(mixed.tokens, straight.tokens[order])
+
+
+def test_the_company_a_text_keeps_in_its_batch_does_not_matter(encoder, encoded):
+    for index, text in enumerate(TEXTS):
+        alone = encoder.encode([text])
+        np.testing.assert_allclose(encoded.vectors[index], alone.vectors[0], rtol=0, atol=1e-5)
+        assert encoded.tokens[index] == alone.tokens[0]
+
+
+def test_the_empty_text_is_a_finite_unit_vector_of_two_tokens(encoder):
+    encoded = encoder.encode([""])
+    assert encoded.tokens.tolist() == [2]
+    assert np.linalg.norm(encoded.vectors[0]) == pytest.approx(1, abs=1e-6)
+
+
+def test_no_texts_are_no_vectors_of_the_right_width(encoder):
+    encoded = encoder.encode([])
+    assert encoded.vectors.shape == (0, encoder.dimensions)
+    assert encoded.tokens.shape == (0,)
+
+
+def test_a_million_characters_are_cut_to_256_tokens(encoder):
+    encoded = encoder.encode(["word " * 200_000, "word " * 254])
+    assert encoded.tokens.tolist() == [256, 256]
+    np.testing.assert_allclose(encoded.vectors[0], encoded.vectors[1], rtol=0, atol=1e-5)
+
+
+def test_each_side_of_truncation_keeps_the_other_end(encoder):
+    text, start, end = "cat " * 300 + "dog " * 254, "cat " * 254, "dog " * 254
+    left = encoder.encode([text], truncation_side="left").vectors
+    right = encoder.encode([text], truncation_side="right").vectors
+    kept_end, kept_start = encoder.encode([end]).vectors, encoder.encode([start]).vectors
+    np.testing.assert_allclose(left, kept_end, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(right, kept_start, rtol=0, atol=1e-5)
+    assert np.abs(left - right).max() > 0.01
+
+
+def test_a_text_of_the_very_limit_is_not_too_long_and_one_more_token_is(encoder):
+    assert encoder.encode(["word " * 254], truncate=False).tokens.tolist() == [256]
+    with pytest.raises(TooLongError, match=r"input 1 has 257 tokens.* 256"):
+        encoder.encode(["short", "word " * 255], truncate=False)
+
+
+def test_a_prompt_counts_towards_the_limit(variant):
+    prompted = variant(prompts={"query": "find: "})
+    assert prompted.encode(["word " * 252], prompt_name="query", truncate=False).tokens.tolist() == [256]
+    with pytest.raises(TooLongError, match="257"):
+        prompted.encode(["word " * 253], prompt_name="query", truncate=False)
+
+
+def test_characters_of_several_tokens_are_too_long_as_well(encoder):
+    korean = "한국어 문장을 " * 30  # 240 characters, each up to three tokens
+    with pytest.raises(TooLongError, match="256"):
+        encoder.encode([korean], truncate=False)
+
+
+def test_an_unknown_prompt_is_refused_with_those_there_are(encoder):
+    with pytest.raises(EncoderError, match=r"'poem'.*document, query"):
+        encoder.encode(["x"], prompt_name="poem")
+
+
+def test_a_prompt_is_put_before_the_text(variant):
+    prompted = variant(prompts={"query": "find: "})
+    with_prompt = prompted.encode(["a red bicycle"], prompt_name="query")
+    np.testing.assert_allclose(with_prompt.vectors, prompted.encode(["find: a red bicycle"]).vectors, rtol=0, atol=1e-5)
+    assert with_prompt.tokens[0] == prompted.encode(["a red bicycle"]).tokens[0] + 2
+
+
+def test_given_prompts_join_the_models_own_and_its_default_is_used_when_none_is_named(tmp_path):
+    folder = model_folder(tmp_path / "model", prompts={"own": "mine: "}, default_prompt_name="own")
+    joined = Encoder(replace(DEFAULT_ENCODER, model=folder, prompts={"given": "yours: "}))
+    assert {"own": "mine: ", "given": "yours: "}.items() <= joined.prompts.items()
+    np.testing.assert_allclose(
+        joined.encode(["tea"]).vectors, joined.encode(["tea"], prompt_name="own").vectors, rtol=0, atol=1e-6
+    )
+    assert joined.encode(["tea"]).tokens[0] > joined.encode(["tea"], prompt_name="document").tokens[0]
+
+
+def test_progress_counts_texts_up_to_all_of_them(encoder):
+    counts: list[int] = []
+    encoder.encode([f"text {number}" for number in range(75)], on_batch=counts.append)
+    assert counts == sorted(set(counts))
+    assert len(counts) > 1
+    assert counts[-1] == 75
+
+
+def test_the_fingerprint_does_not_know_dtype_or_name(encoder, variant):
+    assert variant(dtype="bfloat16", name="another").fingerprint == encoder.fingerprint
+
+
+def test_the_fingerprint_does_not_know_the_folder_the_model_lies_in(encoder, tmp_path):
+    moved = Encoder(replace(DEFAULT_ENCODER, model=model_folder(tmp_path / "elsewhere")))
+    assert moved.fingerprint == encoder.fingerprint
+
+
+def test_the_fingerprint_tells_pooling_layer_length_and_prompts_apart(encoder, variant):
+    others = [
+        variant(pooling="cls"),
+        variant(pooling="max"),
+        variant(layer=2),
+        variant(max_length=64),
+        variant(prompts={"query": "find: "}),
+    ]
+    assert len({encoder.fingerprint, *(other.fingerprint for other in others)}) == 6
+
+
+def test_the_fingerprint_knows_models_with_scalar_weights():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3))  # its count of batches has no dimensions
+    encoder = SimpleNamespace(model=model, max_length=8, prompts={})
+    before = fingerprint(encoder)
+    model[0].num_batches_tracked += 1
+    assert fingerprint(encoder) != before
+
+
+def test_bfloat16_keeps_norms_at_one_and_vectors_close(encoded, variant):
+    half = variant(dtype="bfloat16", name="another").encode(TEXTS).vectors.astype(np.float64)
+    np.testing.assert_allclose(np.linalg.norm(half, axis=1), 1, rtol=0, atol=1e-6)
+    assert (half * encoded.vectors).sum(axis=1).min() > 0.99
+
+
+def test_a_layer_gives_the_mean_of_that_layers_hidden_states(encoder, variant):
+    features = encoder.model.preprocess(["The cat sat on the mat."])
+    with torch.no_grad():
+        states = (
+            encoder.model[0]
+            .auto_model(
+                input_ids=features["input_ids"], attention_mask=features["attention_mask"], output_hidden_states=True
+            )
+            .hidden_states
+        )
+    expected = torch.nn.functional.normalize(states[2].mean(dim=1), dim=1).numpy()
+    np.testing.assert_allclose(variant(layer=2).encode(["The cat sat on the mat."]).vectors, expected, atol=1e-5)
+
+
+def test_a_shorter_limit_cuts_earlier(variant):
+    assert variant(max_length=64).encode(["word " * 100]).tokens.tolist() == [64]
+
+
+@pytest.mark.parametrize("layer", [12, 0, -1])  # the model has six
+def test_a_layer_the_model_does_not_have_is_refused(layer):
+    with pytest.raises(EncoderError, match="layer"):
+        Encoder(replace(DEFAULT_ENCODER, layer=layer))
+
+
+@pytest.mark.parametrize("length", [1000, 0, -1])  # the model has 512 positions
+def test_a_length_the_model_cannot_read_is_refused(length):
+    with pytest.raises(EncoderError, match="max_length"):
+        Encoder(replace(DEFAULT_ENCODER, max_length=length))
+
+
+def test_a_model_folder_that_does_not_exist_is_an_encoder_error(tmp_path):
+    with pytest.raises(EncoderError, match="nowhere"):
+        Encoder(replace(DEFAULT_ENCODER, model=str(tmp_path / "nowhere")))
+
+
+def test_a_model_folder_with_damaged_weights_is_an_encoder_error(tmp_path):
+    folder = Path(model_folder(tmp_path / "damaged"))
+    weights = (folder / "model.safetensors").read_bytes()[:1000]
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").write_bytes(weights)
+    with pytest.raises(EncoderError, match="all-MiniLM-L6-v2"):
+        Encoder(replace(DEFAULT_ENCODER, model=str(folder)))
+
+
+def test_what_an_artifact_records_of_an_encoder_is_json(encoder, variant):
+    described = orjson.loads(orjson.dumps(variant(prompts={"query": "find: "}).describe()))
+    assert described["prompts"]["query"] == "find: "
+    assert (described["dimensions"], described["max_length"]) == (384, 256)
+    assert described["fingerprint"] != encoder.describe()["fingerprint"]

@@ -1,0 +1,410 @@
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.docstrings import docstring_paragraphs
+from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoding import encode_source
+from training.errors import FitError, SourceError
+from training.fitting import (
+    DISTINCT_LEAST,
+    FOREIGN_ROWS,
+    HELDOUT_LEAST,
+    HELDOUT_MOST,
+    HELDOUT_SHARE,
+    FitRequest,
+    failed_gates,
+    fit_chain,
+    foreign_vectors,
+    require_gates,
+    split,
+)
+from training.sources import open_source
+from transforms import Chain, StepError
+from transforms.transform import no_progress
+
+QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
+STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 32, "nested": True, "steps": 10}]
+DISTINCT = 200
+
+
+@dataclass
+class Fit:
+    """What a fit gave, kept beyond its context."""
+
+    chain: Chain
+    certificate: dict
+    failed_gates: list[str]
+    vectors: np.ndarray
+    hashes: np.ndarray
+    progress: list[float]
+    messages: list[str]
+
+
+def fit(source, encoder, workspace, steps=STEPS, **request) -> Fit:
+    progress: list[tuple[float, str]] = []
+    asked = FitRequest("name", steps, str(source), **request)
+    with fit_chain(asked, encoder, workspace, lambda *at: progress.append(at), "lathe fit") as fitted:
+        return Fit(
+            fitted.chain,
+            fitted.certificate,
+            fitted.failed_gates,
+            np.array(fitted.encoded.vectors),
+            np.array(fitted.encoded.hashes),
+            [fraction for fraction, _ in progress],
+            [message for _, message in progress],
+        )
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """One for all fits, so that foreign text is encoded once."""
+    return tmp_path_factory.mktemp("workspace")
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Real English: paragraphs from all over the standard library, then one again and a blank."""
+    found = docstring_paragraphs()
+    spread = [found[i] for i in np.linspace(0, len(found) - 1, DISTINCT).astype(int)]
+    return [*spread, spread[0], " "]
+
+
+@pytest.fixture(scope="module")
+def source(texts, tmp_path_factory):
+    path = tmp_path_factory.mktemp("secret-folder") / "docs.jsonl"
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    return path
+
+
+@pytest.fixture(scope="module")
+def brief_encoder():
+    """The real model reading 16 tokens of a text, so that a thousand foreign ones take seconds."""
+    return Encoder(replace(DEFAULT_ENCODER, max_length=16))
+
+
+@pytest.fixture(scope="module")
+def whole(source, brief_encoder, workspace):
+    """A whole fit of real text with the real model."""
+    return fit(source, brief_encoder, workspace, gates={"recall_at_10": 0.99, "foreign.pydoc.local_spearman": 0.2})
+
+
+@pytest.fixture(scope="module")
+def vectors(whole, tmp_path_factory):
+    """The real vectors of the whole fit as a file."""
+    path = tmp_path_factory.mktemp("vectors") / "docs.npy"
+    np.save(path, whole.vectors)
+    return path
+
+
+def test_a_certificate_has_the_keys_of_the_contract_and_is_json(whole):
+    assert set(whole.certificate) == QUALITIES | {
+        *("n_fit", "n_heldout", "seed", "mean_norm", "isoscore", "bytes_per_vector", "sizes", "foreign", "warnings")
+    }
+    for key in ("mean_norm", "isoscore", "bytes_per_vector"):
+        assert set(whole.certificate[key]) == {"before", "after"}
+    assert json.loads(json.dumps(whole.certificate, allow_nan=False)) == whole.certificate
+
+
+def test_every_measure_of_a_whole_fit_was_taken(whole):
+    parts = [whole.certificate, *whole.certificate["sizes"].values(), *whole.certificate["foreign"].values()]
+    assert set(whole.certificate["sizes"]) == {"8", "16", "24"}
+    for part in parts:
+        assert all(0 < part[measure] <= 1 for measure in QUALITIES)
+
+
+def test_a_fit_on_real_text_keeps_neighbours_and_removes_the_mean(whole):
+    assert whole.certificate["local_spearman"] > 0.6
+    assert whole.certificate["recall_at_10_rescored_4x"] > 0.9
+    assert whole.certificate["mean_norm"]["after"] < whole.certificate["mean_norm"]["before"] * 0.7
+    assert whole.certificate["bytes_per_vector"] == {"before": 4 * 384, "after": 4 * 32}
+
+
+def test_every_row_is_fitted_on_or_held_out_and_a_repeated_one_counts_in_the_fit_only(whole):
+    assert len(whole.vectors) == DISTINCT + 1
+    fit_rows, heldout_rows = split(whole.hashes, seed=0)
+    assert (whole.certificate["n_fit"], whole.certificate["n_heldout"]) == (len(fit_rows), len(heldout_rows))
+    assert len(set(whole.hashes[fit_rows])) + len(heldout_rows) == DISTINCT
+
+
+def test_a_fit_is_certified_on_docstrings_as_foreign_text(whole):
+    assert set(whole.certificate["foreign"]) == {"pydoc"}
+    assert set(whole.certificate["foreign"]["pydoc"]) == QUALITIES | {"n"}
+    assert whole.certificate["foreign"]["pydoc"]["n"] == FOREIGN_ROWS
+
+
+def test_blank_and_repeated_rows_are_warned_of(whole):
+    warnings = " ".join(whole.certificate["warnings"])
+    assert "1 blank texts" in warnings
+    assert "1 rows repeat" in warnings
+
+
+def test_provenance_names_the_source_but_no_path_and_no_text(whole, source, texts, workspace):
+    provenance = whole.chain.metadata["provenance"]
+    assert provenance["source"] == "docs.jsonl"
+    assert provenance["rows"] == DISTINCT + 1
+    assert provenance["seed"] == 0
+    assert provenance["command"] == "lathe fit"
+    assert provenance["gates"] == {"recall_at_10": 0.99, "foreign.pydoc.local_spearman": 0.2}
+    assert set(provenance["libraries"]) == {"python", "torch", "numpy"}
+    told = json.dumps(whole.chain.metadata)
+    for secret in ("secret-folder", str(Path.cwd()), str(Path.home()), workspace.name, *texts[:-1]):
+        assert secret not in told
+
+
+def test_the_digest_of_the_rows_is_that_of_their_hashes(whole, workspace, tmp_path):
+    path = tmp_path / "shorter.npy"
+    np.save(path, whole.vectors[:-1])
+    digest = whole.chain.metadata["provenance"]["rows_digest"]
+    assert len(digest) == 64
+    assert fit(path, None, workspace, [{"kind": "r2"}]).chain.metadata["provenance"]["rows_digest"] != digest
+
+
+def test_the_artifact_says_whose_vectors_the_chain_takes(whole, brief_encoder):
+    assert whole.chain.metadata["encoder"] == brief_encoder.describe()
+    assert whole.chain.metadata["certificate"] == whole.certificate
+
+
+def test_progress_never_goes_back_and_tells_of_every_stage(whole):
+    assert whole.progress == sorted(whole.progress)
+    assert 0 <= whole.progress[0]
+    assert 0.95 < whole.progress[-1] <= 1
+    told = "\n".join(whole.messages)
+    for stage in ("rows encoded", "fitting r2", "fitting geopres", "foreign text: pydoc", "held-out"):
+        assert stage in told
+
+
+def test_after_a_fit_the_workspace_holds_foreign_vectors_only(whole, workspace):
+    assert [path.name for path in workspace.iterdir() if path.is_dir()] == ["foreign"]
+
+
+def test_foreign_text_is_encoded_once_and_anew_when_its_file_is_damaged(counting_hashes, tmp_path):
+    request = FitRequest("name", STEPS, "texts.jsonl")
+    first, second, third = counting_hashes(), counting_hashes(), counting_hashes()
+    expected = foreign_vectors(request, first, tmp_path, no_progress)["pydoc"]
+    np.testing.assert_array_equal(foreign_vectors(request, second, tmp_path, no_progress)["pydoc"], expected)
+    (kept,) = tmp_path.rglob("*.npy")
+    kept.write_bytes(kept.read_bytes()[:100])
+    np.testing.assert_array_equal(foreign_vectors(request, third, tmp_path, no_progress)["pydoc"], expected)
+    assert (len(first.texts), len(second.texts), len(third.texts)) == (FOREIGN_ROWS, 0, FOREIGN_ROWS)
+
+
+@pytest.mark.parametrize(("written", "foreign"), [("pydoc:", "pydoc-topics"), ("pydoc:topics", "pydoc")])
+def test_a_fit_on_a_built_in_source_is_certified_on_the_other_one(written, foreign, counting_hashes, tmp_path):
+    fitted = fit(written, counting_hashes(), tmp_path, [{"kind": "r2"}])
+    assert set(fitted.certificate["foreign"]) == {foreign}
+    assert fitted.chain.metadata["provenance"]["source"] == written
+
+
+def test_corpora_asked_for_are_certified_on_besides(counting_hashes, source, tmp_path):
+    request = {"steps": [{"kind": "r2"}], "foreign": {"mine": str(source)}}
+    fitted = fit(source, counting_hashes(), tmp_path, **request)
+    assert set(fitted.certificate["foreign"]) == {"pydoc", "mine"}
+    assert fitted.certificate["foreign"]["mine"]["n"] == DISTINCT
+
+
+def test_a_foreign_source_of_vectors_is_refused(source, vectors, counting_hashes, tmp_path):
+    with pytest.raises(SourceError, match=r"docs\.npy.* holds vectors"):
+        fit(source, counting_hashes(), tmp_path, foreign={"mine": str(vectors)}, steps=[{"kind": "r2"}])
+
+
+def test_a_foreign_source_without_texts_is_refused(source, counting_hashes, tmp_path):
+    (tmp_path / "blank.txt").write_text("\n")
+    with pytest.raises(SourceError, match=r"blank\.txt"):
+        fit(source, counting_hashes(), tmp_path, foreign={"mine": f"{tmp_path}/blank.txt"}, steps=[{"kind": "r2"}])
+
+
+def test_vectors_of_nobodys_are_warned_to_lack_foreign_text(vectors, workspace):
+    fitted = fit(vectors, None, workspace)
+    assert fitted.certificate["foreign"] == {}
+    assert any("foreign" in warning for warning in fitted.certificate["warnings"])
+    assert fitted.chain.metadata["encoder"] is None
+
+
+def test_vectors_of_a_known_encoder_are_certified_on_foreign_text(whole, vectors, brief_encoder, workspace):
+    fitted = fit(vectors, brief_encoder, workspace)
+    assert fitted.certificate["foreign"].keys() == {"pydoc"}
+    assert not any("foreign" in warning for warning in fitted.certificate["warnings"])
+
+
+def test_the_same_seed_gives_the_same_tensors_and_another_seed_others(vectors, workspace, tmp_path):
+    digests = []
+    for number, seed in enumerate([7, 7, 8]):
+        fitted = fit(vectors, None, workspace, seed=seed)
+        assert fitted.certificate["seed"] == seed
+        digests.append(fitted.chain.save(tmp_path / str(number))["tensors_sha256"])
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_saved_fit_gives_bit_equal_vectors(whole, tmp_path):
+    whole.chain.save(tmp_path / "chain")
+    loaded = Chain.load(tmp_path / "chain")
+    np.testing.assert_array_equal(loaded.transform(whole.vectors), whole.chain.transform(whole.vectors))
+    assert loaded.metadata["certificate"] == whole.certificate
+
+
+def test_outputs_are_unit_vectors_unless_asked_otherwise(vectors, workspace):
+    unit, other = fit(vectors, None, workspace), fit(vectors, None, workspace, normalize=False)
+    np.testing.assert_allclose(np.linalg.norm(unit.chain.transform(unit.vectors), axis=1), 1, atol=1e-5)
+    lengths = np.linalg.norm(other.chain.transform(other.vectors), axis=1)
+    assert np.abs(lengths - 1).max() > 0.01
+
+
+def test_gates_of_a_fit_pass_and_fail_by_its_certificate(whole):
+    assert whole.certificate["recall_at_10"] < 0.99
+    assert whole.certificate["foreign"]["pydoc"]["local_spearman"] > 0.2
+    assert whole.failed_gates == ["recall_at_10"]
+
+
+CERTIFICATE = {
+    "local_spearman": 0.8,
+    "positional_stress": 0.1,
+    "recall_at_10": None,
+    "mean_norm": {"before": 0.5, "after": 0.2},
+    "isoscore": {"before": 0.1, "after": 0.6},
+    "bytes_per_vector": {"before": 1536, "after": 512},
+    "sizes": {"8": {"recall_at_10": 0.4, "positional_stress": 0.3}},
+    "foreign": {"pydoc": {"recall_at_10": 0.5}, "wiki.v2": {"recall_at_10": 0.6, "positional_stress": 0.2}},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "larger_is_better"),
+    [
+        ("local_spearman", 0.8, True),
+        ("isoscore.after", 0.6, True),
+        ("foreign.pydoc.recall_at_10", 0.5, True),
+        ("foreign.wiki.v2.recall_at_10", 0.6, True),
+        ("sizes.8.recall_at_10", 0.4, True),
+        ("positional_stress", 0.1, False),
+        ("sizes.8.positional_stress", 0.3, False),
+        ("foreign.wiki.v2.positional_stress", 0.2, False),
+        ("mean_norm.after", 0.2, False),
+        ("bytes_per_vector.after", 512, False),
+    ],
+)
+def test_a_gate_holds_at_its_value_and_on_the_better_side_of_it(key, value, larger_is_better):
+    require_gates({key: value})
+    better, worse = (value * 0.9, value * 1.1) if larger_is_better else (value * 1.1, value * 0.9)
+    assert failed_gates({key: value}, CERTIFICATE) == []
+    assert failed_gates({key: better}, CERTIFICATE) == []
+    assert failed_gates({key: worse}, CERTIFICATE) == [key]
+
+
+@pytest.mark.parametrize(
+    "key", ["recall_at_10", "recall_at_10_rescored_4x", "foreign.other.recall_at_10", "sizes.9.recall_at_10"]
+)
+def test_a_gate_on_what_was_not_measured_does_not_hold(key):
+    require_gates({key: 0.0})
+    assert failed_gates({key: 0.0}, CERTIFICATE) == [key]
+
+
+@pytest.mark.parametrize("key", ["local_spearman", "positional_stress"])
+def test_a_gate_does_not_hold_where_the_measure_or_the_value_is_not_a_number(key):
+    assert failed_gates({key: 0.5}, {key: float("nan")}) == [key]
+    assert failed_gates({key: float("nan")}, {key: 0.5}) == [key]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "spearman", "n_fit", "mean_norm", "mean_norm.before", "isoscore.before", "warnings", "foreign.pydoc.n"]
+    + ["foreign.pydoc", "foreign", "other.pydoc.recall_at_10", "foreign.pydoc.mean_norm.after"],
+)
+def test_an_unknown_gate_is_refused_with_those_there_are_and_before_any_text_is_encoded(
+    key, source, counting_hashes, tmp_path
+):
+    encoder = counting_hashes()
+    with pytest.raises(FitError, match="no gate.*local_spearman"):
+        fit(source, encoder, tmp_path, gates={key: 0.5}, steps=[{"kind": "r2"}])
+    assert encoder.calls == 0
+
+
+def test_steps_too_wide_for_the_encoder_are_refused_before_any_text_is_encoded(source, counting_hashes, tmp_path):
+    encoder = counting_hashes()
+    with pytest.raises(StepError, match=str(encoder.dimensions)):
+        fit(source, encoder, tmp_path)  # 32 of 16 dimensions
+    assert encoder.calls == 0
+
+
+def test_texts_without_an_encoder_are_refused(source, tmp_path):
+    with pytest.raises(FitError, match="encoder"):
+        fit(source, None, tmp_path)
+
+
+def test_too_few_distinct_rows_are_refused_with_their_number(tmp_path):
+    rows = np.repeat(np.eye(DISTINCT_LEAST - 1, 8, dtype=np.float32), 20, axis=0)
+    np.save(tmp_path / "few.npy", rows)
+    with pytest.raises(FitError, match=f"at least {DISTINCT_LEAST}.* has {DISTINCT_LEAST - 1}"):
+        fit(tmp_path / "few.npy", None, tmp_path / "workspace", [{"kind": "r2"}])
+
+
+def test_the_fewest_distinct_rows_make_a_fit_that_says_what_it_could_not_measure(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((DISTINCT_LEAST, 8)).astype(np.float32)
+    np.save(tmp_path / "few.npy", rows)
+    certificate = fit(tmp_path / "few.npy", None, tmp_path / "workspace", [{"kind": "r2"}]).certificate
+    assert (certificate["n_fit"], certificate["n_heldout"]) == (2, 2)
+    assert certificate["recall_at_10"] is None
+    assert any("null" in warning for warning in certificate["warnings"])
+
+
+def test_after_an_error_in_its_block_a_fit_goes_on_without_encoding_again(source, counting_hashes, tmp_path):
+    request = FitRequest("name", [{"kind": "r2"}], str(source))
+    first, second = counting_hashes(), counting_hashes()
+    with pytest.raises(KeyError), fit_chain(request, first, tmp_path, no_progress):
+        raise KeyError
+    with fit_chain(request, second, tmp_path, no_progress) as fitted:
+        assert len(fitted.encoded.vectors) == DISTINCT + 1
+    assert len(first.texts) == DISTINCT + 1 + FOREIGN_ROWS
+    assert second.texts == []
+
+
+@given(st.lists(st.integers(0, 40), min_size=DISTINCT_LEAST, max_size=300), st.integers(0, 2**31))
+def test_no_equal_rows_stand_on_both_sides_of_a_split(values, seed):
+    hashes = np.array(values, np.uint64)
+    distinct = len(set(values))
+    if distinct < DISTINCT_LEAST:
+        with pytest.raises(FitError, match=str(distinct)):
+            split(hashes, seed)
+        return
+    fit_rows, heldout_rows = split(hashes, seed)
+    fitted, heldout = set(hashes[fit_rows].tolist()), set(hashes[heldout_rows].tolist())
+    assert not fitted & heldout
+    assert fitted | heldout == set(values)
+    assert len(heldout_rows) == len(heldout)
+    assert list(heldout_rows) == sorted(heldout_rows)
+    assert list(fit_rows) == [row for row, value in enumerate(values) if value in fitted]
+    assert len(fitted) >= distinct / 2
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=10, max_size=100, unique=True), st.integers(0, 2**31), st.randoms())
+def test_which_rows_are_held_out_depends_on_the_seed_and_not_on_their_order(values, seed, random):
+    mixed = list(values)
+    random.shuffle(mixed)
+    sides = [np.array(rows, np.uint64)[split(np.array(rows, np.uint64), seed)[1]] for rows in (values, values, mixed)]
+    assert sides[0].tolist() == sides[1].tolist()
+    assert sorted(sides[0].tolist()) == sorted(sides[2].tolist())
+
+
+def test_another_seed_holds_out_other_rows():
+    hashes = np.arange(1000, dtype=np.uint64)
+    assert set(split(hashes, 0)[1]) != set(split(hashes, 1)[1])
+
+
+@pytest.mark.parametrize("rows", [4, 60, 99, 100, 101, 300, 1000, 24_999, 25_000, 25_010, 60_000])
+def test_a_fifth_is_held_out_between_a_least_and_a_most(rows):
+    fit_rows, heldout_rows = split(np.arange(rows, dtype=np.uint64), 0)
+    assert len(fit_rows) + len(heldout_rows) == rows
+    if rows < 2 * HELDOUT_LEAST:
+        assert len(heldout_rows) == rows // 2
+    else:
+        assert len(heldout_rows) == min(max(rows * HELDOUT_SHARE // 1, HELDOUT_LEAST), HELDOUT_MOST)
+
+
+def test_a_source_encoded_by_itself_has_the_hashes_a_fit_splits(source, counting_hashes, whole, tmp_path):
+    encoded = encode_source(open_source(str(source)), counting_hashes(), tmp_path, no_progress)
+    np.testing.assert_array_equal(encoded.hashes, whole.hashes)

@@ -1,0 +1,430 @@
+import gzip
+import pickle
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.errors import SourceError
+from training.sources import BUILT_IN, FORMATS, open_source
+
+TEXTS = [
+    "The first text.",
+    "naïve café 東京 😀",
+    'with "quotes" and \\ in it',
+    "a line\u2028separator",
+    "x",
+    "The last.",
+]
+VECTORS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+BAD = 1500
+"""The row that is bad where there are several batches."""
+
+TEXT = st.text(st.characters(codec="utf-8"))
+
+
+def write_jsonl(path: Path, rows) -> str:
+    """Rows as JSON lines; bytes are written as they are."""
+    payload = b"".join((row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n" for row in rows)
+    path.write_bytes(gzip.compress(payload) if path.suffix == ".gz" else payload)
+    return str(path)
+
+
+def write_parquet(path: Path, **columns) -> str:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return str(path)
+
+
+def write_npy(path: Path, array) -> str:
+    np.save(path, array)
+    return str(path)
+
+
+def read_texts(written: str, rows: int = 4) -> list[str]:
+    return [text for batch in open_source(written).batches(rows) for text in batch.values]
+
+
+def read_vectors(written: str, rows: int = 4):
+    return np.concatenate([batch.values for batch in open_source(written).batches(rows)])
+
+
+def refusal(written: str, rows: int = 1024) -> str:
+    """The message with which a source is refused while it is read."""
+    with pytest.raises(SourceError) as caught:
+        list(open_source(written).batches(rows))
+    return str(caught.value)
+
+
+def names_row(message: str, row: int) -> bool:
+    """Whether a message names the row of this number, counted from 0, or its line, counted from 1."""
+    return bool(re.search(rf"\b(line {row + 1}|row {row})\b", message))
+
+
+@pytest.fixture
+def every_text_source(tmp_path_factory):
+    """The same texts in every format that holds texts."""
+    tmp_path = tmp_path_factory.mktemp("texts")
+    (tmp_path / "plain.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    (tmp_path / "packed.txt.gz").write_bytes(gzip.compress("\n".join(TEXTS).encode()))
+    (tmp_path / "folder").mkdir()
+    write_jsonl(tmp_path / "folder" / "a.jsonl", [{"text": text} for text in TEXTS[:2]])
+    write_parquet(tmp_path / "folder" / "b.parquet", text=TEXTS[2:])
+    return [
+        write_jsonl(tmp_path / "rows.jsonl", [{"id": number, "text": text} for number, text in enumerate(TEXTS)]),
+        write_jsonl(tmp_path / "rows.jsonl.gz", [{"text": text} for text in TEXTS]),
+        write_jsonl(tmp_path / "named.jsonl", [{"text": 1, "body": text} for text in TEXTS]) + "#body",
+        write_parquet(tmp_path / "rows.parquet", text=TEXTS),
+        write_parquet(tmp_path / "named.parquet", text=[1] * len(TEXTS), body=TEXTS) + "#body",
+        *(str(tmp_path / name) for name in ("plain.txt", "packed.txt.gz", "folder")),
+    ]
+
+
+@pytest.fixture
+def every_vector_source(tmp_path_factory):
+    """The same vectors in every format that holds vectors."""
+    tmp_path = tmp_path_factory.mktemp("vectors")
+    lists = VECTORS.tolist()
+    return [
+        write_npy(tmp_path / "plain.npy", VECTORS),
+        write_npy(tmp_path / "wide.npy", VECTORS.astype(np.float64)),
+        write_npy(tmp_path / "big_endian.npy", VECTORS.astype(">f4")),
+        write_npy(tmp_path / "columns_first.npy", np.asfortranarray(VECTORS)),
+        write_jsonl(tmp_path / "rows.jsonl", [{"id": 1, "vector": row} for row in lists]) + "#vector",
+        write_jsonl(tmp_path / "rows.jsonl.gz", [{"text": row} for row in lists]),
+        write_parquet(tmp_path / "rows.parquet", vector=pyarrow.array(lists, pyarrow.list_(pyarrow.float32())))
+        + "#vector",
+    ]
+
+
+def test_texts_come_back_from_every_format(every_text_source):
+    for written in every_text_source:
+        assert read_texts(written) == TEXTS, written
+        assert open_source(written).kind() == "texts"
+
+
+def test_vectors_come_back_from_every_format(every_vector_source):
+    for written in every_vector_source:
+        read = read_vectors(written)
+        assert read.dtype == np.float32
+        np.testing.assert_array_equal(read, VECTORS, err_msg=written)
+        assert open_source(written).kind() == "vectors"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 100])
+def test_batches_are_bounded_and_as_many_rows_as_counted(rows, every_text_source, every_vector_source):
+    for written in every_text_source + every_vector_source:
+        sizes = [len(batch) for batch in open_source(written).batches(rows)]
+        assert 0 < min(sizes)
+        assert max(sizes) <= rows
+        assert sum(sizes) == open_source(written).count()
+
+
+@given(texts=st.lists(TEXT, min_size=1, max_size=20), rows=st.integers(1, 7))
+@settings(max_examples=50, deadline=None)
+def test_any_texts_come_back_from_jsonl_and_parquet(tmp_path_factory, texts, rows):
+    folder = tmp_path_factory.mktemp("any")
+    assert read_texts(write_jsonl(folder / "t.jsonl", [{"text": text} for text in texts]), rows) == texts
+    assert read_texts(write_parquet(folder / "t.parquet", text=pyarrow.array(texts, pyarrow.string())), rows) == texts
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_npy_of_any_float_is_read_as_float32(tmp_path, dtype):
+    vectors = VECTORS.astype(dtype)
+    read = read_vectors(write_npy(tmp_path / "v.npy", vectors))
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, vectors.astype(np.float32))
+
+
+def test_lines_of_text_lose_their_ends_and_blank_lines(tmp_path):
+    (tmp_path / "dos.txt").write_bytes(b"one\r\n\r\n   \r\n  two \t\r\nthree")
+    assert read_texts(str(tmp_path / "dos.txt")) == ["one", "two", "three"]
+    assert open_source(str(tmp_path / "dos.txt")).count() == 3
+
+
+def test_records_keep_the_other_fields_in_the_rows_order(tmp_path):
+    rows = [{"id": number, "text": text, "meta": {"n": [number]}} for number, text in enumerate(TEXTS)]
+    from_jsonl = open_source(write_jsonl(tmp_path / "r.jsonl", rows)).batches(4)
+    from_parquet = open_source(
+        write_parquet(tmp_path / "r.parquet", **{name: [row[name] for row in rows] for name in rows[0]})
+    ).batches(4)
+    assert [record for batch in from_jsonl for record in batch.records] == rows
+    assert [record for batch in from_parquet for record in batch.records] == rows
+
+
+def test_a_folder_is_read_in_the_order_of_its_names_without_what_is_hidden_or_unknown(tmp_path):
+    for name in ("b/c.jsonl", "b/.partial.jsonl", ".cache/x.jsonl", "d.txt", "a.jsonl.gz", "README.md", "b/a.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        if ".jsonl" in name:
+            write_jsonl(path, [{"text": name}])
+        else:
+            path.write_text(name)
+    assert read_texts(str(tmp_path)) == ["a.jsonl.gz", "b/a.txt", "b/c.jsonl", "d.txt"]
+
+
+def test_a_folder_that_is_itself_hidden_can_be_a_source(tmp_path):
+    (tmp_path / ".data").mkdir()
+    write_jsonl(tmp_path / ".data" / "a.jsonl", [{"text": "seen"}])
+    assert read_texts(str(tmp_path / ".data")) == ["seen"]
+
+
+def test_the_built_in_sources_hold_as_many_texts_as_they_count():
+    for written in BUILT_IN:
+        source = open_source(written)
+        assert (source.kind(), source.name) == ("texts", written)
+        assert sum(len(batch) for batch in source.batches()) == source.count() > 100
+
+
+def test_a_source_is_called_by_its_last_name_only(tmp_path, monkeypatch):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
+    assert open_source(f"{path}#text").name == "a.jsonl"
+    assert open_source(f"{tmp_path}/").name == tmp_path.name
+    monkeypatch.chdir(tmp_path)
+    assert open_source(".").name == tmp_path.name
+
+
+def test_bad_json_is_refused_with_file_and_line(tmp_path):
+    message = refusal(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, b"", {"text": "y"}, b'{"text": "z"']))
+    assert message.startswith("a.jsonl line 4: not JSON")
+
+
+def test_a_missing_field_is_refused_with_file_line_and_the_fields_there_are(tmp_path):
+    written = write_jsonl(tmp_path / "a.jsonl", [{"body": "x", "id": 1}, {"id": 2, "title": "y"}]) + "#body"
+    assert re.match(r"a\.jsonl line 2: no field 'body'; it has id, title", refusal(written))
+
+
+def test_a_line_that_is_no_object_is_refused_with_file_and_line(tmp_path):
+    assert refusal(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, [1, 2]])).startswith("a.jsonl line 2: ")
+
+
+@pytest.mark.parametrize("value", [None, 1, {"a": "b"}, True])
+def test_a_field_that_is_neither_text_nor_list_is_refused_with_file_and_line(tmp_path, value):
+    message = refusal(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, {"text": value}]))
+    assert message.startswith("a.jsonl line 2: 'text' is neither")
+
+
+def test_a_missing_column_is_refused_with_file_and_the_columns_there_are(tmp_path):
+    message = refusal(write_parquet(tmp_path / "a.parquet", body=["x"], id=[1]))
+    assert re.match(r"a\.parquet has no column 'text'; it has body, id", message)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.jsonl.gz"])
+def test_what_is_not_utf8_is_refused_with_file_and_line(tmp_path, name):
+    rows = [b"fine", b"caf\xe9"] if "txt" in name else [b'{"text": "fine"}', b'{"text": "caf\xe9"}']
+    message = refusal(write_jsonl(tmp_path / name, rows))
+    assert message.startswith(f"{name} line 2: ")
+    assert "UTF-8" in message
+
+
+def test_a_bad_file_of_a_folder_is_named(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
+    write_jsonl(tmp_path / "b.jsonl", [{"text": "x"}, b"{"])
+    assert refusal(str(tmp_path)).startswith("b.jsonl line 2: ")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param("a text", id="text"),
+        pytest.param([1.0, 2.0, 3.0], id="wider"),
+        pytest.param([], id="empty"),
+        pytest.param([1.0, None], id="missing number"),
+        pytest.param([1.0, "a"], id="text for a number"),
+        pytest.param(["1", "2"], id="numbers as texts"),
+        pytest.param([[1.0, 2.0]], id="nested"),
+    ],
+)
+def test_a_row_unlike_the_vectors_before_it_is_refused_with_file_and_row(tmp_path, bad):
+    values = [[1.0, 2.0]] * BAD + [bad] + [[1.0, 2.0]] * 20
+    written = write_jsonl(tmp_path / "a.jsonl", [{"text": value} for value in values])
+    for rows in (1, 1024):
+        message = refusal(written, rows)
+        assert message.startswith("a.jsonl")
+        assert names_row(message, BAD), message
+
+
+def test_a_vector_among_texts_is_refused_with_file_and_row(tmp_path):
+    values = ["text"] * BAD + [[1.0, 2.0]] + ["text"] * 20
+    message = refusal(write_jsonl(tmp_path / "a.jsonl", [{"text": value} for value in values]))
+    assert message.startswith("a.jsonl")
+    assert names_row(message, BAD), message
+
+
+@pytest.mark.parametrize("bad", [[1.0, float("nan")], [1.0], None], ids=["nan", "narrower", "missing"])
+def test_a_bad_vector_of_a_parquet_file_is_refused_with_file_and_row(tmp_path, bad):
+    values = pyarrow.array([[1.0, 2.0]] * BAD + [bad], pyarrow.list_(pyarrow.float32()))
+    message = refusal(write_parquet(tmp_path / "a.parquet", text=values))
+    assert message.startswith("a.parquet")
+    assert names_row(message, BAD), message
+
+
+def test_a_missing_text_of_a_parquet_file_is_refused_with_file_and_row(tmp_path):
+    message = refusal(write_parquet(tmp_path / "a.parquet", text=["x"] * BAD + [None]))
+    assert message.startswith("a.parquet")
+    assert names_row(message, BAD), message
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_in_npy_is_refused_with_file_and_row(tmp_path, bad):
+    vectors = np.ones((BAD + 20, 3), np.float32)
+    vectors[BAD, 1] = bad
+    message = refusal(write_npy(tmp_path / "a.npy", vectors))
+    assert message.startswith("a.npy")
+    assert names_row(message, BAD), message
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.jsonl"])
+def test_a_value_too_large_for_float32_is_refused_like_infinity(tmp_path, name):
+    values = [[1.0, 2.0], [1.0, 1e39]]
+    write = {"a.npy": write_npy, "a.jsonl": lambda path, rows: write_jsonl(path, [{"text": row} for row in rows])}
+    assert refusal(write[name](tmp_path / name, values)).startswith(name)
+
+
+def test_files_of_texts_and_of_vectors_do_not_make_one_source(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
+    write_npy(tmp_path / "b.npy", VECTORS)
+    assert re.match(r"b\.npy: vectors 3 wide in a source that began with texts", refusal(str(tmp_path)))
+
+
+def test_files_of_vectors_of_two_widths_do_not_make_one_source(tmp_path):
+    write_npy(tmp_path / "a.npy", VECTORS)
+    write_npy(tmp_path / "b.npy", VECTORS[:, :2])
+    assert re.match(r"b\.npy: vectors 2 wide in a source that began with vectors 3 wide", refusal(str(tmp_path)))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "not packed"])
+def test_damaged_gzip_is_refused_with_its_file(tmp_path, damage):
+    packed = gzip.compress(b"".join(b'{"text": "%d"}\n' % number for number in range(5000)))
+    middle = len(packed) // 2
+    payload = {
+        "truncated": packed[:middle],
+        "altered": packed[:middle] + bytes(byte ^ 255 for byte in packed[middle : middle + 9]) + packed[middle + 9 :],
+        "not packed": b'{"text": "x"}\n',
+    }[damage]
+    (tmp_path / "a.jsonl.gz").write_bytes(payload)
+    assert refusal(str(tmp_path / "a.jsonl.gz")).startswith("a.jsonl.gz ")
+    with pytest.raises(SourceError, match=r"a\.jsonl\.gz"):
+        open_source(str(tmp_path / "a.jsonl.gz")).count()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered pages", "another format", "nothing"])
+def test_a_damaged_parquet_file_is_refused_with_its_name(tmp_path, damage):
+    payload = Path(write_parquet(tmp_path / "whole", text=[f"text {number}" for number in range(5000)])).read_bytes()
+    (tmp_path / "a.parquet").write_bytes(
+        {
+            "truncated": payload[: len(payload) // 2],
+            "altered pages": payload[:200] + random.Random(0).randbytes(1000) + payload[1200:],
+            "another format": b"PAR1 but nothing else of it",
+            "nothing": b"",
+        }[damage]
+    )
+    assert refusal(str(tmp_path / "a.parquet")).startswith("a.parquet ")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "header cut", "another format", "nothing", "an archive"])
+def test_a_damaged_npy_file_is_refused_with_its_name(tmp_path, damage):
+    payload = Path(write_npy(tmp_path / "whole.npy", VECTORS)).read_bytes()
+    np.savez(tmp_path / "archive.npz", VECTORS)
+    (tmp_path / "a.npy").write_bytes(
+        {
+            "truncated": payload[:-1],
+            "header cut": payload[:40],
+            "another format": b"not an array at all",
+            "nothing": b"",
+            "an archive": (tmp_path / "archive.npz").read_bytes(),
+        }[damage]
+    )
+    assert refusal(str(tmp_path / "a.npy")).startswith("a.npy ")
+    with pytest.raises(SourceError, match=r"a\.npy"):
+        open_source(str(tmp_path / "a.npy")).count()
+
+
+def test_an_npy_file_with_any_byte_of_its_header_altered_is_read_or_refused_with_its_name(tmp_path):
+    payload = Path(write_npy(tmp_path / "whole.npy", VECTORS)).read_bytes()
+    path, refused = tmp_path / "a.npy", 0
+    for position in range(payload.index(b"\n")):
+        for byte in b"(9'\x00":
+            path.write_bytes(payload[:position] + bytes([byte]) + payload[position + 1 :])
+            try:
+                list(open_source(str(path)).batches())
+            except SourceError as error:
+                refused += str(error).startswith("a.npy")
+    assert refused > 100
+
+
+def test_an_npy_file_of_objects_is_refused_and_nothing_in_it_is_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "sprung",))
+
+    payload = np.empty((2, 2), dtype=object)
+    payload[:] = Trap()
+    np.save(tmp_path / "a.npy", payload, allow_pickle=True)
+    assert refusal(str(tmp_path / "a.npy")).startswith("a.npy ")
+    (tmp_path / "a.npy").write_bytes(pickle.dumps(Trap()))
+    assert refusal(str(tmp_path / "a.npy")).startswith("a.npy ")
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("array", [np.ones((3, 2), np.int64), np.ones(3), np.ones((2, 2, 2)), np.ones((3, 0))])
+def test_an_npy_file_of_something_other_than_rows_of_floats_is_refused_with_its_shape(tmp_path, array):
+    message = refusal(write_npy(tmp_path / "a.npy", array))
+    assert message.startswith("a.npy must hold floats of the shape (n, d)")
+    assert str(array.shape) in message
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.txt.gz", "a.parquet", "a.npy"])
+def test_a_source_of_no_rows_is_refused_as_empty(tmp_path, name):
+    path = tmp_path / name
+    if name == "a.parquet":
+        write_parquet(path, text=pyarrow.array([], pyarrow.string()))
+    elif name == "a.npy":
+        write_npy(path, VECTORS[:0])
+    else:
+        path.write_bytes(gzip.compress(b"\n \n") if name.endswith(".gz") else b"\n \n")
+    assert open_source(str(path)).count() == 0
+    with pytest.raises(SourceError, match=rf"{re.escape(name)}.*empty"):
+        open_source(str(path)).kind()
+
+
+@pytest.mark.parametrize(
+    "written", ["missing.jsonl", "missing.npy#x", "~nobody-of-this-name/a.jsonl", "x" * 5000, "\0", ""]
+)
+def test_what_is_no_file_is_refused_with_the_sources_that_are_built_in(tmp_path, monkeypatch, written):
+    (tmp_path / "here.txt").write_text("a file that nobody asked for")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match="pydoc:"):
+        open_source(written)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a", "jsonl", "a.gz", "a.npy.gz", "a.parquet.gz"])
+def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(SourceError, match=r"\.jsonl, \.jsonl\.gz, \.txt"):
+        open_source(str(tmp_path / name))
+    with pytest.raises(SourceError, match=r"folder .* none of \.jsonl"):
+        open_source(str(tmp_path))
+
+
+def test_every_suffix_that_messages_name_can_be_opened(tmp_path):
+    for suffix in FORMATS:
+        (tmp_path / f"a{suffix}").touch()
+        assert open_source(str(tmp_path / f"a{suffix}")).files == (tmp_path / f"a{suffix}",)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_file_that_goes_away_after_it_was_opened_is_named(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    path.touch()
+    source = open_source(str(path))
+    path.unlink()
+    for read in (source.kind, source.count, lambda: list(source.batches())):
+        with pytest.raises(SourceError, match=f"^a{suffix} "):
+            read()

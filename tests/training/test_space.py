@@ -1,0 +1,39 @@
+import itertools
+import re
+
+from training.space import space_id
+
+PARTS = ("fingerprint", "compact@1", "digest", 128)
+
+
+def test_the_same_encoder_chain_and_size_share_a_space():
+    assert space_id(*PARTS) == space_id(*PARTS)
+
+
+def test_anything_else_is_another_space():
+    changed = [PARTS[:i] + (other,) + PARTS[i + 1 :] for i, other in enumerate(["f2", "compact@2", "d2", 64])]
+    without = [PARTS[:i] + (None,) + PARTS[i + 1 :] for i in range(3)]
+    ids = [space_id(*parts) for parts in [PARTS, *changed, *without, (None, None, None, 128)]]
+    assert len(set(ids)) == len(ids)
+
+
+def test_what_is_missing_is_not_a_name():
+    parts = [(None, None, None, 8), ("None", None, None, 8), ("null", None, None, 8), ("", None, None, 8)]
+    assert len({space_id(*part) for part in parts}) == 4
+
+
+def test_parts_do_not_run_into_one_another():
+    splits = [
+        ("ab", "c", "d", 1),
+        ("a", "bc", "d", 1),
+        ("a", "b", "cd", 1),
+        ("a", "b", "c", 1),
+        ('a", "b', "c", "d", 1),
+    ]
+    for one, other in itertools.combinations(splits, 2):
+        assert space_id(*one) != space_id(*other)
+
+
+def test_an_id_is_a_short_hexadecimal_word():
+    assert re.fullmatch(r"[0-9a-f]{24}", space_id(*PARTS))
+    assert re.fullmatch(r"[0-9a-f]{24}", space_id(None, None, None, 1))

@@ -1,0 +1,169 @@
+import datetime
+import gc
+import warnings
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from training.errors import SourceError
+from training.sources import open_source
+from training.writers import FIELD, WRITERS, open_writer
+
+VECTORS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+RECORDS = [{"id": number, "text": f"text {number} é", "tags": ["a", str(number)]} for number in range(7)]
+EVERY = pytest.mark.parametrize("suffix", sorted(WRITERS))
+
+
+def write(path, records=RECORDS, vectors=VECTORS, rows=3):
+    with open_writer(path) as writer:
+        for start in range(0, len(records), rows):
+            writer.write(records[start : start + rows], vectors[start : start + rows])
+
+
+def read(path):
+    """Vectors and other fields of a file that was written, as a source gives them."""
+    batches = list(open_source(f"{path}#{FIELD}").batches(4))
+    records = [record for batch in batches for record in batch.records]
+    return np.concatenate([batch.values for batch in batches]), [
+        {name: value for name, value in record.items() if name != FIELD} for record in records
+    ]
+
+
+@EVERY
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_what_is_written_comes_back_as_a_source(tmp_path, suffix, rows):
+    write(tmp_path / f"out{suffix}", rows=rows)
+    vectors, records = read(tmp_path / f"out{suffix}")
+    np.testing.assert_array_equal(vectors, VECTORS)
+    assert records == ([] if suffix == ".npy" else RECORDS)
+
+
+@EVERY
+def test_vectors_come_back_however_they_lie_in_memory(tmp_path, suffix):
+    every_other = np.repeat(VECTORS, 2, axis=1)[:, ::2]
+    for vectors in (np.asfortranarray(VECTORS), every_other):
+        write(tmp_path / f"out{suffix}", vectors=vectors)
+        np.testing.assert_array_equal(read(tmp_path / f"out{suffix}")[0], VECTORS)
+
+
+def test_npy_grows_by_many_rows_and_numpy_reads_it_as_a_memmap(tmp_path):
+    vectors = np.arange(25_000, dtype=np.float32).reshape(-1, 2)
+    write(tmp_path / "out.npy", [{}] * len(vectors), vectors, rows=999)
+    written = np.load(tmp_path / "out.npy", mmap_mode="r")
+    assert (written.shape, written.dtype) == ((12_500, 2), np.float32)
+    np.testing.assert_array_equal(written, vectors)
+
+
+@EVERY
+def test_zero_rows_make_a_file_of_zero_rows(tmp_path, suffix):
+    with open_writer(tmp_path / f"out{suffix}"):
+        pass
+    assert open_source(str(tmp_path / f"out{suffix}")).files
+    count = {
+        ".jsonl": lambda path: len(path.read_bytes()),
+        ".npy": lambda path: len(np.load(path)),
+        ".parquet": lambda path: pyarrow.parquet.read_metadata(path).num_rows,
+    }[suffix]
+    assert count(tmp_path / f"out{suffix}") == 0
+
+
+@EVERY
+def test_a_batch_of_no_rows_changes_nothing(tmp_path, suffix):
+    with open_writer(tmp_path / f"out{suffix}") as writer:
+        writer.write([], VECTORS[:0])
+        writer.write(RECORDS, VECTORS)
+        writer.write([], VECTORS[:0])
+    np.testing.assert_array_equal(read(tmp_path / f"out{suffix}")[0], VECTORS)
+
+
+@EVERY
+def test_after_an_error_nothing_is_left_and_no_file_stays_open(tmp_path, suffix):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyError), open_writer(tmp_path / f"out{suffix}") as writer:
+            writer.write(RECORDS, VECTORS)
+            raise KeyError
+        del writer
+        gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
+
+
+@EVERY
+def test_after_an_error_the_file_that_was_there_is_as_before(tmp_path, suffix):
+    path = tmp_path / f"out{suffix}"
+    write(path)
+    before = path.read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # a test of its own looks at files left open
+        with pytest.raises(KeyError), open_writer(path) as writer:
+            writer.write(RECORDS[:2], VECTORS[:2])
+            raise KeyError
+        del writer
+        gc.collect()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@EVERY
+def test_the_file_appears_only_when_it_is_whole(tmp_path, suffix):
+    path = tmp_path / f"out{suffix}"
+    with open_writer(path) as writer:
+        writer.write(RECORDS, VECTORS)
+        assert not path.exists()
+    assert path.exists()
+
+
+@EVERY
+def test_a_partial_file_is_not_read_with_its_folder(tmp_path, suffix):
+    write(tmp_path / "whole.npy")
+    with open_writer(tmp_path / f"out{suffix}") as writer:
+        writer.write(RECORDS, VECTORS)
+        assert open_source(str(tmp_path)).files == (tmp_path / "whole.npy",)
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out", "out.jsonl.gz", "out.txt"])
+def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path, name):
+    with pytest.raises(SourceError, match=r"\.jsonl, \.parquet, \.npy"), open_writer(tmp_path / name):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_rows_may_lack_a_field_that_others_have(tmp_path, suffix):
+    records = [{"id": 1, "title": "a"}, {"id": 2}, {"id": 3, "title": "c"}]
+    write(tmp_path / f"out{suffix}", records, VECTORS[:3])
+    vectors, read_records = read(tmp_path / f"out{suffix}")
+    np.testing.assert_array_equal(vectors, VECTORS[:3])
+    assert [record.get("title") for record in read_records] == ["a", None, "c"]
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [(None, "a"), (1, "a"), (1, 2.5)],
+    ids=["missing, then text", "number, then text", "whole, then not"],
+)
+def test_a_column_that_changes_its_type_is_kept_or_refused_with_its_name(tmp_path, first, later):
+    records = [{"note": first}, {"note": later}]
+    try:
+        write(tmp_path / "out.parquet", records, VECTORS[:2], rows=1)
+    except SourceError as error:
+        assert "note" in str(error)
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert [record["note"] for record in read(tmp_path / "out.parquet")[1]] == [first, later]
+
+
+def test_jsonl_writes_what_parquet_holds_and_json_does_not(tmp_path):
+    day = datetime.datetime(2024, 2, 29, 12, 30)
+    write(tmp_path / "out.parquet", [{"day": day}], VECTORS[:1])
+    _, records = read(tmp_path / "out.parquet")
+    write(tmp_path / "out.jsonl", records, VECTORS[:1])
+    assert datetime.datetime.fromisoformat(read(tmp_path / "out.jsonl")[1][0]["day"]) == day
+
+
+def test_an_embedding_that_a_row_had_before_is_replaced(tmp_path):
+    for suffix in (".jsonl", ".parquet"):
+        write(tmp_path / f"out{suffix}", [{"id": 1, FIELD: [9.0]}], VECTORS[:1])
+        np.testing.assert_array_equal(read(tmp_path / f"out{suffix}")[0], VECTORS[:1])

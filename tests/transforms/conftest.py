@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def embeddings():
+    """Makes rows like an encoder's: anisotropic, rotated, with a common direction; float32."""
+
+    def make(n, d, seed=0, mean=0.5, decay=1.0):
+        # The space depends on d alone, so that other seeds give other rows of the same corpus.
+        space = np.random.default_rng(d)
+        rotation, _ = np.linalg.qr(space.normal(size=(d, d)))
+        direction = space.normal(size=d)
+        spread = np.arange(1, d + 1) ** (-decay / 2)
+        rows = np.random.default_rng(seed).normal(size=(n, d)) * spread @ rotation
+        return (rows + mean * direction / np.linalg.norm(direction)).astype(np.float32)
+
+    return make
+
+
+@pytest.fixture
+def torch_warns_always():
+    """Torch says some things once in a process; here it says them every time."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+import torch
+
+from transforms import R2, Chain, Normalize, StepError, build_steps
+from transforms.affine import Affine
+
+
+def affine(k, d, bias, seed):
+    rng = np.random.default_rng(seed)
+    return Affine(torch.from_numpy(rng.normal(size=(k, d))), torch.from_numpy(rng.normal(size=k)) if bias else None)
+
+
+@pytest.mark.parametrize("first_bias", [False, True])
+@pytest.mark.parametrize("second_bias", [False, True])
+def test_two_maps_in_one_are_the_two_after_each_other(first_bias, second_bias):
+    first, second = affine(6, 8, first_bias, 0), affine(4, 6, second_bias, 1)
+    x = torch.from_numpy(np.random.default_rng(2).normal(size=(20, 8)))
+    both = first.then(second)
+    assert (both.bias is not None) == (first_bias or second_bias)
+    np.testing.assert_allclose(both(x), second(first(x)), atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_rows_in_the_kernel_come_out_as_exact_zeros_whatever_the_scale_of_the_map(scale):
+    rng = np.random.default_rng(0)
+    basis, _ = np.linalg.qr(rng.normal(size=(64, 64)))
+    weight = torch.from_numpy(rng.normal(size=(8, 8)) @ basis[:8] * scale).float()
+    kernel = torch.from_numpy(rng.normal(size=(100, 56)) @ basis[8:]).float()
+    outside = torch.from_numpy(rng.normal(size=(100, 8)) @ basis[:8]).float()
+    assert not Affine(weight)(kernel).any()
+    assert Affine(weight)(outside).any(dim=1).all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_normalisation_is_dropped_before_a_map_without_bias_only(bias):
+    chain = Chain([Normalize(), affine(6, 8, bias, 0).float()])
+    x = np.random.default_rng(2).normal(size=(20, 8)).astype(np.float32) * 7
+    folded = chain.fold()
+    assert [step.kind for step in folded.transforms] == (["normalize", "affine"] if bias else ["affine"])
+    np.testing.assert_allclose(folded.transform(x), chain.transform(x), atol=1e-5)
+
+
+def test_it_refuses_to_be_fitted_built_or_fed_another_width():
+    with pytest.raises(StepError, match="cannot be fitted"):
+        affine(4, 8, False, 0).fit(np.ones((3, 8)))
+    with pytest.raises(StepError, match="unknown kind"):
+        build_steps([{"kind": "affine"}])
+    with pytest.raises(StepError, match="8 wide, not 9"):
+        affine(4, 8, False, 0).width_after(9)
+
+
+def test_a_mean_that_was_projected_off_stays_off_through_a_later_map(embeddings):
+    rows = embeddings(200, 16)
+    r2 = R2().fit(rows)
+    folded = Chain([r2, affine(5, 16, False, 3).float()]).fold()
+    assert len(folded.transforms) == 1
+    assert not folded.transform(r2.direction[None]).any()

@@ -1,0 +1,45 @@
+import subprocess
+import sys
+
+import pytest
+
+import transforms
+
+API = [
+    "R2",
+    "TRANSFORMS",
+    "ArtifactError",
+    "Chain",
+    "GeoPres",
+    "InputError",
+    "Moments",
+    "Normalize",
+    "NotFittedError",
+    "StepError",
+    "Transform",
+    "TransformError",
+    "build_steps",
+    "certify",
+    "isoscore",
+    "local_spearman",
+    "parse_steps",
+    "positional_stress",
+    "recall_at_k",
+]
+
+
+def test_the_package_exports_these_names_and_no_others():
+    assert transforms.__all__ == API
+    assert all(hasattr(transforms, name) for name in API)
+
+
+@pytest.mark.parametrize("name", [name for name in API if name.endswith("Error")])
+def test_every_error_is_a_transform_error_and_a_value_error(name):
+    assert issubclass(getattr(transforms, name), transforms.TransformError)
+    assert issubclass(transforms.TransformError, ValueError)
+
+
+def test_importing_it_brings_no_model_library_and_no_server():
+    code = "import sys, transforms; print(*{'sentence_transformers', 'fastapi', 'orjson'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == ""

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+
+from transforms import R2, Chain, GeoPres, InputError
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(120, 12)
+
+
+@pytest.fixture(scope="module")
+def chain(rows):
+    return Chain([R2(), GeoPres(6, steps=2)]).fit(rows)
+
+
+def frozen(rows):
+    copy = rows.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+LAYOUTS = {
+    "negative strides": lambda rows: rows[::-1].copy()[::-1],
+    "Fortran order": np.asfortranarray,
+    "every other column of a wider array": lambda rows: np.repeat(rows, 2, axis=1)[:, ::2],
+    "read-only": frozen,
+    "big-endian": lambda rows: rows.astype(">f4"),
+    "float64": lambda rows: rows.astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layout_of_an_array_makes_no_difference_to_what_comes_out(rows, chain, layout, torch_warns_always):
+    out = chain.transform(LAYOUTS[layout](rows))
+    assert out.dtype == np.float32
+    np.testing.assert_allclose(out, chain.transform(rows), atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layout_of_an_array_makes_no_difference_to_a_fit(rows, chain, layout, torch_warns_always):
+    again = Chain([R2(), GeoPres(6, steps=2)]).fit(LAYOUTS[layout](rows))
+    np.testing.assert_allclose(again.transform(rows), chain.transform(rows), atol=1e-5)
+
+
+def test_a_chain_can_be_fitted_on_a_tensor(rows, chain):
+    fitted = Chain([R2(), GeoPres(6, steps=2)]).fit(torch.from_numpy(rows))
+    np.testing.assert_allclose(fitted.transform(rows), chain.transform(rows), atol=1e-5)
+
+
+def test_lists_of_numbers_are_rows_too(rows, chain):
+    np.testing.assert_allclose(chain.transform(rows[:3].tolist()), chain.transform(rows[:3]), atol=1e-6)
+
+
+def test_whole_numbers_are_rows_too(rows, chain):
+    whole = np.round(rows * 100).astype(np.int32)
+    np.testing.assert_array_equal(chain.transform(whole), chain.transform(whole.astype(np.float32)))
+
+
+def test_transforming_changes_nothing_in_what_it_was_given(rows, chain):
+    given_array, given_tensor = rows.copy(), torch.from_numpy(rows.copy())
+    chain.transform(given_array)
+    chain.fold().transform(given_tensor)
+    np.testing.assert_array_equal(given_array, rows)
+    np.testing.assert_array_equal(given_tensor.numpy(), rows)
+
+
+@pytest.mark.parametrize("bad", [[["a", "b"]], np.ones((2, 12)) * 1j, None])
+def test_what_is_not_numbers_is_refused(chain, bad):
+    with pytest.raises(InputError, match="numbers"):
+        chain.transform(bad)

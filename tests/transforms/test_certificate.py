@@ -1,0 +1,151 @@
+import json
+
+import numpy as np
+import pytest
+
+from transforms import (
+    R2,
+    Chain,
+    GeoPres,
+    Moments,
+    certify,
+    isoscore,
+    local_spearman,
+    positional_stress,
+    recall_at_k,
+)
+
+QUALITY = ["local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"]
+CONTRACT = {
+    "n_fit",
+    "n_heldout",
+    "seed",
+    *QUALITY,
+    "mean_norm",
+    "isoscore",
+    "bytes_per_vector",
+    "foreign",
+    "warnings",
+}
+
+
+@pytest.fixture(scope="module")
+def heldout(embeddings):
+    return embeddings(120, 24, seed=5)
+
+
+@pytest.fixture(scope="module")
+def chain(embeddings):
+    return Chain([R2(), GeoPres(8, steps=3)]).fit(embeddings(400, 24))
+
+
+@pytest.fixture(scope="module")
+def nested(embeddings):
+    return Chain([R2(), GeoPres(8, nested=True, steps=3)]).fit(embeddings(400, 24))
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_it_holds_what_the_contract_says_and_nothing_else(chain, heldout, embeddings):
+    certificate = certify(chain, heldout, n_fit=400, seed=3, foreign={"pydoc": embeddings(60, 24, seed=6)})
+    assert set(certificate) == CONTRACT
+    assert set(certificate["foreign"]["pydoc"]) == {"n", *QUALITY}
+    for name in ("mean_norm", "isoscore", "bytes_per_vector"):
+        assert set(certificate[name]) == {"before", "after"}
+    assert (certificate["n_fit"], certificate["n_heldout"], certificate["seed"]) == (400, 120, 3)
+    assert certificate["bytes_per_vector"] == {"before": 96, "after": 32}
+    assert certificate["foreign"]["pydoc"]["n"] == 60
+    assert certificate["warnings"] == []
+
+
+def test_it_is_json(nested, heldout):
+    certificate = certify(nested, heldout, n_fit=400, foreign={"other": heldout[:30]})
+    assert json.loads(json.dumps(certificate, allow_nan=False)) == certificate
+
+
+def test_its_numbers_are_those_of_the_metrics(chain, heldout, embeddings):
+    other = embeddings(70, 24, seed=7)
+    certificate = certify(chain, heldout, n_fit=400, foreign={"other": other})
+    for measured, rows in ((certificate, heldout), (certificate["foreign"]["other"], other)):
+        after = chain.transform(rows)
+        assert measured["local_spearman"] == local_spearman(rows, after)
+        assert measured["recall_at_10"] == recall_at_k(rows, after, 10)
+        assert measured["recall_at_10_rescored_4x"] == recall_at_k(rows, after, 10, oversampling=4)
+        assert measured["positional_stress"] == positional_stress(rows, after)
+    before, after = (Moments.from_vectors(unit(rows)) for rows in (heldout, chain.transform(heldout)))
+    assert certificate["isoscore"]["before"] == pytest.approx(isoscore(before), rel=1e-5)
+    assert certificate["isoscore"]["after"] == pytest.approx(isoscore(after), rel=1e-5)
+    assert certificate["mean_norm"]["before"] == pytest.approx(before.mean_norm(), rel=1e-5)
+    assert certificate["mean_norm"]["after"] == pytest.approx(after.mean_norm(), rel=1e-5)
+
+
+def test_it_shows_that_debiasing_took_the_mean_away(chain, heldout):
+    mean_norm = certify(chain, heldout, n_fit=400)["mean_norm"]
+    assert mean_norm["after"] < 0.5 * mean_norm["before"]
+
+
+@pytest.mark.parametrize(
+    ("n", "nulls"),
+    [
+        (1, set(QUALITY)),
+        (2, {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x"}),
+        (3, {"recall_at_10", "recall_at_10_rescored_4x"}),
+        (10, {"recall_at_10", "recall_at_10_rescored_4x"}),
+        (11, {"recall_at_10_rescored_4x"}),
+        (40, {"recall_at_10_rescored_4x"}),
+        (41, set()),
+    ],
+)
+def test_what_too_few_rows_do_not_allow_to_measure_is_null_with_a_warning(chain, heldout, n, nulls):
+    certificate = certify(chain, heldout[:n], n_fit=400, foreign={"few": heldout[:n]})
+    assert {name for name in QUALITY if certificate[name] is None} == nulls
+    assert {name for name in QUALITY if certificate["foreign"]["few"][name] is None} == nulls
+    assert any(f"{n} held-out rows are too few" in warning for warning in certificate["warnings"]) == bool(nulls)
+
+
+@pytest.mark.parametrize(("n", "mean", "doubted"), [(400, 0.0, True), (400, 0.5, False), (20, 0.0, True)])
+def test_a_mean_direction_that_may_be_chance_is_doubted(embeddings, heldout, n, mean, doubted):
+    chain = Chain([R2()]).fit(embeddings(n, 24, mean=mean, decay=0.0))
+    warnings = certify(chain, heldout, n_fit=n)["warnings"]
+    assert any("within its noise" in warning for warning in warnings) == doubted
+
+
+def test_a_map_fitted_on_few_rows_is_doubted(chain, heldout):
+    (warning,) = certify(chain, heldout, n_fit=79)["warnings"]
+    assert "79 rows are few for 8 dimensions" in warning
+    assert certify(chain, heldout, n_fit=80)["warnings"] == []
+
+
+def test_what_the_fit_had_to_say_comes_first(chain, heldout):
+    said = ["half of the texts were empty"]
+    warnings = certify(chain, heldout, n_fit=10, warnings=said)["warnings"]
+    assert warnings[0] == said[0]
+    assert len(warnings) == 2
+    assert said == ["half of the texts were empty"], "the caller's list is the caller's"
+
+
+def test_a_nested_chain_is_measured_at_smaller_sizes_too(nested, heldout):
+    certificate = certify(nested, heldout, n_fit=400)
+    assert set(certificate) == CONTRACT | {"sizes"}
+    assert set(certificate["sizes"]) == {"2", "4", "6"}
+    for size, measured in certificate["sizes"].items():
+        assert set(measured) == set(QUALITY)
+        assert measured["recall_at_10"] == recall_at_k(heldout, nested.transform(heldout, dimensions=int(size)), 10)
+
+
+def test_a_nested_chain_of_one_dimension_has_no_smaller_sizes(embeddings, heldout):
+    chain = Chain([GeoPres(1, nested=True, steps=1)]).fit(embeddings(100, 24))
+    assert certify(chain, heldout, n_fit=100)["sizes"] == {}
+
+
+def test_held_out_rows_may_lie_on_disk_in_any_float(chain, heldout, tmp_path, torch_warns_always):
+    expected = certify(chain, heldout, n_fit=400)
+    for dtype in (np.float32, np.float64):
+        np.save(tmp_path / "heldout.npy", heldout.astype(dtype))
+        on_disk = np.load(tmp_path / "heldout.npy", mmap_mode="r")
+        certificate = certify(chain, on_disk, n_fit=400, foreign={"same": on_disk})
+        for name in QUALITY:
+            assert certificate[name] == pytest.approx(expected[name], rel=1e-5)
+            assert certificate["foreign"]["same"][name] == pytest.approx(expected[name], rel=1e-5)

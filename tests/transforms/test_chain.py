@@ -1,0 +1,342 @@
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transforms import (
+    R2,
+    ArtifactError,
+    Chain,
+    GeoPres,
+    InputError,
+    Normalize,
+    NotFittedError,
+    StepError,
+    TransformError,
+)
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(250, 24)
+
+
+@pytest.fixture(scope="module")
+def compact(rows):
+    return Chain([R2(), GeoPres(12, nested=True, steps=5)]).fit(rows)
+
+
+class Recorder:
+    """Vectors that note which rows were asked for."""
+
+    def __init__(self, vectors):
+        self.vectors = vectors
+        self.shape = vectors.shape
+        self.asked = []
+
+    def __getitem__(self, rows):
+        block = self.vectors[rows]
+        self.asked.append(len(block))
+        return block
+
+
+def make(kinds):
+    """Unfitted steps; each geopres halves the 24 dimensions once more."""
+    sizes = itertools.count(1)
+    return [
+        {"r2": R2, "normalize": Normalize, "geopres": lambda: GeoPres(24 >> next(sizes), nested=True, steps=2)}[kind]()
+        for kind in kinds
+    ]
+
+
+ORDERS = st.lists(st.sampled_from(["normalize", "r2", "geopres"]), min_size=1, max_size=5).filter(
+    lambda kinds: kinds.count("geopres") <= 2
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(kinds=ORDERS, normalize=st.booleans(), exponent=st.integers(-6, 6), seed=st.integers(0, 1000))
+def test_folded_equals_unfolded_at_every_size_it_serves(rows, embeddings, kinds, normalize, exponent, seed):
+    chain = Chain(make(kinds), normalize).fit(rows)
+    # Without a normalisation long rows would need a tolerance of their own.
+    lengths = np.float32(10.0**exponent if normalize else 1)
+    fresh = embeddings(20, 24, seed=seed) * lengths
+    whole = chain.transform(fresh)
+    np.testing.assert_allclose(chain.fold().transform(fresh), whole, atol=1e-5)
+    if chain.nested:
+        width = whole.shape[1]
+        for size in range(1, width + 1):
+            cut = chain.transform(fresh, dimensions=size)
+            assert cut.shape == (20, size)
+            # Normalising a prefix that holds next to nothing of its row magnifies rounding.
+            kept = np.linalg.norm(whole[:, :size], axis=1) > 0.05 * np.linalg.norm(whole, axis=1)
+            np.testing.assert_allclose(chain.fold(size).transform(fresh)[kept], cut[kept], atol=1e-5)
+
+
+def test_a_chain_that_ends_in_its_own_normalisation_folds_at_every_size(rows):
+    chain = Chain([GeoPres(12, nested=True, steps=2), Normalize()], normalize=False).fit(rows)
+    for size in (3, 12):
+        np.testing.assert_allclose(chain.fold(size).transform(rows), chain.transform(rows, dimensions=size), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "normalize", "expected"),
+    [
+        (["r2"], True, ["affine"]),
+        (["r2", "geopres"], True, ["affine"]),
+        (["normalize", "r2", "r2", "geopres", "normalize"], True, ["affine"]),
+        (["r2", "geopres"], False, ["affine", "normalize", "affine"]),
+        (["geopres", "r2"], False, ["affine", "normalize"]),
+        (["normalize"], True, []),
+    ],
+)
+def test_folding_leaves_no_step_that_changes_nothing(rows, kinds, normalize, expected):
+    folded = Chain(make(kinds), normalize).fit(rows).fold()
+    assert [step.kind for step in folded.transforms] == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_chain_on_a_gpu_folds_and_stays_there(rows, compact):
+    on_gpu = copy.deepcopy(compact).cuda()
+    for folded, size in ((on_gpu.fold(), 12), (on_gpu.fold(5), 5)):
+        assert all(buffer.is_cuda for buffer in folded.buffers())
+        out = folded.transform(torch.from_numpy(rows).cuda())
+        assert out.is_cuda
+        np.testing.assert_allclose(out.cpu(), compact.transform(rows, dimensions=size), atol=1e-5)
+
+
+def test_folding_can_override_the_final_normalisation(rows, compact):
+    plain = Chain(compact.transforms, normalize=False)
+    np.testing.assert_allclose(compact.fold(normalize=False).transform(rows), plain.transform(rows), atol=1e-5)
+    np.testing.assert_allclose(plain.fold(normalize=True).transform(rows), compact.transform(rows), atol=1e-5)
+
+
+def test_folding_leaves_the_chain_itself_alone(rows, compact):
+    before = compact.transform(rows)
+    compact.fold(4, normalize=False)
+    assert [step.kind for step in compact.transforms] == ["r2", "geopres"]
+    np.testing.assert_array_equal(compact.transform(rows), before)
+
+
+def test_a_folded_chain_says_what_it_maps(compact):
+    folded = compact.fold(4)
+    assert (folded.input_dimensions, folded.output_dimensions) == (24, 4)
+    assert next(folded.buffers()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("steps", [[R2()], [GeoPres(4)], [R2(), GeoPres(4)]])
+def test_an_unfitted_chain_cannot_be_folded(steps):
+    with pytest.raises(NotFittedError):
+        Chain(steps).fold()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(kinds=ORDERS, factor=st.floats(1e-15, 1e15), sign=st.sampled_from([-1, 1]))
+def test_rows_parallel_to_the_mean_and_rows_of_zeros_become_zero_folded_or_not(rows, kinds, factor, sign):
+    chain = Chain([R2(), *make(kinds)]).fit(rows)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    lost = np.stack([sign * factor * unit.astype(np.float64).mean(0), np.zeros(24)]).astype(np.float32)
+    assert not chain.transform(lost).any()
+    assert not chain.fold().transform(lost).any()
+    if chain.nested:
+        assert not chain.transform(lost, dimensions=2).any()
+        assert not chain.fold(2).transform(lost).any()
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(cuts=st.lists(st.integers(0, 250), max_size=8), folded=st.booleans())
+def test_however_rows_are_split_into_batches_they_come_out_the_same(rows, compact, cuts, folded):
+    chain = compact.fold() if folded else compact
+    edges = [0, *sorted(cuts), 250]
+    parts = [chain.transform(rows[start:stop]) for start, stop in itertools.pairwise(edges)]
+    np.testing.assert_allclose(np.concatenate(parts), chain.transform(rows), atol=1e-6)
+
+
+def test_one_row_alone_comes_out_as_among_others(rows, compact):
+    alone = np.stack([compact.transform(row) for row in rows])
+    np.testing.assert_allclose(alone, compact.transform(rows), atol=1e-6)
+
+
+def test_every_step_is_fitted_on_the_output_of_those_before_it(rows, compact):
+    r2 = R2().fit(rows)
+    geopres = GeoPres(12, nested=True, steps=5).fit(r2.transform(rows))
+    np.testing.assert_allclose(compact.transforms[0].direction, r2.direction, atol=1e-7)
+    np.testing.assert_allclose(compact.transforms[1].weight, geopres.weight, atol=1e-6)
+
+
+def test_a_saved_chain_loads_bit_equal(rows, compact, tmp_path):
+    compact.save(tmp_path / "chain")
+    loaded = Chain.load(tmp_path / "chain")
+    assert loaded.specs() == compact.specs()
+    assert (loaded.normalize, loaded.nested) == (True, True)
+    assert (loaded.input_dimensions, loaded.output_dimensions) == (24, 12)
+    np.testing.assert_array_equal(loaded.transform(rows), compact.transform(rows))
+    np.testing.assert_array_equal(loaded.transform(rows, dimensions=5), compact.transform(rows, dimensions=5))
+    np.testing.assert_array_equal(loaded.fold(5).transform(rows), compact.fold(5).transform(rows))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("kinds", [["r2"], ["geopres", "r2", "geopres"], ["normalize", "geopres"], ["normalize"]])
+def test_a_chain_of_any_steps_loads_bit_equal(rows, tmp_path, kinds, normalize):
+    chain = Chain(make(kinds), normalize).fit(rows)
+    chain.save(tmp_path / "chain")
+    np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), chain.transform(rows))
+
+
+def test_a_chain_of_more_than_ten_steps_keeps_their_tensors_apart(rows, tmp_path):
+    chain = Chain([GeoPres(24 - 1 - index, steps=0) for index in range(12)]).fit(rows)
+    chain.save(tmp_path / "chain")
+    np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), chain.transform(rows))
+
+
+def test_a_loaded_chain_saves_again_as_it_was(rows, compact, tmp_path):
+    first = compact.save(tmp_path / "one", {"encoder": "e"})
+    second = Chain.load(tmp_path / "one").save(tmp_path / "two")
+    assert second == first
+
+
+def test_a_loaded_chain_that_is_fitted_anew_saves_what_it_is_now(rows, embeddings, compact, tmp_path):
+    compact.save(tmp_path / "one", {"encoder": "e"})
+    again = Chain.load(tmp_path / "one").fit(embeddings(100, 30))
+    again.save(tmp_path / "two")
+    loaded = Chain.load(tmp_path / "two")
+    assert loaded.metadata["encoder"] == "e"
+    assert loaded.input_dimensions == 30
+    np.testing.assert_array_equal(loaded.transform(np.eye(30)), again.transform(np.eye(30)))
+
+
+def test_an_unfitted_chain_and_a_folded_one_are_not_saved(compact, tmp_path):
+    for chain in (Chain([R2()]), compact.fold()):
+        with pytest.raises(TransformError):
+            chain.save(tmp_path / "chain")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_step_that_cannot_follow_is_refused_before_a_row_is_read(rows):
+    vectors = Recorder(rows)
+    chain = Chain([R2(), GeoPres(12), Normalize(), GeoPres(12)])
+    with pytest.raises(StepError, match="wider than that, not 12"):
+        chain.fit(vectors)
+    assert vectors.asked == []
+    assert not any(step.fitted for step in chain.transforms if not isinstance(step, Normalize))
+
+
+def test_a_reduction_to_one_dimension_cannot_be_debiased(rows):
+    with pytest.raises(StepError, match="at least 2 wide"):
+        Chain([GeoPres(1), R2()]).fit(rows)
+
+
+def test_vectors_are_streamed_in_blocks(embeddings):
+    vectors = Recorder(embeddings(10_000, 6))
+    Chain([Normalize(), R2(), GeoPres(3, steps=3, batch=500)]).fit(vectors)
+    assert max(vectors.asked) <= 4096
+    assert sum(vectors.asked) >= 20_000, "r2 and geopres both want every row"
+
+
+def test_a_memmap_fits_like_its_array(rows, compact, tmp_path):
+    np.save(tmp_path / "rows.npy", rows)
+    on_disk = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    fitted = Chain([R2(), GeoPres(12, nested=True, steps=5)]).fit(on_disk)
+    np.testing.assert_array_equal(fitted.transform(on_disk), compact.transform(rows))
+
+
+@pytest.mark.parametrize("bad", [np.ones(24), np.ones((2, 3, 4)), np.ones((3, 0)), np.ones((0, 24))])
+def test_what_is_not_rows_is_refused(bad):
+    with pytest.raises(InputError):
+        Chain([R2(), GeoPres(2)]).fit(bad)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_named_through_the_steps_before(embeddings, value):
+    bad = embeddings(5000, 6)
+    bad[4321, 2] = value
+    for steps in ([R2()], [Normalize(), R2()], [GeoPres(3), R2()]):
+        with pytest.raises(InputError, match="row 4321 "):
+            Chain(steps).fit(bad)
+
+
+def test_vectors_that_debiasing_takes_everything_from_are_refused(rows):
+    with pytest.raises(InputError, match="rows that differ"):
+        Chain([R2(), GeoPres(4)]).fit(np.repeat(rows[:1], 50, axis=0))
+
+
+def test_a_chain_must_be_fitted_whole_before_it_is_applied(rows):
+    with pytest.raises(NotFittedError):
+        Chain([R2().fit(rows), GeoPres(4)]).transform(rows)
+
+
+def test_vectors_of_another_width_are_refused(compact):
+    for chain in (compact, compact.fold()):
+        with pytest.raises(InputError, match="24 wide"):
+            chain.transform(np.ones((2, 23)))
+
+
+@pytest.mark.parametrize("size", [0, -1, 13, 24])
+def test_a_nested_chain_serves_no_size_beyond_its_own(rows, compact, size):
+    assert not compact.serves(size)
+    with pytest.raises(InputError, match=f"any size up to 12, not {size}"):
+        compact.transform(rows, dimensions=size)
+    with pytest.raises(InputError, match=f"any size up to 12, not {size}"):
+        compact.fold(size)
+
+
+@pytest.mark.parametrize("steps", [[R2()], [GeoPres(12, steps=1)], [GeoPres(12, nested=True, steps=1), R2()]])
+def test_a_chain_that_is_not_nested_serves_its_own_size_only(rows, steps):
+    chain = Chain(steps).fit(rows)
+    full = chain.output_dimensions
+    assert chain.serves(full)
+    np.testing.assert_array_equal(chain.transform(rows, dimensions=full), chain.transform(rows))
+    with pytest.raises(InputError, match=f"only {full}, not 6"):
+        chain.transform(rows, dimensions=6)
+
+
+def test_outputs_are_unit_at_every_size_unless_told_otherwise(rows, compact):
+    for size in (1, 5, 12):
+        norms = np.linalg.norm(compact.transform(rows, dimensions=size).astype(np.float64), axis=1)
+        np.testing.assert_allclose(norms, 1, atol=1e-6)
+    plain = Chain(compact.transforms, normalize=False).transform(rows)
+    assert np.abs(np.linalg.norm(plain, axis=1) - 1).max() > 0.01
+
+
+def test_a_tensor_gives_a_tensor_and_an_array_an_array(rows, compact):
+    tensor = compact.transform(torch.from_numpy(rows).double().requires_grad_())
+    assert isinstance(tensor, torch.Tensor)
+    assert not tensor.requires_grad
+    np.testing.assert_allclose(tensor, compact.transform(rows), atol=1e-6)
+
+
+def test_progress_of_all_steps_grows_to_one_once(rows):
+    seen = []
+    Chain([R2(), GeoPres(4, steps=3), Normalize()]).fit(rows, lambda fraction, message: seen.append(fraction))
+    assert seen == sorted(seen)
+    assert seen[0] == 0
+    assert seen[-1] == 1
+    assert seen.count(1) == 1
+
+
+def test_metadata_joins_the_manifest_over_what_the_chain_carries(compact, tmp_path):
+    chain = Chain(compact.transforms)
+    chain.metadata = {"encoder": "old", "certificate": {"n_fit": 3}}
+    written = chain.save(tmp_path / "chain", {"encoder": "new"})
+    loaded = Chain.load(tmp_path / "chain")
+    assert loaded.metadata == written
+    assert loaded.metadata["encoder"] == "new"
+    assert loaded.metadata["certificate"] == {"n_fit": 3}
+
+
+@pytest.mark.parametrize("name", ["steps", "normalize", "input_dimensions", "schema_version", "tensors_sha256"])
+def test_metadata_cannot_say_what_the_chain_is(rows, compact, tmp_path, name):
+    try:
+        compact.save(tmp_path / "chain", {name: 7})
+    except ArtifactError:
+        return
+    np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), compact.transform(rows))
+
+
+def test_metadata_with_numbers_for_keys_can_be_read_again(compact, tmp_path):
+    compact.save(tmp_path / "chain", {"sizes": {9: 0.8, 10: 0.9}})
+    assert Chain.load(tmp_path / "chain").metadata["sizes"] == {"9": 0.8, "10": 0.9}

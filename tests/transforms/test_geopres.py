@@ -1,0 +1,214 @@
+import numpy as np
+import pytest
+import torch
+
+from transforms import Chain, GeoPres, InputError, Moments, StepError, local_spearman, recall_at_k
+from transforms.positional import positional_losses
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(900, 40, seed=1)
+
+
+@pytest.fixture(scope="module")
+def heldout(embeddings):
+    return embeddings(400, 40, seed=2)
+
+
+@pytest.fixture(scope="module")
+def nested(rows):
+    return GeoPres(16, nested=True).fit(rows)
+
+
+def unit(rows):
+    rows = np.asarray(rows, np.float64)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def loss(geopres, rows, size):
+    """Positional loss of a prefix of the normalised output, at its best scale."""
+    losses, _ = positional_losses(torch.from_numpy(unit(rows)), geopres.weight.double(), [size], [0.0])
+    return losses[0]
+
+
+def test_the_spectral_start_is_its_formula(rows):
+    k = 7
+    _, singular, directions = np.linalg.svd(unit(rows), full_matrices=False)
+    eigenvalues = singular**2 / len(rows)
+    expected = directions[:k] * np.sqrt(1 + eigenvalues[k:].sum() / ((k + 2) * eigenvalues[:k]))[:, None]
+    expected *= np.sign(expected[np.arange(k), np.abs(expected).argmax(1)])[:, None]
+    weight = GeoPres(k).fit(Moments.from_vectors(unit(rows))).weight
+    np.testing.assert_allclose(weight, expected, atol=1e-5)
+
+
+def test_the_spectral_start_minimises_squared_distance_loss_on_gaussian_data():
+    variances = np.array([4, 2, 1, 0.5, 0.25, 0.1])
+    moments = Moments()
+    moments.count, moments.mean, moments.scatter = 1000, np.zeros(6), 1000 * np.diag(variances)
+    weight = GeoPres(3).fit(moments).weight.numpy()
+    np.testing.assert_allclose(weight[:, 3:], 0, atol=1e-7)
+    np.testing.assert_allclose(weight[:, :3], np.diag(np.diag(weight)), atol=1e-7)
+    # Differences of two rows; their squared length is regressed on that of each component kept.
+    squares = (np.random.default_rng(0).normal(size=(400_000, 6)) * np.sqrt(2 * variances)) ** 2
+    best, *_ = np.linalg.lstsq(squares[:, :3], squares.sum(1), rcond=None)
+    np.testing.assert_allclose(np.diag(weight) ** 2, best, rtol=0.02)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_keeps_neighbours_better_than_truncation(embeddings, seed):
+    fitted = GeoPres(10).fit(embeddings(600, 40, seed=10 + seed))
+    heldout = embeddings(300, 40, seed=20 + seed)
+    reduced = fitted.transform(heldout)
+    assert recall_at_k(heldout, reduced) > recall_at_k(heldout, heldout[:, :10]) + 0.1
+    assert local_spearman(heldout, reduced) > local_spearman(heldout, heldout[:, :10]) + 0.1
+
+
+def test_refining_lowers_the_loss_on_rows_it_never_saw(rows, heldout):
+    start, refined = GeoPres(10, steps=0).fit(rows), GeoPres(10).fit(rows)
+    assert loss(refined, heldout, 10) < 0.99 * loss(start, heldout, 10)
+
+
+def test_distances_come_out_about_as_long_as_they_were(rows, heldout, nested):
+    before = np.linalg.norm(np.diff(unit(heldout), axis=0), axis=1)
+    after = np.linalg.norm(np.diff(nested.transform(unit(heldout)), axis=0), axis=1)
+    assert after.mean() == pytest.approx(before.mean(), rel=0.05)
+
+
+def test_a_fit_repeats_bit_for_bit_with_its_seed_and_differs_with_another(rows):
+    def fit(seed):
+        return GeoPres(6, steps=5, batch=200, seed=seed).fit(rows).weight.numpy()
+
+    np.testing.assert_array_equal(fit(3), fit(3))
+    assert np.abs(fit(3) - fit(4)).max() > 1e-6
+
+
+def test_the_length_of_a_row_does_not_matter_to_the_fit(rows):
+    lengths = 10 ** np.random.default_rng(0).uniform(-3, 3, size=(len(rows), 1)).astype(np.float32)
+    stretched, plain = (GeoPres(6, steps=5).fit(data).weight for data in (rows * lengths, rows))
+    np.testing.assert_allclose(stretched, plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [4, 6, 8, 12, 16])
+def test_every_prefix_of_a_nested_fit_beats_truncation(heldout, nested, size):
+    prefix = nested.transform(heldout)[:, :size]
+    assert recall_at_k(heldout, prefix) > recall_at_k(heldout, heldout[:, :size]) + 0.1
+
+
+def test_nesting_helps_the_small_sizes_and_costs_the_whole_little(rows, nested):
+    plain = GeoPres(16).fit(rows)
+    assert sum(loss(nested, rows, size) for size in (4, 8, 12)) < sum(loss(plain, rows, size) for size in (4, 8, 12))
+    assert loss(nested, rows, 16) < 1.1 * loss(plain, rows, 16)
+
+
+@pytest.mark.parametrize(("n", "k"), [(12, 16), (12, 8), (5, 16), (2, 3)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_fewer_rows_than_dimensions_give_a_map_that_keeps_them_apart(rows, n, k, nested):
+    few = rows[:n]
+    fitted = GeoPres(k, nested=nested, steps=10).fit(few)
+    assert torch.isfinite(fitted.weight).all()
+    out = unit(fitted.transform(few))
+    assert np.isfinite(out).all()
+    np.testing.assert_allclose(out @ out.T, unit(few) @ unit(few).T, atol=0.2)
+
+
+def test_one_row_cannot_be_fitted_on(rows):
+    with pytest.raises(InputError):
+        GeoPres(4).fit(rows[:1])
+
+
+def test_columns_that_are_always_zero_do_no_harm(rows):
+    narrow = np.zeros((200, 12), np.float32)
+    narrow[:, :3] = rows[:200, :3]
+    fitted = GeoPres(6, steps=5).fit(narrow)
+    assert torch.isfinite(fitted.weight).all()
+    assert local_spearman(narrow, fitted.transform(narrow)) > 0.99
+
+
+def test_rows_that_occur_many_times_do_no_harm(rows):
+    few = np.repeat(rows[:60], 5, axis=0)
+    fitted = GeoPres(6).fit(few)
+    out = fitted.transform(few)
+    assert np.isfinite(out).all()
+    np.testing.assert_allclose(out[::5], out[1::5], atol=1e-6)
+    assert local_spearman(rows[:60], out[::5]) > local_spearman(rows[:60], rows[:60, :6])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_that_are_all_the_same_are_refused(seed):
+    row = np.random.default_rng(seed).normal(size=(1, 16)).astype(np.float32)
+    with pytest.raises(InputError, match="rows that differ"):
+        GeoPres(4, steps=2).fit(np.repeat(row, 50, axis=0))
+
+
+@pytest.mark.parametrize("data", [np.zeros((30, 16)), Moments.from_vectors(np.zeros((30, 16)))])
+def test_rows_that_are_all_zero_are_refused(data):
+    with pytest.raises(InputError, match="rows that differ"):
+        GeoPres(4).fit(data)
+
+
+def test_zero_rows_among_others_stay_zero_and_do_no_harm(rows):
+    some = rows[:200].copy()
+    some[::10] = 0
+    out = GeoPres(6, nested=True, steps=10).fit(some).transform(some)
+    assert np.isfinite(out).all()
+    np.testing.assert_array_equal(out.any(axis=1), some.any(axis=1))
+
+
+def test_rows_it_cannot_see_come_out_as_exact_zeros(nested):
+    kernel = torch.linalg.qr(nested.weight.double().T, mode="complete")[0][:, 16:].T.float()
+    assert not nested.transform(kernel).any()
+    assert not Chain([nested]).fold().transform(kernel).any()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_named(rows, value):
+    bad = rows.copy()
+    bad[123, 3] = value
+    with pytest.raises(InputError, match="row 123 "):
+        GeoPres(4).fit(bad)
+
+
+def test_progress_grows_to_one(rows):
+    seen = []
+    GeoPres(4, steps=7).fit(rows[:50], lambda fraction, message: seen.append(fraction))
+    assert seen == sorted(seen)
+    assert len(seen) == 7
+    assert seen[-1] == 1
+
+
+@pytest.mark.parametrize("dimensions", [40, 41, 1000])
+def test_reducing_to_no_fewer_dimensions_is_refused(rows, dimensions):
+    with pytest.raises(StepError, match=f"geopres to {dimensions} must follow vectors wider than that, not 40"):
+        GeoPres(dimensions).fit(rows)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"dimensions": 0},
+        {"dimensions": -3},
+        {"dimensions": 8.0},
+        {"dimensions": "8"},
+        {"dimensions": True},
+        {"dimensions": None},
+        {"nested": 1},
+        {"nested": "yes"},
+        {"steps": -1},
+        {"steps": 1.5},
+        {"batch": 1},
+        {"batch": None},
+        {"learning_rate": 0.0},
+        {"learning_rate": -1e-3},
+        {"learning_rate": 1.0},
+        {"learning_rate": float("nan")},
+        {"learning_rate": "fast"},
+        {"seed": -1},
+        {"seed": 0.5},
+    ],
+)
+def test_a_bad_parameter_is_refused_by_its_name_and_value(parameters):
+    (name, value), *_ = parameters.items()
+    with pytest.raises(StepError, match=name) as refusal:
+        GeoPres(**({"dimensions": 8} | parameters))
+    assert repr(value) in str(refusal.value)

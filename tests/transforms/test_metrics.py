@@ -1,0 +1,196 @@
+import numpy as np
+import pytest
+from scipy.spatial.distance import pdist
+from scipy.stats import rankdata, spearmanr
+
+from transforms import InputError, Moments, isoscore, local_spearman, positional_stress, recall_at_k
+from transforms.metrics import local_spearman_of_anchors, recall_of_anchors
+
+METRICS = [local_spearman, positional_stress, lambda before, after: recall_at_k(before, after, 2)]
+
+
+def spaces(n, d=24, k=8, seed=0):
+    rng = np.random.default_rng(seed)
+    before = rng.normal(size=(n, d)) * np.linspace(1, 0.3, d) + 0.2
+    return before.astype(np.float32), (before @ rng.normal(size=(d, k))).astype(np.float32)
+
+
+def signs(n, d, seed):
+    """Rows whose cosines are exact in float32 and often tied."""
+    return np.random.default_rng(seed).choice([-1.0, 1.0], size=(n, d)).astype(np.float32)
+
+
+def cosines(rows):
+    rows = rows.astype(np.float64)
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows @ rows.T
+
+
+def others(matrix):
+    """Without the diagonal, `(n, n − 1)`."""
+    n = len(matrix)
+    return matrix[~np.eye(n, dtype=bool)].reshape(n, n - 1)
+
+
+def brute_recall(before, after, k, oversampling):
+    original, reduced = cosines(before), cosines(after)
+    np.fill_diagonal(original, -np.inf)
+    np.fill_diagonal(reduced, -np.inf)
+    shares = []
+    for i in range(len(before)):
+        candidates = np.argsort(-reduced[i])[: k * oversampling]
+        found = candidates[np.argsort(-original[i][candidates])][:k]
+        shares.append(len(set(found) & set(np.argsort(-original[i])[:k])) / k)
+    return np.mean(shares)
+
+
+@pytest.mark.parametrize("n", [3, 10, 60])
+def test_local_spearman_is_the_mean_of_scipys_over_the_rows(n):
+    before, after = spaces(n)
+    expected = [spearmanr(a, b).statistic for a, b in zip(others(cosines(before)), others(cosines(after)), strict=True)]
+    assert local_spearman(before, after) == pytest.approx(np.mean(expected), abs=1e-6)
+
+
+def test_local_spearman_gives_ties_their_average_rank_as_scipy_does():
+    before, after = signs(50, 16, 0), signs(50, 4, 1)
+    # NumPy's float64 cosines of ±1 rows are exact here too, so that the ties are the same.
+    pairs = zip(others(cosines(before)), others(cosines(after)), strict=True)
+    expected = [spearmanr(a, b).statistic for a, b in pairs]
+    assert len(np.unique(cosines(after))) == 5
+    assert local_spearman(before, after) == pytest.approx(np.mean(expected), abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [511, 512, 513, 1100])
+def test_local_spearman_does_not_depend_on_blocks(n):
+    before, after = spaces(n)
+    a, b = (rankdata(others(cosines(rows)), axis=1) for rows in (before, after))
+    a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
+    expected = ((a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))).mean()
+    assert local_spearman(before, after) == pytest.approx(expected, abs=1e-5)
+
+
+def test_local_spearman_is_one_for_a_rotation_and_nothing_for_a_space_of_one_point():
+    before, _ = spaces(200)
+    rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))
+    assert local_spearman(before, (3 * before @ rotation).astype(np.float32)) == pytest.approx(1, abs=1e-5)
+    assert local_spearman(before, np.ones((200, 4), np.float32)) == 0
+    noise = np.random.default_rng(2).normal(size=(200, 8)).astype(np.float32)
+    assert abs(local_spearman(before, noise)) < 0.05
+
+
+@pytest.mark.parametrize("oversampling", [1, 2, 4])
+@pytest.mark.parametrize(("n", "k"), [(60, 1), (60, 10), (700, 10)])
+def test_recall_is_that_of_brute_force(n, k, oversampling):
+    before, after = spaces(n)
+    assert recall_at_k(before, after, k, oversampling) == pytest.approx(brute_recall(before, after, k, oversampling))
+
+
+@pytest.mark.parametrize("n", [511, 512, 513, 1100])
+def test_every_row_finds_its_neighbours_again_in_its_own_space(n):
+    before, _ = spaces(n)
+    assert recall_at_k(before, before) == 1
+
+
+def test_recall_counts_ten_neighbours_unless_told_otherwise():
+    before, after = spaces(100)
+    assert recall_at_k(before, after) == recall_at_k(before, after, 10, 1) < recall_at_k(before, after, 10, 4)
+
+
+def test_recall_is_whole_when_every_other_row_is_a_candidate_and_refused_beyond():
+    before, after = spaces(21)
+    assert recall_at_k(before, after, 5, oversampling=4) == 1
+    assert recall_at_k(before, after, 20) == 1
+    with pytest.raises(InputError, match="at least 22 rows, got 21"):
+        recall_at_k(before, after, 7, oversampling=3)
+
+
+@pytest.mark.parametrize(("k", "oversampling"), [(0, 1), (-1, 1), (5, 0)])
+def test_recall_of_no_neighbours_is_refused(k, oversampling):
+    with pytest.raises(InputError):
+        recall_at_k(*spaces(30), k, oversampling)
+
+
+@pytest.mark.parametrize("n", [2, 100, 511, 512, 513, 1100])
+def test_positional_stress_is_that_of_all_pairs(n):
+    before, after = spaces(n)
+    expected = np.mean((pdist(before.astype(np.float64)) - pdist(after.astype(np.float64))) ** 2)
+    assert positional_stress(before, after) == pytest.approx(expected, rel=1e-5)
+
+
+def test_positional_stress_does_not_see_where_a_space_lies_or_how_it_is_turned():
+    before, _ = spaces(100)
+    rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))
+    moved = (before @ rotation + 50).astype(np.float32)
+    assert positional_stress(before, moved) < 1e-9
+    assert positional_stress(before, 2 * before) == pytest.approx(np.mean(pdist(before) ** 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 2.0])
+def test_isoscore_is_that_of_its_paper(decay):
+    d = 12
+    rows = np.random.default_rng(0).normal(size=(500, d)) * np.arange(1, d + 1) ** -decay + 5
+    variances = np.linalg.eigvalsh(np.cov(rows.T))
+    # Rudman et al. (2022), Algorithm 1: normalise, isotropy defect, fraction of dimensions used.
+    scaled = np.sqrt(d) * variances / np.linalg.norm(variances)
+    defect = np.linalg.norm(scaled - 1) / np.sqrt(2 * (d - np.sqrt(d)))
+    used = (d - defect**2 * (d - np.sqrt(d))) ** 2 / d**2
+    assert isoscore(Moments.from_vectors(rows)) == pytest.approx((d * used - 1) / (d - 1), rel=1e-9)
+
+
+def test_isoscore_runs_from_one_direction_to_all_alike():
+    corners = np.vstack([np.eye(6), -np.eye(6)])
+    assert isoscore(Moments.from_vectors(corners)) == pytest.approx(1)
+    assert isoscore(Moments.from_vectors(np.outer(np.arange(9.0), np.arange(1.0, 5.0)))) == pytest.approx(0, abs=1e-12)
+    assert isoscore(Moments.from_vectors(np.full((9, 4), 0.3))) == 0
+    assert isoscore(Moments.from_vectors(np.arange(9.0)[:, None])) == 0
+
+
+@pytest.mark.parametrize("n", [60, 600])
+def test_measures_of_single_anchors_are_in_their_order_and_average_to_the_whole(n):
+    before, after = spaces(n)
+    correlations, recalls = local_spearman_of_anchors(before, after), recall_of_anchors(before, after, 5, 2)
+    assert correlations.shape == recalls.shape == (n,)
+    assert correlations.mean() == pytest.approx(local_spearman(before, after), abs=1e-12)
+    assert recalls.mean() == pytest.approx(recall_at_k(before, after, 5, 2), abs=1e-12)
+    for i in (0, 7, n - 1):
+        expected = spearmanr(others(cosines(before))[i], others(cosines(after))[i]).statistic
+        assert correlations[i] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_that_do_not_correspond_are_refused(metric):
+    before, after = spaces(20)
+    with pytest.raises(InputError, match="20 rows before and 19 after"):
+        metric(before, after[:19])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_too_few_rows_are_refused(metric):
+    before, after = spaces(1)
+    with pytest.raises(InputError, match="at least [23] rows, got 1"):
+        metric(before, after)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_the_dtype_makes_little_difference(metric, dtype):
+    before, after = spaces(80)
+    assert metric(before.astype(dtype), after.astype(dtype)) == pytest.approx(metric(before, after), abs=0.02)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_that_cannot_be_written_or_lie_backwards_are_measured_as_they_are(metric, torch_warns_always):
+    before, after = spaces(80)
+    expected = metric(before, after)
+    before.flags.writeable = False
+    assert metric(before, after) == expected
+    assert metric(before[::-1], after[::-1]) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_measuring_changes_nothing_in_what_it_was_given(metric):
+    before, after = spaces(30)
+    copies = before.copy(), after.copy()
+    metric(before, after)
+    np.testing.assert_array_equal(before, copies[0])
+    np.testing.assert_array_equal(after, copies[1])

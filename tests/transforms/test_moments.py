@@ -1,0 +1,174 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transforms import InputError, Moments
+
+
+def assert_same(one, other, relative=1e-10):
+    assert one.count == other.count
+    np.testing.assert_allclose(one.mean, other.mean, rtol=0, atol=relative * np.abs(other.mean).max())
+    np.testing.assert_allclose(one.scatter, other.scatter, rtol=0, atol=relative * np.abs(other.scatter).max())
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(2, 60),
+    d=st.integers(1, 6),
+    shards=st.integers(1, 8),
+    offset=st.sampled_from([0.0, 1.0, 1e3]),
+    block_rows=st.integers(1, 20),
+)
+def test_shards_merged_in_any_order_and_grouping_equal_the_whole(seed, n, d, shards, offset, block_rows):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, d)) + offset
+    parts = [
+        Moments.from_vectors(shard, block_rows)
+        for shard in np.array_split(rng.permutation(rows), np.sort(rng.integers(0, n + 1, shards)))
+    ]
+    while len(parts) > 1:
+        receiver, giver = rng.permutation(len(parts))[:2]
+        parts[receiver].merge(parts[giver])
+        del parts[giver]
+    assert_same(parts[0], Moments.from_vectors(rows))
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), n=st.integers(2, 50), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=9))
+def test_updates_of_any_batch_sizes_equal_the_whole(seed, n, sizes):
+    rows = np.random.default_rng(seed).normal(size=(n, 4))
+    moments, start = Moments(), 0
+    for size in [*sizes, n]:
+        moments.update(rows[start : start + size])
+        start += size
+    assert_same(moments, Moments.from_vectors(rows))
+
+
+@pytest.mark.parametrize("ddof", [0, 1, 2])
+def test_mean_and_covariance_are_numpys(ddof):
+    rows = np.random.default_rng(0).normal(size=(500, 7)) @ np.random.default_rng(1).normal(size=(7, 7)) + 3
+    moments = Moments.from_vectors(rows, block_rows=64)
+    np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.covariance(ddof), np.cov(rows.T, ddof=ddof), rtol=1e-10, atol=1e-12)
+
+
+def test_a_mean_ten_thousand_times_the_spread_costs_no_accuracy():
+    # The textbook E[xxᵀ] − μμᵀ loses eight digits here.
+    spread = np.random.default_rng(0).normal(size=(3000, 5)) * [1, 0.5, 2, 1, 1]
+    rows = spread + 1e4
+    true = np.cov((rows.astype(np.longdouble) - 10_000).T.astype(float))
+    np.testing.assert_allclose(Moments.from_vectors(rows, block_rows=100).covariance(), true, rtol=1e-10, atol=1e-10)
+
+
+def test_the_second_moment_is_uncentred():
+    rows = np.random.default_rng(0).normal(size=(200, 5)) + 2
+    np.testing.assert_allclose(Moments.from_vectors(rows).second_moment(), rows.T @ rows / 200, rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_row_that_is_not_finite_is_named_whatever_block_it_lies_in(value, dtype):
+    rows = np.ones((50, 3), dtype)
+    rows[37, 1] = value
+    with pytest.raises(InputError, match="row 37 "):
+        Moments.from_vectors(rows, block_rows=10)
+
+
+def test_rows_of_both_infinities_are_named_without_a_warning():
+    rows = np.ones((5, 3), np.float32)
+    rows[2, 0], rows[4, 0] = np.inf, -np.inf
+    with pytest.raises(InputError, match="row 2 "):
+        Moments.from_vectors(rows)
+
+
+def test_a_refused_batch_leaves_the_moments_as_they_were():
+    moments = Moments.from_vectors(np.arange(12.0).reshape(4, 3))
+    before = (moments.count, moments.mean.copy(), moments.scatter.copy())
+    for bad in (np.full((1, 3), np.nan), np.ones((2, 4))):
+        with pytest.raises(InputError):
+            moments.update(bad)
+    assert moments.count == before[0]
+    np.testing.assert_array_equal(moments.mean, before[1])
+    np.testing.assert_array_equal(moments.scatter, before[2])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int16, np.bool_, ">f4"])
+def test_any_numeric_dtype_counts_as_its_exact_float64_copy(dtype):
+    rows = (np.random.default_rng(0).normal(size=(100, 4)) * 5).astype(dtype)
+    assert_same(Moments.from_vectors(rows), Moments.from_vectors(rows.astype(np.float64)), relative=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.bfloat16])
+def test_a_tensor_counts_as_its_array(dtype):
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 4))).to(dtype)
+    assert_same(Moments.from_vectors(rows), Moments.from_vectors(rows.double().numpy()), relative=1e-13)
+
+
+def test_a_read_only_memmap_counts_as_its_array(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    on_disk = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    assert_same(Moments.from_vectors(on_disk, block_rows=37), Moments.from_vectors(rows))
+
+
+def test_merging_empty_moments_changes_nothing_on_either_side():
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    assert_same(Moments.from_vectors(rows).merge(Moments()), Moments.from_vectors(rows))
+    assert_same(Moments().merge(Moments.from_vectors(rows)), Moments.from_vectors(rows))
+    assert_same(Moments.from_vectors(rows).update(rows[:0]), Moments.from_vectors(rows))
+    assert Moments().merge(Moments()).count == 0
+
+
+def test_merging_leaves_the_given_moments_alone():
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    given_moments = Moments.from_vectors(rows[:10])
+    Moments().merge(given_moments).update(rows[10:])
+    assert_same(given_moments, Moments.from_vectors(rows[:10]))
+
+
+def test_moments_merged_with_themselves_are_those_of_the_rows_twice():
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    moments = Moments.from_vectors(rows)
+    assert_same(moments.merge(moments), Moments.from_vectors(np.vstack([rows, rows])))
+
+
+def test_one_row_has_a_mean_and_no_spread():
+    moments = Moments.from_vectors(np.array([[1.0, 2.0, 3.0]]))
+    np.testing.assert_array_equal(moments.mean, [1, 2, 3])
+    np.testing.assert_array_equal(moments.covariance(ddof=0), np.zeros((3, 3)))
+    with pytest.raises(InputError, match="more than 1 rows, got 1"):
+        moments.covariance()
+
+
+def test_no_rows_have_no_covariance():
+    with pytest.raises(InputError, match="got 0"):
+        Moments().covariance(ddof=0)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 0), (2, 3, 4)])
+def test_what_is_not_a_matrix_is_refused(shape):
+    with pytest.raises(InputError, match="shape"):
+        Moments.from_vectors(np.ones(shape))
+    with pytest.raises(InputError, match="shape"):
+        Moments().update(np.ones(shape))
+
+
+@pytest.mark.parametrize("rows", [np.array([["a", "b"]]), np.array([[1j, 2]]), np.array([[None, 1]])])
+def test_what_is_not_real_numbers_is_refused(rows):
+    with pytest.raises(InputError, match="numbers"):
+        Moments.from_vectors(rows)
+
+
+def test_moments_of_different_widths_do_not_merge():
+    with pytest.raises(InputError, match="4 wide into moments 3 wide"):
+        Moments.from_vectors(np.ones((2, 3))).merge(Moments.from_vectors(np.ones((2, 4))))
+
+
+def test_the_noise_floor_is_how_long_a_mean_is_by_chance():
+    rng = np.random.default_rng(0)
+    trials = [Moments.from_vectors(rng.normal(size=(200, 50))) for _ in range(50)]
+    by_chance = np.sqrt(np.mean([moments.mean_norm() ** 2 for moments in trials]))
+    assert np.mean([moments.noise_floor() for moments in trials]) == pytest.approx(by_chance, rel=0.1)

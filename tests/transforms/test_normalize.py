@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transforms import InputError, Moments, Normalize, StepError, TransformError, build_steps
+from transforms.normalize import drop_rounding_residue, unit_rows
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), d=st.integers(1, 50), exponent=st.integers(-30, 30))
+def test_rows_of_any_length_come_out_with_norm_one(seed, d, exponent):
+    rows = np.random.default_rng(seed).normal(size=(4, d)) * 10.0**exponent
+    out = unit_rows(torch.from_numpy(rows).float())
+    np.testing.assert_allclose(np.linalg.norm(out.double().numpy(), axis=1), 1, atol=1e-6)
+
+
+def test_zero_rows_stay_zero():
+    rows = torch.tensor([[0.0, 0.0], [3.0, 4.0], [-0.0, 0.0]])
+    out = unit_rows(rows)
+    assert not out[[0, 2]].any()
+    np.testing.assert_allclose(out[1], [0.6, 0.8], rtol=1e-6)
+
+
+def test_only_rows_that_are_rounding_error_are_dropped():
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    y = torch.tensor([[1e-7, 0.0], [1e-4, 0.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(drop_rounding_residue(y, x), torch.tensor([[0.0, 0.0], [1e-4, 0.0], [0.0, 0.0]]))
+    assert not drop_rounding_residue(y, x, gain=1000).any(), "what a map lengthens, it lengthens the error of too"
+
+
+def test_it_is_fitted_from_the_start_and_takes_any_width():
+    for d in (1, 2, 384):
+        np.testing.assert_allclose(np.linalg.norm(Normalize().transform(np.ones((3, d))), axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("data", [np.ones((0, 3)), Moments()])
+def test_it_cannot_be_fitted_on_no_rows(data):
+    with pytest.raises(TransformError, match="no rows"):
+        Normalize().fit(data)
+
+
+def test_it_describes_itself_as_a_step_that_can_be_built_again():
+    assert Normalize().spec() == {"kind": "normalize"}
+    assert isinstance(build_steps([Normalize().spec()])[0], Normalize)
+
+
+def test_it_takes_no_parameters_and_says_so():
+    with pytest.raises(StepError, match="it takes none"):
+        build_steps([{"kind": "normalize", "power": 2}])
+
+
+@pytest.mark.parametrize("number", [3.0, np.float32(3), torch.tensor(3.0)])
+def test_a_lone_number_is_no_row(number):
+    with pytest.raises(InputError, match="wide"):
+        Normalize().transform(number)

@@ -1,0 +1,101 @@
+import pytest
+
+from transforms import R2, TRANSFORMS, GeoPres, Normalize, StepError, build_steps, parse_steps
+
+
+def geopres(**parameters):
+    return GeoPres(**parameters).spec()
+
+
+NESTED = geopres(dimensions=128, nested=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("r2", [{"kind": "r2"}]),
+        ("geopres:128", [geopres(dimensions=128)]),
+        ("r2,geopres:128", [{"kind": "r2"}, geopres(dimensions=128)]),
+        (" r2 , geopres:128 ,", [{"kind": "r2"}, geopres(dimensions=128)]),
+        ("geopres:128,nested=true", [NESTED]),
+        ("geopres:dimensions=128,nested=true", [NESTED]),
+        ("geopres:nested=true,dimensions=128,r2", [NESTED, {"kind": "r2"}]),
+        ("geopres,dimensions=128,nested=true", [NESTED]),
+        (
+            "geopres:64,learning_rate=5e-3,seed=7,r2,geopres:8,steps=0",
+            [geopres(dimensions=64, learning_rate=5e-3, seed=7), {"kind": "r2"}, geopres(dimensions=8, steps=0)],
+        ),
+        ('{"kind": "r2"}', [{"kind": "r2"}]),
+        ('r2,{"kind": "geopres", "dimensions": 128, "nested": true}', [{"kind": "r2"}, NESTED]),
+        ('{"kind": "geopres", "dimensions": 128},nested=true,r2', [NESTED, {"kind": "r2"}]),
+    ],
+)
+def test_steps_are_read_from_a_command_line(text, expected):
+    assert [step.spec() for step in parse_steps(text)] == expected
+
+
+def test_steps_are_built_from_json():
+    first, second, third = build_steps(
+        [{"kind": "r2"}, {"kind": "geopres", "dimensions": 8, "nested": True}, {"kind": "normalize"}]
+    )
+    assert (type(first), type(second), type(third)) == (R2, GeoPres, Normalize)
+    assert (second.dimensions, second.nested, second.steps) == (8, True, 60)
+    assert not first.fitted
+
+
+def test_there_are_these_kinds_of_step():
+    assert TRANSFORMS == {"r2": R2, "geopres": GeoPres, "normalize": Normalize}
+
+
+@pytest.mark.parametrize("step", [R2(), Normalize(), GeoPres(8, nested=True, learning_rate=0.01)])
+def test_a_step_is_built_again_from_its_own_description(step):
+    assert build_steps([step.spec()])[0].spec() == step.spec()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "at least one step"),
+        (" , ,", "at least one step"),
+        ("r3", "unknown kind of step 'r3'; there are geopres, normalize, r2"),
+        ("R2", "unknown kind"),
+        ("{}", "unknown kind of step None"),
+        ('{"kind": 3}', "unknown kind of step 3"),
+        ("nested=true,r2", "stands before any step"),
+        ("r2:128", "r2 has no parameter 'dimensions'; it takes none"),
+        ("r2,power=2", "r2 has no parameter 'power'"),
+        ("geopres:8,colour=red,size=3", "no parameter 'colour', 'size'; it takes dimensions, nested"),
+        ("geopres", "dimensions"),
+        ("geopres:", "dimensions"),
+        ("geopres:many", "whole number from 1, got 'many'"),
+        ("geopres:0", "whole number from 1, got 0"),
+        ("geopres:8,nested=yes", "true or false, got 'yes'"),
+        ("geopres:8,nested=", "true or false, got ''"),
+        ("geopres:[8,9]", r"whole number from 1, got \[8, 9\]"),
+        ('{"kind": "r2"', "not closed"),
+        ('{"kind": "r2}', "not closed"),
+        ("geopres:8]", "not closed"),
+        ('r2,"geopres', "not closed"),
+        ('{"kind" "r2"}', "is not JSON"),
+    ],
+)
+def test_steps_that_make_no_sense_are_refused_with_the_reason(text, reason):
+    with pytest.raises(StepError, match=reason):
+        parse_steps(text)
+
+
+@pytest.mark.parametrize("specs", [[], [{}], [{"kind": "r2", "power": 2}], [{"kind": "geopres"}], [{"kind": ["r2"]}]])
+def test_json_that_makes_no_step_is_refused(specs):
+    with pytest.raises(StepError):
+        build_steps(specs)
+
+
+@pytest.mark.parametrize("specs", [["r2"], {"kind": "r2"}, [None], [3]])
+def test_json_that_is_not_a_list_of_objects_is_refused(specs):
+    with pytest.raises(StepError):
+        build_steps(specs)
+
+
+def test_commas_within_json_do_not_separate_steps():
+    with pytest.raises(StepError, match="no parameter 'note'"):
+        parse_steps('{"kind": "r2", "note": "a, \\"b\\", [c"}')
