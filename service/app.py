@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -27,6 +28,7 @@ from service.services import Services
 from service.settings import Settings
 from service.starters import open_registry
 from service.targets import Targets
+from training.encoders import Encoder
 from training.errors import TrainingError
 from transforms.errors import TransformError
 
@@ -70,7 +72,8 @@ def build_services(settings: Settings) -> Services:
     admin_keys = settings.admin_keys
     if not admin_keys and problem is None:
         admin_keys = (home.read_or_make_admin_key(),)
-    engines = [Engine(spec, settings.device, settings.max_queued_texts) for spec in settings.specs]
+    load = partial(Encoder, device=settings.device)
+    engines = [Engine(spec, load, settings.max_queued_texts) for spec in settings.specs]
     store = JobStore(home.jobs)
     return Services(
         settings=settings,

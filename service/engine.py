@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
@@ -71,9 +72,9 @@ class Engine:
         problem: why it failed.
     """
 
-    def __init__(self, spec: EncoderSpec, device: str | None, max_queued_texts: int) -> None:
+    def __init__(self, spec: EncoderSpec, load: Callable[[EncoderSpec], Encoder], max_queued_texts: int) -> None:
         self.spec = spec
-        self.device = device
+        self.load = load
         self.max_queued_texts = max_queued_texts
         self.state: Literal["loading", "ready", "failed", "stopped"] = "loading"
         self.encoder: Encoder | None = None
@@ -130,7 +131,7 @@ class Engine:
     def run(self) -> None:
         """Load the model, then serve until told to stop."""
         try:
-            self.encoder = Encoder(self.spec, self.device)
+            self.encoder = self.load(self.spec)
             self.encoder.encode(["warm up"])
             self.state = "ready"
         except Exception as error:
