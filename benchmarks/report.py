@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -32,7 +33,7 @@ def machine() -> str:
 def write_report(out: Path, name: str, figures: Any) -> Path:
     """Write figures as raw JSON with what made them."""
     module = sys.modules["__main__"].__spec__
-    arguments = [Path(a).name if Path(a).is_absolute() else a for a in sys.argv[1:]]
+    arguments = [re.sub(r"/\S*/", "", argument) for argument in sys.argv[1:]]  # no folders of this machine
     report = {
         "command": " ".join(["python -m", module.name if module else name, *arguments]),
         "machine": machine(),

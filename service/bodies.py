@@ -179,7 +179,17 @@ def is_type_problem(kind: str) -> bool:
 
 def declared(model: type[Body], **more: Any) -> dict[str, Any]:
     """The OpenAPI of a body that is read by hand."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    content = {"application/json": {"schema": schema}} | more
+    schema = model.model_json_schema()
+    content = {"application/json": {"schema": inlined(schema, schema.pop("$defs", {}))}} | more
     return {"requestBody": {"required": True, "content": content}}
+
+
+def inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """The schema with what it refers to in place: FastAPI collects only the models it reads itself."""
+    if isinstance(schema, list):
+        return [inlined(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {key: inlined(value, definitions) for key, value in schema.items()}

@@ -122,7 +122,7 @@ class Encoder:
             EncoderError: for a prompt the encoder does not know.
         """
         prompt = self.prompt(prompt_name)
-        if not truncate:
+        if texts and not truncate:
             self.require_short(texts, prompt or "")
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         tokens = np.empty(len(texts), dtype=np.int64)
@@ -202,14 +202,18 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     except Exception as error:  # the library raises anything, by model and by file
         raise EncoderError(f"the encoder {spec.name} ({spec.model}) cannot be loaded: {error}") from error
     if spec.max_length is not None:
-        most = getattr(model.config, "max_position_embeddings", None) or spec.max_length
+        # RoBERTa keeps two positions more than it reads; tokenizers without a limit say 1e30.
+        limits = (getattr(model.config, "max_position_embeddings", None), model.tokenizer.model_max_length)
+        most = min(limit for limit in limits if limit)
         if not 2 < spec.max_length <= most:
             raise EncoderError(f"{spec.name} reads 3 to {most} tokens, not max_length {spec.max_length}")
         model.max_seq_length = spec.max_length
     if spec.pooling is not None:
         for index, module in enumerate(model):
             if isinstance(module, PoolingModule):
-                model[index] = PoolingModule(module.embedding_dimension, pooling_mode=spec.pooling)
+                model[index] = PoolingModule(
+                    module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
+                )
     return model.eval()
 
 
@@ -245,12 +249,18 @@ def fingerprint(encoder: Encoder) -> str:
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     rest = {
-        "modules": [f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}" for module in encoder.model],
+        "modules": [describe_module(module) for module in encoder.model],
         "max_length": encoder.max_length,
         "prompts": encoder.prompts,
     }
     digest.update(json.dumps(rest, sort_keys=True).encode())
     return digest.hexdigest()[:32]
+
+
+def describe_module(module: Any) -> str:
+    """What of a module its weights do not tell."""
+    words = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
+    return words if getattr(module, "include_prompt", True) else f"{words} without prompt"
 
 
 def tensors_by_name(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

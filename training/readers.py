@@ -135,11 +135,11 @@ def read_parquet(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
         while True:
             try:
                 part = next(parts, None)
-            except (arrow_exception(), OSError) as error:
+                records = part.to_pylist() if part is not None else []
+            except (arrow_exception(), OSError, ValueError, OverflowError) as error:
                 raise SourceError(f"{path.name} cannot be read after row {start}: {error}") from error
             if part is None:
                 return
-            records = part.to_pylist()
             numbers = range(start, start + len(records))
             yield RawBatch(path.name, "row", numbers, [record[field] for record in records], records)
             start += len(records)

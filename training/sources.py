@@ -109,13 +109,13 @@ def open_source(written: str) -> Source:
         return Source(written, "", ())
     place, _, field = written.partition("#")
     missing = SourceError(f"there is no file or folder {place!r}; built in are {' and '.join(BUILT_IN)}")
-    if not place or "\0" in place:
-        raise missing
     try:
         path = Path(place).expanduser()
         path.stat()
-    except (OSError, RuntimeError):  # the latter for the home of a user there is not
+    except (OSError, ValueError, RuntimeError):  # missing, no name at all, the home of a user there is not
         raise missing from None
+    if not place:
+        raise missing
     if path.is_dir():
         files = tuple(sorted(f for f in path.rglob("*") if f.is_file() and file_format(f) and not hidden(f, path)))
         if not files:

@@ -128,7 +128,10 @@ class ParquetWriter:
         embeddings = self.arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
         table = self.arrow.table(columns | {FIELD: embeddings})
         if self.file is None:
-            self.file = self.arrow.parquet.ParquetWriter(self.path, table.schema)
+            try:
+                self.file = self.arrow.parquet.ParquetWriter(self.path, table.schema)
+            except self.arrow.ArrowException as error:
+                raise SourceError(f"parquet cannot hold these columns: {error}; write .jsonl instead") from error
         self.file.write_table(table)
 
     def column(self, name: str, records: list[Record]) -> Any:
@@ -137,14 +140,25 @@ class ParquetWriter:
         wanted = self.types.get(name)
         try:
             column = self.arrow.array(values)
-        except (self.arrow.ArrowException, TypeError) as error:
+        except (self.arrow.ArrowException, TypeError, OverflowError) as error:
             raise SourceError(f"the column {name} mixes types: {error}; write .jsonl instead") from error
         if wanted is None or column.type == wanted:
             return column
         kinds = self.arrow.types
         if kinds.is_null(column.type) or (kinds.is_integer(column.type) and kinds.is_floating(wanted)):
-            return column.cast(wanted)
+            return self.cast(name, column, wanted)
         raise SourceError(f"the column {name} was {wanted} and becomes {column.type}; write .jsonl instead")
+
+    def cast(self, name: str, column: Any, wanted: Any) -> Any:
+        """A column in the type of the first batch.
+
+        Raises:
+            SourceError: for a number that type cannot hold.
+        """
+        try:
+            return column.cast(wanted)
+        except self.arrow.ArrowException as error:
+            raise SourceError(f"the column {name}: {error}; write .jsonl instead") from error
 
     def close(self) -> None:
         """Finish the file."""

@@ -1,3 +1,6 @@
+import json
+import re
+
 import pytest
 
 from service import create_app
@@ -68,6 +71,8 @@ def test_the_openapi_declares_our_error_and_no_other(client):
                 if status >= "400":
                     assert "ErrorAnswer" in str(answer), (path, method, status)
     assert "HTTPValidationError" not in described["components"]["schemas"]
+    for ref in re.findall(r'"\$ref": ?"#/components/schemas/([^"]+)"', json.dumps(described)):
+        assert ref in described["components"]["schemas"]
     body = described["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert "inputs" in body["properties"]
 

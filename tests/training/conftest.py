@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from training.encoders import Encoder, Encoding
 
@@ -46,6 +47,15 @@ class CountingEncoder:
         self.calls += 1
         self.texts.extend(texts)
         return self.real.encode(texts, **options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Threads that wait for one another make a busy machine four times slower."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

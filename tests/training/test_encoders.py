@@ -88,9 +88,10 @@ def test_the_empty_text_is_a_finite_unit_vector_of_two_tokens(encoder):
 
 
 def test_no_texts_are_no_vectors_of_the_right_width(encoder):
-    encoded = encoder.encode([])
-    assert encoded.vectors.shape == (0, encoder.dimensions)
-    assert encoded.tokens.shape == (0,)
+    for truncate in (True, False):
+        encoded = encoder.encode([], truncate=truncate)
+        assert encoded.vectors.shape == (0, encoder.dimensions)
+        assert encoded.tokens.shape == (0,)
 
 
 def test_a_million_characters_are_cut_to_256_tokens(encoder):

@@ -223,6 +223,17 @@ def test_what_is_not_utf8_is_refused_with_file_and_line(tmp_path, name):
     assert "UTF-8" in message
 
 
+def test_a_parquet_column_that_is_not_utf8_is_refused_with_its_file(tmp_path):
+    raw = pyarrow.array([b"fine", b"caf\xe9"])
+    column = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())  # says it is text
+    assert refusal(write_parquet(tmp_path / "a.parquet", text=column)).startswith("a.parquet ")
+
+
+def test_a_parquet_column_beyond_what_python_can_hold_is_refused_with_its_file(tmp_path):
+    far = pyarrow.array([2**62], pyarrow.timestamp("us"))  # in the year 148,000
+    assert refusal(write_parquet(tmp_path / "a.parquet", text=["x"], day=far)).startswith("a.parquet ")
+
+
 def test_a_bad_file_of_a_folder_is_named(tmp_path):
     write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
     write_jsonl(tmp_path / "b.jsonl", [{"text": "x"}, b"{"])
@@ -395,7 +406,9 @@ def test_a_source_of_no_rows_is_refused_as_empty(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "written", ["missing.jsonl", "missing.npy#x", "~nobody-of-this-name/a.jsonl", "x" * 5000, "\0", ""]
+    "written",
+    ["missing.jsonl", "missing.npy#x", "~nobody-of-this-name/a.jsonl", "x" * 5000, "\0", ""]
+    + [pytest.param("\ud800", id="half a character")],
 )
 def test_what_is_no_file_is_refused_with_the_sources_that_are_built_in(tmp_path, monkeypatch, written):
     (tmp_path / "here.txt").write_text("a file that nobody asked for")

@@ -141,8 +141,9 @@ def test_rows_may_lack_a_field_that_others_have(tmp_path, suffix):
 
 @pytest.mark.parametrize(
     ("first", "later"),
-    [(None, "a"), (1, "a"), (1, 2.5)],
-    ids=["missing, then text", "number, then text", "whole, then not"],
+    [(None, "a"), (1, "a"), (1, 2.5), (1.5, 2**53 + 1), ([], [1]), (2**63, 1), (1, 2**63), ({}, {"a": 1})],
+    ids=["missing, then text", "number, then text", "whole, then not", "not whole, then large"]
+    + ["empty list, then not", "unsigned, then not", "number, then unsigned", "empty object, then not"],
 )
 def test_a_column_that_changes_its_type_is_kept_or_refused_with_its_name(tmp_path, first, later):
     records = [{"note": first}, {"note": later}]
