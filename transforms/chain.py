@@ -53,7 +53,7 @@ class Chain(nn.Module):
         """Fit every step on the output of those before it, streaming `(n, d)` from where it lies.
 
         Raises:
-            InputError: for NaN, inf, no rows, or vectors a step cannot learn from.
+            InputError: for no rows, or vectors a step cannot learn from, NaN and inf among them.
             StepError: if the steps do not fit the width or one another; nothing is fitted then.
         """
         require_matrix(vectors)
@@ -147,8 +147,10 @@ class Chain(nn.Module):
         self.require_size(dimensions)
         normalize = self.normalize if normalize is None else normalize
         primitives = [primitive for step in self.transforms for primitive in step.primitives()]
-        if dimensions is not None:
-            primitives.append(Affine(torch.eye(self.output_dimensions or dimensions, dtype=torch.float64)[:dimensions]))
+        like = next(self.buffers(), None)
+        if dimensions is not None and like is not None:
+            selection = torch.eye(self.output_dimensions or dimensions, dtype=torch.float64, device=like.device)
+            primitives.append(Affine(selection[:dimensions]))
         folded: list[Transform] = []
         for position, primitive in enumerate(primitives):
             if isinstance(primitive, Normalize) and cancels(primitives[position + 1 :], normalize):
@@ -159,7 +161,6 @@ class Chain(nn.Module):
             else:
                 folded.append(primitive)
         chain = Chain(folded, normalize)
-        like = next(self.buffers(), None)
         return chain if like is None else chain.to(dtype=like.dtype, device=like.device)
 
     def specs(self) -> list[Spec]:

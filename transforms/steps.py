@@ -84,6 +84,8 @@ def parse_step(part: str) -> Spec:
 def parse_parameter(part: str) -> Spec:
     """`key=value` as a dictionary."""
     key, _, value = part.partition("=")
+    if key == "kind":
+        raise StepError(f"write {value!r} as a step of its own, not as the parameter {part!r}")
     return {key: parse_value(value)}
 
 

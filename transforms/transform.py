@@ -1,8 +1,8 @@
 """What every transform is: a fitted, row-wise map on vectors, known by its kind."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Protocol, Self, overload
 
 import numpy as np
 import torch
@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from transforms.arrays import Vectors, as_tensor, require_matrix
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.moments import Moments
-
-if TYPE_CHECKING:
-    from transforms.chain import Chain
 
 Spec = dict[str, Any]
 """A step as JSON: `{"kind": …}` and its parameters."""
@@ -30,12 +27,30 @@ def no_progress(_fraction: float, _message: str) -> None:
     """Report to nobody."""
 
 
+class RowMap(Protocol):
+    """What can be applied to rows: a transform, a chain of them."""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether everything was learned."""
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """The width it takes; None for any."""
+
+    def buffers(self) -> Iterator[Tensor]:
+        """What was learned."""
+
+    def __call__(self, x: Tensor, **keywords: Any) -> Any:
+        """Apply to `(n, d)`."""
+
+
 class Transform(nn.Module):
     """A map on row vectors whose fitted state is torch buffers.
 
     A subclass names its `kind`, stores its parameters in `__init__` under their own names,
     registers what it learns as empty buffers, and writes `learn`, `forward` and `width_after`.
-    One `.to(device)` moves it, one `state_dict` saves it.
+    One `.to(device)` moves it, one `state_dict` saves it. What is learned is kept in float32.
     """
 
     kind: ClassVar[str]
@@ -151,12 +166,12 @@ def build(spec: Mapping[str, Any]) -> Transform:
 
 def parameter_names(cls: type[Transform]) -> list[str]:
     """What a transform is made with; none for one without an `__init__` of its own."""
-    if "__init__" not in vars(cls):
+    if cls.__init__ is nn.Module.__init__:
         return []
     return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
 
-def apply(module: "Transform | Chain", rows: Any, **keywords: Any) -> Any:
+def apply(module: RowMap, rows: Any, **keywords: Any) -> Any:
     """Run a fitted module on an array or a tensor, giving back the same sort of thing.
 
     It computes in the module's dtype and on its device; a tensor's answer goes back to the
