@@ -135,4 +135,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     found = RequestError(f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}", code="no_route")
     found.status = status
     found.type = "not_found_error" if status == 404 else found.type
-    return await answer_error(request, found)
+    found.code = "method_not_allowed" if status == 405 else found.code
+    answer = await answer_error(request, found)
+    answer.headers.update(getattr(error, "headers", None) or {})
+    return answer

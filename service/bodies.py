@@ -162,7 +162,7 @@ def first_problem(error: ValidationError) -> ServiceError:
     # Of a union's alternatives the value error says most; else the first.
     detail = next((d for d in details if not is_type_problem(d["type"])), details[0])
     field = ".".join(str(part) for part in detail["loc"] if not is_branch(part)) or None
-    message = f"{field or 'the body'}: {detail['msg']}"
+    message = f"{field or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"
     kind = WrongShapeError if is_type_problem(detail["type"]) else BadValueError
     return kind(message, param=field)
 

@@ -10,6 +10,7 @@ from service.engine import EncodeOptions, Engine
 from service.errors import BadValueError, UnknownNameError
 from service.registry import Registry
 from service.targets import Target, Targets
+from transforms.errors import ArtifactError
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Embedder:
         self.registry = registry
         self.targets = targets
 
-    def engine(self, name: str | None) -> Engine:
+    def engine(self, name: str | None, param: str = "model") -> Engine:
         """The engine of an encoder, by its name or its model's; the first if None.
 
         Raises:
@@ -53,7 +54,7 @@ class Embedder:
             if name in (engine.spec.name, engine.spec.model):
                 return engine
         raise UnknownNameError(
-            f"there is no model {name!r}; there are: {', '.join(self.engines)}", param="model", code="model_not_found"
+            f"there is no {param} {name!r}; there are: {', '.join(self.engines)}", param=param, code="model_not_found"
         )
 
     def engine_and_chain(self, model: str | None) -> tuple[Engine, str | None]:
@@ -97,10 +98,13 @@ class Embedder:
         names = list(self.engines)
         ready = [engine for engine in self.engines.values() if engine.encoder is not None]
         for chain in self.registry.names():
-            live = self.registry.pointer(chain).live
+            live = self.registry.live(chain)
             if live is None:
                 continue
-            fitted_on = self.registry.manifest(chain, live).get("encoder")
+            try:
+                fitted_on = self.registry.manifest(chain, live).get("encoder")
+            except ArtifactError:  # it cannot be served, so it is not offered
+                continue
             for engine in ready:
                 if fitted_on is None or fitted_on["fingerprint"] == engine.require_ready().fingerprint:
                     names.append(f"{engine.spec.name}+{chain}")

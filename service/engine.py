@@ -26,7 +26,7 @@ from training.errors import TrainingError
 from transforms.chain import Chain
 
 MERGED_TEXTS = 256
-"""Texts of waiting requests that are encoded together: enough to sort by length, quick to finish."""
+"""Texts encoded together, of one request or several: enough to sort by length, quick to finish."""
 
 log = logging.getLogger(__name__)
 
@@ -114,19 +114,30 @@ class Engine:
             TooLongError: for a text too long where `truncate` is off.
         """
         self.require_ready()
-        work = Work(texts, options, chain)
         with self.counting:
             if self.queued_texts and self.queued_texts + len(texts) > self.max_queued_texts:
                 raise OverloadedError(
                     f"{self.queued_texts} texts wait already and at most {self.max_queued_texts} may; try again soon"
                 )
             self.queued_texts += len(texts)
-        self.queue.put(work)
+        # A large request takes its turns with the others. One that must not be cut stays whole, so
+        # that the error names the text by its place in the request.
+        size = MERGED_TEXTS if options.truncate else max(len(texts), 1)
         try:
-            return await asyncio.wrap_future(work.future)
+            parts = [
+                await self.submit(texts[start : start + size], options, chain)
+                for start in range(0, max(len(texts), 1), size)
+            ]
         finally:
             with self.counting:
                 self.queued_texts -= len(texts)
+        return parts[0] if len(parts) == 1 else joined(parts)
+
+    async def submit(self, texts: list[str], options: EncodeOptions, chain: Chain | None) -> Embedded:
+        """Queue some texts and wait for them."""
+        work = Work(texts, options, chain)
+        self.queue.put(work)
+        return await asyncio.wrap_future(work.future)
 
     def run(self) -> None:
         """Load the model, then serve until told to stop."""
@@ -181,7 +192,11 @@ class Engine:
         for work in group:
             rows = slice(start, start + len(work.texts))
             start = rows.stop
-            mine = vectors[rows] if work.chain is None else work.chain.transform(vectors[rows])
+            try:
+                mine = vectors[rows] if work.chain is None else work.chain.transform(vectors[rows])
+            except Exception as error:
+                work.future.set_exception(self.presentable(error))
+                continue
             waited, worked = 1000 * (begun - work.submitted), 1000 * (time.perf_counter() - begun)
             work.future.set_result(Embedded(mine, tokens[rows], waited, worked))
 
@@ -205,3 +220,13 @@ class Engine:
             return error
         log.error("encoding with %s failed: %s", self.spec.name, type(error).__name__)
         return UnavailableError(f"the encoder {self.spec.name} failed on this request", code="encoder_failed")
+
+
+def joined(parts: list[Embedded]) -> Embedded:
+    """The parts of a request as one."""
+    return Embedded(
+        vectors=np.concatenate([part.vectors for part in parts]),
+        tokens=np.concatenate([part.tokens for part in parts]),
+        queue_ms=sum(part.queue_ms for part in parts),
+        inference_ms=sum(part.inference_ms for part in parts),
+    )

@@ -16,7 +16,7 @@ ServiceError (Exception)
 from typing import Any
 
 from training.errors import EncoderError, TooLongError, TrainingError
-from transforms.errors import ArtifactError, TransformError
+from transforms.errors import ArtifactError, StepError, TransformError
 
 
 class ServiceError(Exception):
@@ -143,7 +143,11 @@ def as_service_error(error: Exception) -> ServiceError:
             return TooLargeError(str(error), param="inputs")
         case ArtifactError():
             return UnavailableError(str(error), code="corrupt_artifact")
-        case TransformError() | EncoderError() | TrainingError():
+        case StepError():
+            return BadValueError(str(error), param="steps")
+        case EncoderError():
+            return BadValueError(str(error), param="prompt_name")
+        case TransformError() | TrainingError():
             return BadValueError(str(error))
         case OSError():
             return UnavailableError(f"the service's files cannot be read or written: {error.strerror}")

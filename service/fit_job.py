@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from service.home import Home
+from service.names import require_name
 from service.places import Places
-from service.registry import Registry, require_name
+from service.registry import Registry
 from service.settings import Settings
 from service.starters import open_registry
 from training.encoders import Encoder, EncoderSpec
+from training.errors import FitError
 from training.fitting import FitRequest, Fitted, fit_chain
 from transforms.arrays import row_blocks
 from transforms.transform import Progress
@@ -48,15 +50,16 @@ def run_fit(
         TrainingError, TransformError: if the fit cannot be done; nothing is registered then.
     """
     require_name(request.name)
+    if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
+        raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
     with fit_chain(request, encoder, workspace, on_progress, command) as fitted:
-        if vectors_to is not None:
-            write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
         version, live = registry.publish(fitted.chain, request.name, promote)
-    ref = f"{request.name}@{version}"
-    taken = places.take_empty(registry.load(ref)) if live else []
+        taken = places.take_empty(request.name) if live else []
+        if vectors_to is not None:
+            write_vectors(fitted, vectors_to)
     return {
-        "chain": ref,
+        "chain": f"{request.name}@{version}",
         "promoted": live,
         "failed_gates": fitted.failed_gates,
         "places": taken,

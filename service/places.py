@@ -46,7 +46,7 @@ class Places:
         with FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False):
             places = self.read()
             mine = places.setdefault(encoder_fingerprint, {})
-            if place in mine and not replace:
+            if not replace and self.occupant(mine, place) is not None:
                 return mine[place]
             mine[place] = ref
             staging = self.path.with_name(f".{self.path.name}")
@@ -54,13 +54,17 @@ class Places:
             staging.replace(self.path)
         return ref
 
-    def take_empty(self, loaded: LoadedChain) -> list[str]:
-        """Let a chain that became live take the places that are empty; return those it has."""
+    def take_empty(self, name: str) -> list[str]:
+        """Let the live version of a chain take the places that are empty; return those it has."""
+        try:
+            loaded = self.registry.load(name)
+        except (UnknownNameError, ArtifactError):
+            return []
         fingerprint, size = loaded.encoder_fingerprint, loaded.chain.output_dimensions
         if fingerprint is None or size is None or size == loaded.chain.input_dimensions:
             return []
         wanted = [str(size), NESTED] if loaded.chain.nested else [str(size)]
-        return [p for p in wanted if self.assign(fingerprint, p, loaded.name, replace=False) == loaded.name]
+        return [place for place in wanted if self.assign(fingerprint, place, name, replace=False) == name]
 
     def chain_for(self, encoder_fingerprint: str, dimensions: int) -> LoadedChain:
         """The chain that answers a size.
@@ -80,13 +84,15 @@ class Places:
         )
 
     def occupant(self, places: dict[str, str], place: str) -> LoadedChain | None:
-        """The chain in a place; None if it is empty or its chain is gone."""
+        """The chain in a place; None if it is empty, or its chain is gone or no longer serves it."""
         if place not in places:
             return None
         try:
-            return self.registry.load(places[place])
+            loaded = self.registry.load(places[place])
         except UnknownNameError:
             return None
+        serves = loaded.chain.nested if place == NESTED else loaded.chain.serves(int(place))
+        return loaded if serves else None
 
     def sizes(self, places: dict[str, str]) -> list[str]:
         """The sizes an encoder's places answer, in words."""

@@ -10,7 +10,6 @@ a rename, and readers look at the files, not at what they remember.
 """
 
 import json
-import re
 import secrets
 import shutil
 import threading
@@ -20,13 +19,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from service.errors import BadValueError, ConflictError, UnknownNameError
-from service.settings import NAME_PATTERN
+from service.errors import ConflictError, UnknownNameError
+from service.names import is_name, require_name, split_ref, whole_number
 from transforms.artifact import Manifest, read_manifest, sync_folder, write_synced
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
-RESERVED = {"none"}
 LOADED_MOST = 64
 """Chains kept in memory; one of 4096 × 1024 floats is 16 MB."""
 
@@ -49,7 +47,8 @@ class Pointer:
 class LoadedChain:
     """A version in memory, with its folded forms made once for each size."""
 
-    def __init__(self, name: str, version: int, chain: Chain) -> None:
+    def __init__(self, name: str, version: int, chain: Chain, made: tuple[int, int]) -> None:
+        self.made = made
         self.name = name
         self.version = version
         self.chain = chain
@@ -87,14 +86,14 @@ class Registry:
         """Chains that have a version."""
         if not self.root.is_dir():
             return []
-        return sorted(f.name for f in self.root.iterdir() if re.match(NAME_PATTERN, f.name) and self.versions(f.name))
+        return sorted(f.name for f in self.root.iterdir() if is_name(f.name) and self.versions(f.name))
 
     def versions(self, name: str) -> list[int]:
         """Versions of a chain, ascending; empty if there is no such chain."""
         folder = self.root / name
         if not folder.is_dir():
             return []
-        return sorted(int(f.name) for f in folder.iterdir() if f.name.isdecimal() and f.is_dir())
+        return sorted(int(f.name) for f in folder.iterdir() if whole_number(f.name) and f.is_dir())
 
     def pointer(self, name: str) -> Pointer:
         """The pointer of a chain; empty if there is none."""
@@ -106,22 +105,29 @@ class Registry:
         except (ValueError, KeyError, TypeError) as error:
             raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
 
+    def live(self, name: str) -> int | None:
+        """The live version of a chain; None if there is none, or its pointer is damaged."""
+        try:
+            return self.pointer(name).live
+        except ArtifactError:
+            return None
+
     def resolve(self, ref: str) -> tuple[str, int]:
         """Name and version that `name`, `name@live` or `name@version` stands for.
 
         Raises:
             UnknownNameError: if there is no such chain or version, or none is live.
         """
-        name, _, wanted = ref.partition("@")
-        versions = self.versions(name) if re.match(NAME_PATTERN, name) else []
+        name, version = split_ref(ref)
+        versions = self.versions(name)
         if not versions:
             known = ", ".join(self.names()) or "none yet"
             raise UnknownNameError(f"there is no chain {name!r}; there are: {known}", param="chain")
-        if wanted not in ("", "live"):
-            if not wanted.isdecimal() or int(wanted) not in versions:
+        if version is not None:
+            if version not in versions:
                 has = ", ".join(map(str, versions))
-                raise UnknownNameError(f"the chain {name} has no version {wanted!r}; it has {has}", param="chain")
-            return name, int(wanted)
+                raise UnknownNameError(f"the chain {name} has no version {version}; it has {has}", param="chain")
+            return name, version
         live = self.pointer(name).live
         if live is None:
             raise UnknownNameError(
@@ -138,10 +144,12 @@ class Registry:
             ArtifactError: if its files were damaged.
         """
         name, version = self.resolve(ref)
+        folder = self.root / name / str(version)
         with self.loading:
             found = self.loaded.pop((name, version), None)
-            if found is None:
-                found = LoadedChain(name, version, Chain.load(self.root / name / str(version)))
+            if found is None or found.made != folder_made(folder):  # somebody removed it and fitted anew
+                made = folder_made(folder)
+                found = LoadedChain(name, version, Chain.load(folder), made)
             self.loaded[name, version] = found  # last in the dictionary: used last
             while len(self.loaded) > LOADED_MOST:
                 self.loaded.pop(next(iter(self.loaded)))
@@ -233,9 +241,9 @@ class Registry:
         Raises:
             UnknownNameError: if there is no such chain or version.
         """
-        name, _, wanted = ref.partition("@")
+        name, wanted = split_ref(ref)
         self.require_known(name)
-        numbers, live = self.versions(name), self.pointer(name).live
+        numbers, live = self.versions(name), self.live(name)
         shown = self.resolve(ref)[1] if wanted else live or numbers[-1]
         versions = [self.describe_version(name, version) for version in numbers]
         current = next((v for v in versions if v["version"] == shown), versions[-1])
@@ -250,7 +258,7 @@ class Registry:
 
     def require_known(self, name: str) -> None:
         """Raise `UnknownNameError` unless the chain has a version."""
-        if not re.match(NAME_PATTERN, name) or not self.versions(name):
+        if not is_name(name) or not self.versions(name):
             raise UnknownNameError(f"there is no chain {name!r}", param="name")
 
     def lock(self, name: str) -> FileLock:
@@ -275,11 +283,10 @@ def made_live(pointer: Pointer, version: int) -> Pointer:
     return replace(pointer, live=version, earlier=tuple(v for v in earlier if v != version))
 
 
-def require_name(name: str) -> None:
-    """Raise `BadValueError` unless a new chain may have this name."""
-    if not re.match(NAME_PATTERN, name) or name in RESERVED:
-        raise BadValueError(
-            f"{name!r} cannot name a chain: letters, digits, '.', '_' and '-', at most 64, "
-            f"beginning with a letter or digit, and not {', '.join(RESERVED)}",
-            param="name",
-        )
+def folder_made(folder: Path) -> tuple[int, int]:
+    """What tells a version's folder from another that takes its place."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return (found.st_ino, found.st_mtime_ns)

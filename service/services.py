@@ -1,6 +1,7 @@
 """Everything a request may need, built once for an app."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 from typing import Annotated
 
 from fastapi import Depends
@@ -23,6 +24,7 @@ class Services:
 
     Attributes:
         home_problem: why the state folder cannot be written; None if it can.
+        closing: set when the server was asked to stop; answers without an end then end.
     """
 
     settings: Settings
@@ -34,6 +36,7 @@ class Services:
     embedder: Embedder
     jobs: JobStore
     supervisor: Supervisor
+    closing: Event = field(default_factory=Event)
 
     def require_writable(self) -> None:
         """Raise `UnavailableError` where the state folder cannot be written."""

@@ -38,7 +38,7 @@ class EncoderSettings(BaseModel):
 class Settings(BaseSettings):
     """Everything about a server that can be set; each is an environment variable `LATHE_…`."""
 
-    model_config = SettingsConfigDict(env_prefix="LATHE_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="LATHE_", env_ignore_empty=True, frozen=True)
 
     home: Path = Path("~/.lathe")
     """State: chains, jobs, the admin key."""

@@ -45,4 +45,4 @@ def install_starters(registry: Registry, places: Places) -> None:
                 shutil.copytree(STARTERS / name / "1", staging)
                 staging.rename(target)
             registry.point(name, shipped.pointer(name))
-        places.take_empty(registry.load(f"{name}@1"))
+        places.take_empty(name)

@@ -9,6 +9,9 @@ from training.encoders import Encoder
 from training.space import space_id
 from transforms.chain import Chain
 
+RAW = "none"
+"""What raw vectors say their chain is, and what asks for them by name."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -29,7 +32,7 @@ class Target:
     @property
     def chain(self) -> str:
         """`name@version`, or `none`."""
-        return self.loaded.ref if self.loaded else "none"
+        return self.loaded.ref if self.loaded else RAW
 
 
 class Targets:
@@ -51,7 +54,9 @@ class Targets:
             UnknownNameError: for a chain there is not.
             ArtifactError: for a damaged one.
         """
-        if chain is not None:
+        if chain == RAW and dimensions not in (None, encoder.dimensions):
+            raise BadValueError(f"raw vectors are {encoder.dimensions} wide, not {dimensions}", param="dimensions")
+        if chain is not None and chain != RAW:
             loaded = self.registry.load(chain)
         elif dimensions is None or dimensions == encoder.dimensions:
             raw = space_id(encoder.fingerprint, None, None, encoder.dimensions)

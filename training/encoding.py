@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from training.sources import Batch, Source
 from transforms.arrays import FloatArray
 from transforms.transform import Progress
 
+HASHED_BYTES = 64_000_000
 VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"
 
 
@@ -88,14 +90,19 @@ def encode_source(source: Source, encoder: Encoder | None, folder: Path, on_prog
             seen += len(batch)
             if seen <= position.rows:
                 continue
-            vectors, hashes = vectors_of(batch, encoder)
+
+            def report(done: int, before: int = seen - len(batch)) -> None:
+                rows = before + done
+                on_progress(min(rows / total, 1.0), pace(rows, total, rows - rows_before, time.monotonic() - begun))
+
+            vectors, hashes = vectors_of(batch, encoder, report)
             for file, array in ((vectors_file, vectors), (hashes_file, hashes)):
                 file.write(array.tobytes())
                 file.flush()
             width = vectors.shape[1] if len(vectors) else position.width
             position = replace(position, rows=seen, kept=position.kept + len(vectors), width=width)
             save_position(folder, position)
-            on_progress(min(seen / total, 1.0), pace(seen, total, seen - rows_before, time.monotonic() - begun))
+            report(len(batch))
     if position.kept == 0:
         raise SourceError(f"the source {source.written!r} holds nothing but blank texts")
     return EncodedSource(
@@ -105,7 +112,9 @@ def encode_source(source: Source, encoder: Encoder | None, folder: Path, on_prog
     )
 
 
-def vectors_of(batch: Batch, encoder: Encoder | None) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
+def vectors_of(
+    batch: Batch, encoder: Encoder | None, on_batch: Callable[[int], None]
+) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
     """The vectors of a batch `(n, d)` and the hashes of its rows `(n,)`, blank texts left out.
 
     Raises:
@@ -113,7 +122,7 @@ def vectors_of(batch: Batch, encoder: Encoder | None) -> tuple[NDArray[np.float3
     """
     if isinstance(batch.values, list):
         texts = [text for text in batch.values if text.strip()]
-        vectors = encoder.encode(texts).vectors if encoder else np.empty((0, 0), np.float32)
+        vectors = encoder.encode(texts, on_batch=on_batch).vectors if encoder else np.empty((0, 0), np.float32)
         payloads = [text.encode() for text in texts]
     else:
         vectors = np.ascontiguousarray(batch.values, dtype=np.float32)
@@ -130,9 +139,18 @@ def row_hash(payload: bytes) -> int:
 
 def source_key(source: Source, encoder: Encoder | None) -> str:
     """What must be the same for a stopped run to be taken up: files, field, encoder."""
-    files = [(str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns) for f in source.files]
-    parts = [source.written, source.field, files, encoder.fingerprint if encoder else None]
+    files = [file_key(path) for path in source.files]
+    parts = [source.name, source.field, files, encoder.fingerprint if encoder else None]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def file_key(path: Path) -> list[str | int]:
+    """What tells a file from another; by content if it is small, so that the same texts sent again are known."""
+    found = path.stat()
+    if found.st_size <= HASHED_BYTES:
+        with path.open("rb") as file:
+            return [path.name, hashlib.file_digest(file, "sha256").hexdigest()]
+    return [str(path.absolute()), found.st_size, found.st_mtime_ns]
 
 
 def take_up(folder: Path, key: str) -> Position:

@@ -7,6 +7,7 @@ import typer
 
 from service.cli.options import flag, registry_with_places
 from service.errors import BadValueError
+from service.names import split_ref
 from transforms.errors import ArtifactError
 
 app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True)
@@ -53,15 +54,17 @@ def promote(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
     registry, places = registry_with_places(write=True)
     name, version = versioned(chain)
     registry.promote(name, version)
-    places.take_empty(registry.load(f"{name}@{version}"))
+    places.take_empty(name)
     typer.echo(f"{name}@{version} is live")
 
 
 @app.command()
 def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
     """Make the version live that was live before."""
-    registry, _ = registry_with_places(write=True)
-    typer.echo(f"{name}@{registry.rollback(name).live} is live")
+    registry, places = registry_with_places(write=True)
+    live = registry.rollback(name).live
+    places.take_empty(name)
+    typer.echo(f"{name}@{live} is live")
 
 
 @app.command()
@@ -79,7 +82,7 @@ def versioned(chain: str) -> tuple[str, int]:
     Raises:
         BadValueError: if no version is named.
     """
-    name, _, version = chain.partition("@")
-    if not version.isdecimal():
+    name, version = split_ref(chain)
+    if version is None:
         raise BadValueError(f"name a version, such as {name}@1")
-    return name, int(version)
+    return name, version

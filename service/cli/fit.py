@@ -10,7 +10,7 @@ import typer
 
 from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
 from service.fit_job import run_fit
-from service.registry import require_name
+from service.names import require_name
 from training.errors import FitError
 from training.fitting import FitRequest, require_gates
 from training.sources import open_source

@@ -1,8 +1,11 @@
 """`lathe serve`."""
 
 import asyncio
+import shlex
 import signal
 import sys
+from threading import Event
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -15,18 +18,31 @@ from service.settings import Settings, read_settings
 
 GREETING = """
 Lathe serves at {url}   (encoders: {encoders}; chains: {chains})
-The admin key is in {key_file}. Stop with Ctrl-C. Try:
+{admin} Stop with Ctrl-C. Try:
 
-  curl {url}/embed -H 'content-type: application/json' \\
+  curl {url}/embed -H 'content-type: application/json'{use} \\
     -d '{{"inputs": "What is a lathe?", "dimensions": 128}}'
 
-  curl {url}/v1/embeddings -H 'content-type: application/json' \\
+  curl {url}/v1/embeddings -H 'content-type: application/json'{use} \\
     -d '{{"input": "What is a lathe?", "dimensions": 32}}'
 
   curl {url}/fit-transform -H 'content-type: application/json' \\
-    -H "authorization: Bearer $(cat {key_file})" \\
+    -H "authorization: Bearer {key}" \\
     -d '{fit} "source": {{"path": "pydoc:"}}}}'
 """
+
+
+class Server(uvicorn.Server):
+    """Lets answers without an end know that the server was asked to stop."""
+
+    def __init__(self, config: uvicorn.Config, closing: Event) -> None:
+        super().__init__(config)
+        self.closing = closing
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        self.closing.set()
+        super().handle_exit(sig, frame)
 
 
 def serve(
@@ -42,7 +58,7 @@ def serve(
     config = uvicorn.Config(
         app, settings.host, settings.port, log_level="warning", timeout_graceful_shutdown=30, server_header=False
     )
-    server = uvicorn.Server(config)
+    server = Server(config, app.state.services.closing)
     for wanted in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
         signal.signal(wanted, lambda *_: sys.exit(0))
     asyncio.run(run(server, settings, app.state.services))
@@ -69,15 +85,25 @@ async def greet(server: uvicorn.Server, settings: Settings, services: Services) 
             say(f"Warning: {engine.problem}")
     while not server.started:
         await asyncio.sleep(0.02)
-    url = f"http://{settings.host}:{bound_port(server) or settings.port}"
-    say(
-        GREETING.format(
-            url=url,
-            key_file=services.home.admin_key,
-            encoders=", ".join(services.embedder.engines),
-            chains=", ".join(services.registry.names()) or "none",
-            fit='{"name": "mine", "steps": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 96}],',
-        )
+    say(greeting_text(settings, services, bound_port(server) or settings.port))
+
+
+def greeting_text(settings: Settings, services: Services, port: int) -> str:
+    """Where the service is, and three requests that work as they stand (with the keys that are set)."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    key_file = shlex.quote(str(services.home.admin_key))
+    if settings.admin_keys or services.home_problem:
+        admin, key = "Administration takes a key of LATHE_ADMIN_KEYS.", "ADMIN_KEY"
+    else:
+        admin, key = f"The admin key is in {key_file}.", f"$(cat {key_file})"
+    return GREETING.format(
+        url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
+        admin=admin,
+        key=key,
+        use=" -H 'authorization: Bearer API_KEY'" if settings.api_keys else "",
+        encoders=", ".join(services.embedder.engines),
+        chains=", ".join(services.registry.names()) or "none",
+        fit='{"name": "mine", "steps": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 96}],',
     )
 
 

@@ -15,6 +15,7 @@ queued ──► running ──► succeeded
 
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -82,7 +83,7 @@ class JobStore:
             UnknownNameError: if there is no such job.
         """
         folder = self.root / job_id
-        if not job_id.isalnum() or not (folder / "job.json").is_file():
+        if not is_job_id(job_id) or not (folder / "job.json").is_file():
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
         return folder
 
@@ -112,7 +113,7 @@ class JobStore:
         """All jobs, newest first."""
         if not self.root.is_dir():
             return []
-        return sorted((f.name for f in self.root.iterdir() if f.name.isalnum() and f.is_dir()), reverse=True)
+        return sorted((f.name for f in self.root.iterdir() if is_job_id(f.name) and f.is_dir()), reverse=True)
 
     def read(self, job_id: str) -> Job:
         """A job as its process last wrote it.
@@ -120,7 +121,11 @@ class JobStore:
         Raises:
             UnknownNameError: if there is no such job.
         """
-        return Job(**json.loads((self.folder(job_id) / "job.json").read_bytes()))
+        path = self.folder(job_id) / "job.json"
+        try:
+            return Job(**json.loads(path.read_bytes()))
+        except (ValueError, TypeError) as error:  # a power cut, or another version of Lathe
+            return Job(job_id, "unknown", "failed", message="failed", error=f"the job's record is damaged: {error}")
 
     def get(self, job_id: str) -> Job:
         """A job as it is: one whose process died is failed, or cancelled if that was wanted.
@@ -202,3 +207,8 @@ class JobStore:
             with suppress(UnknownNameError):
                 if self.get(job_id).ended:
                     shutil.rmtree(self.root / job_id, ignore_errors=True)
+
+
+def is_job_id(text: str) -> bool:
+    """Whether a job can have this id."""
+    return re.fullmatch("[0-9a-f]{22}", text) is not None

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 
 from service.errors import UnknownNameError
 from service.jobs.store import Job, JobStore
@@ -97,12 +96,16 @@ class Supervisor:
     def spawn(self, job_id: str) -> None:
         """Start a job's process, in a session of its own so that Ctrl-C on the server spares it."""
         folder = self.store.folder(job_id)
-        with (folder / "log.txt").open("ab") as output, suppress(OSError):
-            self.children[job_id] = subprocess.Popen(
-                [sys.executable, "-m", "service.jobs.worker", str(folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self.environment,
-                start_new_session=True,
-            )
+        try:
+            with (folder / "log.txt").open("ab") as output:
+                self.children[job_id] = subprocess.Popen(
+                    [sys.executable, "-m", "service.jobs.worker", str(folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=self.environment,
+                    start_new_session=True,
+                )
+        except OSError:
+            log.exception("the process of job %s cannot be started", job_id)
+            self.store.settle(self.store.read(job_id))

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any
 
 from filelock import Timeout
 
+from service.errors import ServiceError
 from service.fit_job import run_fit_request
 from service.jobs.store import Job, JobStore
 from service.settings import Settings, read_settings
@@ -64,12 +66,17 @@ def work(store: JobStore, job: Job, settings: Settings) -> None:
     try:
         result = RUNNERS[job.kind](request, folder, settings, reporter)
         ended = replace(reporter.job, state="succeeded", progress=1.0, message="done", result=result)
-    except (TrainingError, TransformError) as error:
+    except (TrainingError, TransformError, ServiceError) as error:
         ended = replace(reporter.job, state="failed", message="failed", error=str(error))
     except OSError as error:
         ended = replace(reporter.job, state="failed", message="failed", error=f"{error.strerror}: {error.filename}")
     except MemoryError:
         ended = replace(reporter.job, state="failed", message="failed", error="out of memory")
+    except Exception as error:
+        traceback.print_exc()  # into the job's log; the message may quote texts
+        ended = replace(
+            reporter.job, state="failed", message="failed", error=f"{type(error).__name__}; see log.txt of the job"
+        )
     store.write(replace(ended, pid=None, finished_at=datetime.now(UTC).isoformat()))
     store.drop_inputs(job.id)
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from service.answers import ERRORS, json_answer
 from service.bodies import PromoteBody, declared, read_json
-from service.errors import WrongShapeError
+from service.names import require_number
 from service.registry import Pointer
 from service.services import ADMIN, USE, Services, ServicesDep
 
@@ -39,17 +39,16 @@ async def promote(name: str, request: Request, services: ServicesDep) -> Respons
 async def rollback(name: str, services: ServicesDep) -> Response:
     """Make the version live that was live before."""
     services.require_writable()
-    return await json_answer(shown(name, await run_in_threadpool(services.registry.rollback, name)))
+    return await json_answer(shown(name, await run_in_threadpool(roll_back_and_place, services, name)))
 
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
 async def delete(name: str, version: str, services: ServicesDep) -> Response:
     """Remove a version for good."""
     services.require_writable()
-    if not version.isdecimal():
-        raise WrongShapeError(f"a version is a whole number, not {version!r}", param="version")
-    await run_in_threadpool(services.registry.delete, name, int(version))
-    return await json_answer({"deleted": f"{name}@{version}"})
+    number = require_number(version, "version")
+    await run_in_threadpool(services.registry.delete, name, number)
+    return await json_answer({"deleted": f"{name}@{number}"})
 
 
 def describe_all(services: Services) -> list[dict[str, object]]:
@@ -60,7 +59,14 @@ def describe_all(services: Services) -> list[dict[str, object]]:
 def promote_and_place(services: Services, name: str, version: int) -> Pointer:
     """Promote, and let the chain take places that are empty."""
     pointer = services.registry.promote(name, version)
-    services.places.take_empty(services.registry.load(f"{name}@{version}"))
+    services.places.take_empty(name)
+    return pointer
+
+
+def roll_back_and_place(services: Services, name: str) -> Pointer:
+    """Roll back, and let the chain take places that are empty."""
+    pointer = services.registry.rollback(name)
+    services.places.take_empty(name)
     return pointer
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -34,7 +35,8 @@ async def embed(request: Request, services: ServicesDep) -> Response:
     engine, chain = services.embedder.engine_and_chain(body.model)
     options = EncodeOptions(body.prompt_name, body.truncate, body.truncation_direction, body.normalize)
     answer = await services.embedder.embed(texts, engine, body.chain or chain, body.dimensions, options)
-    return await json_answer(encode_rows(answer.vectors, body.encoding_format), headers=answer.headers())
+    rows = await run_in_threadpool(encode_rows, answer.vectors, body.encoding_format)
+    return await json_answer(rows, headers=answer.headers())
 
 
 @router.post(
@@ -49,7 +51,7 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
     texts = checked_texts(body.input, services.settings, "input")
     engine, chain = services.embedder.engine_and_chain(body.model)
     answer = await services.embedder.embed(texts, engine, chain, body.dimensions, EncodeOptions())
-    rows = encode_rows(answer.vectors, body.encoding_format)
+    rows = await run_in_threadpool(encode_rows, answer.vectors, body.encoding_format)
     content = {
         "object": "list",
         "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],
@@ -62,7 +64,8 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
 @router.get("/v1/models", responses=ERRORS, summary="What `model` may name")
 async def models(services: ServicesDep) -> Response:
     """Bare encoders first, then each with each of its live chains."""
-    listed = [{"id": name, "object": "model", "created": 0, "owned_by": "lathe"} for name in services.embedder.models()]
+    names = await run_in_threadpool(services.embedder.models)
+    listed = [{"id": name, "object": "model", "created": 0, "owned_by": "lathe"} for name in names]
     return await json_answer({"object": "list", "data": listed})
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from service.answers import ERRORS, json_answer
 from service.bodies import PlaceBody, declared, read_json
 from service.engine import Engine
-from service.errors import WrongShapeError
+from service.names import require_number
 from service.services import ADMIN, USE, Services, ServicesDep
 
 router = APIRouter(prefix="/encoders", tags=["encoders"], responses=ERRORS)
@@ -27,11 +27,10 @@ async def place_chain(name: str, dimensions: str, request: Request, services: Se
     """Let a chain answer a size."""
     services.require_writable()
     body = await read_json(request, services.settings, PlaceBody)
-    if not dimensions.isdecimal():
-        raise WrongShapeError(f"dimensions must be a whole number, got {dimensions!r}", param="dimensions")
+    size = require_number(dimensions, "dimensions")
     engine = services.embedder.engine(name)
-    await run_in_threadpool(assign, services, engine, int(dimensions), body.chain)
-    return await json_answer({"encoder": engine.spec.name, "dimensions": int(dimensions), "chain": body.chain})
+    await run_in_threadpool(assign, services, engine, size, body.chain)
+    return await json_answer({"encoder": engine.spec.name, "dimensions": size, "chain": body.chain})
 
 
 def assign(services: Services, engine: Engine, dimensions: int, chain: str) -> None:

@@ -13,11 +13,11 @@ from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ConflictError, ForbiddenError, UnknownNameError
 from service.fit_job import job_request
 from service.jobs.store import Job
-from service.registry import require_name
+from service.names import require_name
 from service.services import ADMIN, Services, ServicesDep
 from training.encoders import EncoderSpec
 from training.errors import SourceError
-from training.fitting import FitRequest, require_gates
+from training.fitting import DISTINCT_LEAST, FitRequest, require_gates
 from training.sources import BUILT_IN, open_source
 from transforms.chain import Chain
 from transforms.steps import build_steps
@@ -47,12 +47,13 @@ def create_job(body: FitBody, services: Services) -> Job:
     require_gates(body.gates)
     chain = Chain(build_steps(body.steps), body.normalize)
     source = body.source
-    engine = services.embedder.engine(body.encoder)
+    engine = services.embedder.engine(body.encoder, param="encoder")
     spec: EncoderSpec | None = engine.spec
     width = engine.encoder.dimensions if engine.encoder else None
     files: dict[str, bytes] = {}
     if source.texts is not None:
         path = FILE_OF_TEXTS
+        require_distinct(len(set(source.texts)))
         files[path] = texts_file(source.texts)
     elif source.vectors is not None:
         vectors = as_vectors(source.vectors, most=len(source.vectors) + 1)
@@ -65,6 +66,7 @@ def create_job(body: FitBody, services: Services) -> Job:
                 code="space_mismatch",
             )
         path = FILE_OF_VECTORS
+        require_distinct(len({row.tobytes() for row in vectors[:1000]}))
         files[path] = dump_npy(vectors)
     else:
         path = allowed_path(str(source.path), services.settings.data_root)
@@ -100,6 +102,14 @@ def texts_file(texts: list[str]) -> bytes:
     return b"\n".join(dump_json({"text": text}) for text in texts)
 
 
+def require_distinct(count: int) -> None:
+    """Raise `BadValueError` for too few different rows to fit on."""
+    if count < DISTINCT_LEAST:
+        raise BadValueError(
+            f"a fit needs at least {DISTINCT_LEAST} different rows, the source has {count}", param="source"
+        )
+
+
 def allowed_path(written: str, data_root: Path | None) -> str:
     """A source inside the data root, as `open_source` reads it.
 
@@ -115,7 +125,10 @@ def allowed_path(written: str, data_root: Path | None) -> str:
         )
     place, separator, field = written.partition("#")
     root = data_root.resolve()
-    path = (root / place).resolve()
+    try:
+        path = (root / place).resolve()
+    except (OSError, ValueError):  # a name no file can have
+        raise UnknownNameError(f"there is no source {place[:80]!r}", param="source.path") from None
     if not path.is_relative_to(root):
         raise ForbiddenError(f"{place!r} lies outside the server's data folder", param="source.path")
     try:

@@ -17,11 +17,14 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/health/live")
+@router.head("/health/live", include_in_schema=False)
 async def live() -> Response:
     """200 while the process answers."""
     return await json_answer({"status": "live"})
 
 
+@router.head("/health", include_in_schema=False)
+@router.head("/health/ready", include_in_schema=False)
 @router.get("/health", responses=ERRORS)
 @router.get("/health/ready", responses=ERRORS)
 async def ready(services: ServicesDep) -> Response:
@@ -69,7 +72,7 @@ def describe(services: Services) -> dict[str, Any]:
         "version": version("lathe"),
         "encoders": describe_encoders(services),
         "chains": [
-            {"name": name, "live": services.registry.pointer(name).live, "versions": services.registry.versions(name)}
+            {"name": name, "live": services.registry.live(name), "versions": services.registry.versions(name)}
             for name in services.registry.names()
         ],
     }

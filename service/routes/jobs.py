@@ -10,8 +10,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from service.answers import ERRORS, json_answer
 from service.codec import NPY, dump_json
 from service.errors import UnknownNameError
-from service.jobs.store import JobStore
-from service.services import ADMIN, USE, ServicesDep
+from service.services import ADMIN, USE, Services, ServicesDep
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=ERRORS)
 
@@ -46,7 +45,7 @@ async def job_events(job_id: str, services: ServicesDep) -> Response:
     """The job each time it changes, as server-sent events, until it has ended."""
     await run_in_threadpool(services.jobs.get, job_id)  # 404 now, not inside the stream
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(events(services.jobs, job_id), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(events(services, job_id), media_type="text/event-stream", headers=headers)
 
 
 @router.get("/{job_id}/vectors", dependencies=USE)
@@ -58,11 +57,11 @@ async def job_vectors(job_id: str, services: ServicesDep) -> Response:
     return FileResponse(path, media_type=NPY, filename=f"{job_id}.npy")
 
 
-async def events(store: JobStore, job_id: str) -> AsyncIterator[bytes]:
-    """Server-sent events of one job."""
+async def events(services: Services, job_id: str) -> AsyncIterator[bytes]:
+    """Server-sent events of one job, until it or the server ends; clients connect again by themselves."""
     last, quiet = b"", 0
-    while True:
-        job = await run_in_threadpool(store.get, job_id)
+    while not services.closing.is_set():
+        job = await run_in_threadpool(services.jobs.get, job_id)
         event = b"data: " + dump_json(job.public()) + b"\n\n"
         if event != last:
             yield event

@@ -9,7 +9,8 @@ from service.answers import json_answer, npy_answer, vectors_response
 from service.bodies import ReduceBody, declared, parse, read_body
 from service.codec import NPY, as_vectors, parse_npy
 from service.embedder import Answer
-from service.errors import BadValueError, WrongShapeError
+from service.errors import BadValueError
+from service.names import require_number
 from service.services import USE, Services, ServicesDep
 
 router = APIRouter(dependencies=USE, tags=["vectors"])
@@ -56,9 +57,7 @@ def reduce_npy(body: bytes, request: Request, services: Services) -> Answer:
     if not chain:
         raise BadValueError("name the chain of a npy body in the query: /reduce?chain=NAME", param="chain")
     wanted = request.query_params.get("dimensions")
-    if wanted is not None and not wanted.isdecimal():
-        raise WrongShapeError(f"dimensions must be a whole number, got {wanted!r}", param="dimensions")
-    dimensions = None if wanted is None else int(wanted)
+    dimensions = None if wanted is None else require_number(wanted, "dimensions")
     if dimensions == 0:
         raise BadValueError("dimensions must be at least 1", param="dimensions")
     vectors = as_vectors(parse_npy(body), services.settings.max_vectors)

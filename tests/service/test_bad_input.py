@@ -15,6 +15,8 @@ BAD_BODIES = {
     "an unknown version": ("/embed", {"inputs": "a", "chain": "compact@99"}, 404),
     "a version that is no number": ("/embed", {"inputs": "a", "chain": "compact@x"}, 404),
     "a path for a chain": ("/embed", {"inputs": "a", "chain": "../../etc"}, 404),
+    "a version of 5,000 digits": ("/embed", {"inputs": "a", "chain": "compact@" + "1" * 5000}, 404),
+    "raw vectors cut": ("/embed", {"inputs": "a", "chain": "none", "dimensions": 100}, 400),
     "an unknown model": ("/embed", {"inputs": "a", "model": "nobody"}, 404),
     "an unknown prompt": ("/embed", {"inputs": "a", "prompt_name": "nobody"}, 400),
     "a size nobody serves": ("/embed", {"inputs": "a", "dimensions": 200}, 400),
@@ -113,6 +115,10 @@ def test_unknown_routes_and_methods_answer_in_the_same_shape(client):
     check_error(client.get("/nothing/here"), 404)
     check_error(client.get("/embed"), 405)
     check_error(client.get("/jobs/nobody"), 404)
+    check_error(client.get("/jobs/" + "a" * 300), 404)
+    check_error(client.post("/chains/compact"), 405)
+    assert client.post("/chains/compact").headers["allow"]
+    assert client.head("/health/ready").status_code == 200
     check_error(client.get("/jobs/../../etc/passwd"), 404)
     check_error(client.get("/chains/nobody"), 404)
 
@@ -132,13 +138,15 @@ def test_bad_fits_are_refused_before_any_work(lathe, sentences):
             {"steps": [{"kind": "geopres", "dimensions": 96, "novel": 1}]},
             {"source": {}},
             {"source": {"texts": []}},
-            {"source": {"texts": ["a", " "]}},
+            {"source": {"texts": ["a", "b", "c", "d", " "]}},
+            {"source": {"texts": ["a", "b", "a", "b"]}},
+            {"source": {"vectors": [[1.0, 2.0]] * 50}},
             {"source": {"texts": sentences, "path": "pydoc:"}},
             {"gates": {"nobody": 0.5}},
             {"seed": -1},
         ],
         403: [{"source": {"path": "/etc/passwd"}}, {"source": {"path": "../secret.jsonl"}}],
-        404: [{"encoder": "nobody"}, {"source": {"path": "missing.jsonl"}}],
+        404: [{"encoder": "nobody"}, {"source": {"path": "missing.jsonl"}}, {"source": {"path": "a\0b"}}],
         409: [{"source": {"vectors": [[1.0, 2.0]]}, "encoder": "all-MiniLM-L6-v2"}],
         422: [
             {"name": 5},
@@ -155,6 +163,19 @@ def test_bad_fits_are_refused_before_any_work(lathe, sentences):
     assert lathe.client.get("/jobs").json() == before
 
 
+def test_numbers_in_paths_are_plain_and_short(lathe):
+    for number in ("1" * 5000, "\u0661", "x", "-1"):
+        check_error(lathe.client.delete(f"/chains/compact/{number}", headers=lathe.admin), 422)
+        path = f"/encoders/all-MiniLM-L6-v2/dimensions/{number}"
+        check_error(lathe.client.put(path, json={"chain": "compact"}, headers=lathe.admin), 422)
+
+
+def test_raw_vectors_can_be_asked_for_by_the_name_their_header_gives(client, raw, sentences):
+    answer = client.post("/embed", json={"inputs": sentences, "chain": "none"})
+    assert answer.headers["x-chain"] == "none"
+    np.testing.assert_allclose(answer.json(), raw, atol=1e-6)
+
+
 def test_npy_bodies_are_not_trusted(client):
     def post(content, query="?chain=compact"):
         return client.post(f"/reduce{query}", content=content, headers={"content-type": "application/x-npy"})
@@ -164,6 +185,7 @@ def test_npy_bodies_are_not_trusted(client):
     check_error(post(good, query=""), 400)
     check_error(post(good, query="?chain=compact&dimensions=x"), 422)
     check_error(post(good, query="?chain=compact&dimensions=0"), 400)
+    check_error(post(good, query="?chain=compact&dimensions=" + "1" * 5000), 422)
     check_error(post(b"not npy"), 400)
     check_error(post(good[:-4]), 400)
     check_error(post(good + b"more"), 400)

@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from service.engine import EncodeOptions, Engine
+from service.engine import MERGED_TEXTS, EncodeOptions, Engine
 from service.errors import OverloadedError, UnavailableError
 from training.encoders import DEFAULT_ENCODER, Encoding
 from training.errors import EncoderError, TooLongError
@@ -76,6 +76,27 @@ def test_a_bad_request_fails_alone(engine):
     answers = embed_all(engine, [(["a"], {}), (["too long"], {}), (["crash"], {}), (["bb"], {})])
     assert [type(answer).__name__ for answer in answers] == ["Embedded", "TooLongError", "UnavailableError", "Embedded"]
     assert answers[3].vectors[0, 0] == 2
+
+
+class Failing:
+    """A chain that cannot be applied."""
+
+    def transform(self, _vectors):
+        raise MemoryError
+
+
+def test_a_chain_that_fails_fails_its_request_alone_and_the_engine_goes_on(engine):
+    with pytest.raises(UnavailableError):
+        asyncio.run(engine.embed(["a"], EncodeOptions(), Failing()))
+    assert asyncio.run(engine.embed(["bb"], EncodeOptions(), None)).vectors[0, 0] == 2
+
+
+def test_a_large_request_takes_turns_and_keeps_its_order(engine):
+    texts = ["x" * (index % 7 + 1) for index in range(3 * MERGED_TEXTS + 5)]
+    answer = asyncio.run(engine.embed(texts, EncodeOptions(), None))
+    assert answer.vectors[:, 0].tolist() == [len(text) for text in texts]
+    assert len(answer.tokens) == len(texts)
+    assert max(len(call) for call in engine.encoder.calls) <= MERGED_TEXTS
 
 
 def test_past_the_limit_all_of_a_request_is_refused_at_once_and_later_ones_are_taken(engine):

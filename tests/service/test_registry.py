@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 
@@ -65,7 +66,7 @@ def test_a_version_that_is_not_live_answers_only_by_its_number(registry):
         registry.resolve("mine")
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a@1", "a+b", "none", "x" * 65, "a b"])
+@pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a@1", "a+b", "none", "x" * 65, "a b", "mine\n"])
 def test_names_that_could_mean_something_else_are_refused(registry, name):
     with pytest.raises(BadValueError):
         registry.publish(fitted(), name, None)
@@ -132,8 +133,8 @@ def places(tmp_path, registry):
 
 
 def publish(registry, places, name, steps, **more):
-    version, _ = registry.publish(fitted(steps, **more), name, True)
-    return places.take_empty(registry.load(f"{name}@{version}"))
+    registry.publish(fitted(steps, **more), name, True)
+    return places.take_empty(name)
 
 
 def test_the_first_chain_of_a_size_takes_its_place_and_no_other_replaces_it(registry, places):
@@ -163,11 +164,38 @@ def test_a_chain_that_keeps_the_width_takes_no_place(registry, places):
     assert publish(registry, places, "debias", "r2") == []
 
 
-def test_a_place_whose_chain_is_gone_counts_as_empty_in_answers(registry, places):
+def test_a_place_whose_chain_is_gone_or_no_longer_serves_it_is_empty_and_can_be_taken(registry, places):
     publish(registry, places, "first", "geopres:4")
     registry.delete("first", 1)
     with pytest.raises(BadValueError):
         places.chain_for("enc", 4)
+    assert publish(registry, places, "second", "geopres:4") == ["4"]
+    assert publish(registry, places, "second", "geopres:3") == ["3"]
+    with pytest.raises(BadValueError, match="there are 3 and"):
+        places.chain_for("enc", 4)
+    assert publish(registry, places, "third", "geopres:4") == ["4"]
+
+
+def test_a_folder_removed_by_hand_and_fitted_anew_is_not_served_from_memory(registry):
+    registry.publish(fitted(), "mine", None)
+    before = registry.load("mine").digest
+    shutil.rmtree(registry.root / "mine")
+    registry.publish(fitted(seed=9), "mine", None)
+    assert registry.load("mine@1").digest != before
+
+
+@pytest.mark.parametrize("ref", ["mine@01", "mine@\u0661", "mine@" + "1" * 5000, "mine@-1", "mine\n", "", "@1"])
+def test_a_reference_that_only_looks_like_one_is_unknown(registry, ref):
+    registry.publish(fitted(), "mine", None)
+    with pytest.raises(UnknownNameError):
+        registry.resolve(ref)
+
+
+def test_a_damaged_pointer_leaves_the_listing_of_all_chains(registry):
+    registry.publish(fitted(), "mine", None)
+    (registry.root / "mine/pointer.json").write_text("{")
+    assert registry.describe("mine")["live"] is None
+    assert registry.describe("mine")["versions"][0]["state"] == "ready"
 
 
 def test_a_damaged_pointer_or_places_file_is_an_artifact_error(registry, places):

@@ -83,8 +83,7 @@ def serving(home, **environment):
     try:
         yield server
     finally:
-        if server.process.poll() is None:
-            server.stop()
+        server.stop()
 
 
 @pytest.fixture
@@ -160,6 +159,30 @@ def test_a_job_goes_on_while_its_server_is_killed_and_restarted(home, texts):
     with serving(home) as server:
         assert server.wait(running, "succeeded", "failed")["state"] == "succeeded"
         assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
+
+
+def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(home, texts):
+    folder = home / "jobs" / ("0" * 22)
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text("{")
+    (home / "jobs" / "junk").mkdir()
+    with serving(home) as server:
+        (listed,) = server.client.get("/jobs").json()
+        assert listed["state"] == "failed" and "damaged" in listed["error"]
+
+
+def test_a_watcher_of_a_job_does_not_hold_up_the_end(home, texts):
+    with serving(home) as server:
+        job_id = server.submit(texts[:3000])
+        with server.client.stream("GET", f"/jobs/{job_id}/events") as stream:
+            next(stream.iter_lines())
+            begun = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(40) == 0
+            assert time.monotonic() - begun < 10
+    pid = running_pid(home, job_id)
+    if pid:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_state_folder_that_cannot_be_written_takes_away_fits_and_nothing_else(tmp_path):

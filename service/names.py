@@ -1,0 +1,53 @@
+"""Names and numbers as they stand in paths and references."""
+
+import re
+
+from service.errors import BadValueError, UnknownNameError, WrongShapeError
+from service.settings import NAME_PATTERN
+
+RESERVED = {"none"}
+
+
+def is_name(text: str) -> bool:
+    """Whether a chain can have this name."""
+    return re.fullmatch(NAME_PATTERN.strip("^$"), text) is not None
+
+
+def require_name(name: str) -> None:
+    """Raise `BadValueError` unless a new chain may have this name."""
+    if not is_name(name) or name in RESERVED:
+        raise BadValueError(
+            f"{name!r} cannot name a chain: letters, digits, '.', '_' and '-', at most 64, "
+            f"beginning with a letter or digit, and not {', '.join(RESERVED)}",
+            param="name",
+        )
+
+
+def whole_number(text: str) -> int | None:
+    """The number that plain digits say; None for anything else, and for more digits than make sense."""
+    return int(text) if re.fullmatch(r"0|[1-9][0-9]{0,8}", text) else None
+
+
+def require_number(text: str, param: str) -> int:
+    """The same.
+
+    Raises:
+        WrongShapeError: for anything else.
+    """
+    number = whole_number(text)
+    if number is None:
+        raise WrongShapeError(f"{param} must be a whole number, got {text[:40]!r}", param=param)
+    return number
+
+
+def split_ref(ref: str) -> tuple[str, int | None]:
+    """Name and version of `name`, `name@live` or `name@version`; None is the live one.
+
+    Raises:
+        UnknownNameError: for what no chain can be called.
+    """
+    name, _, wanted = ref.partition("@")
+    version = None if wanted in ("", "live") else whole_number(wanted)
+    if not is_name(name) or (version is None and wanted not in ("", "live")):
+        raise UnknownNameError(f"there is no chain {ref[:80]!r}", param="chain")
+    return name, version
