@@ -38,7 +38,7 @@ class GeoPres(Transform):
     Tried on MiniLM vectors of earnings calls and of Wikipedia, 384 → 128, 2,000 held-out rows:
     Eq. 1 on outputs that are not normalised lowers its own loss by two thirds but costs .008 to
     .018 recall@10 against the spectral start; on normalised outputs it gains .001 in the domain
-    and .001 to .004 on banking questions. Nested with equal weights costs .005 to .008 at 128;
+    and .001 to .003 on banking questions. Nested with equal weights costs .005 to .008 at 128;
     with a tenth it costs nothing (≤ .001) at any size.
 
     The rows given to `fit` are normalised first; moments are taken as they are, and allow the
