@@ -88,7 +88,7 @@ class Embedder:
             ServiceError: as `Targets.of_vectors`; 400 for numbers too large to map.
         """
         target = self.targets.of_vectors(vectors.shape[1], chain, dimensions)
-        reduced = vectors if target.folded is None else target.folded.transform(vectors)
+        reduced = target.apply(vectors)
         if not np.isfinite(reduced).all():
             raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
         return Answer(reduced, target)

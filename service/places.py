@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from service.errors import BadValueError, UnknownNameError
-from service.registry import LoadedChain, Registry
+from service.registry import LoadedChain, Pointer, Registry
 from transforms.artifact import write_synced
 from transforms.errors import ArtifactError
 
@@ -53,6 +53,18 @@ class Places:
             write_synced(staging, json.dumps(places, indent=1).encode())
             staging.replace(self.path)
         return ref
+
+    def promote(self, name: str, version: int) -> Pointer:
+        """Make a version live and let it take places; errors as `Registry.promote`."""
+        pointer = self.registry.promote(name, version)
+        self.take_empty(name)
+        return pointer
+
+    def rollback(self, name: str) -> Pointer:
+        """Make the version live that was before and let it take places; errors as `Registry.rollback`."""
+        pointer = self.registry.rollback(name)
+        self.take_empty(name)
+        return pointer
 
     def take_empty(self, name: str) -> list[str]:
         """Let the live version of a chain take the places that are empty; return those it has."""

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from service.errors import BadValueError, ConflictError, WrongShapeError
 from service.places import Places
 from service.registry import LoadedChain, Registry
@@ -33,6 +36,10 @@ class Target:
     def chain(self) -> str:
         """`name@version`, or `none`."""
         return self.loaded.ref if self.loaded else RAW
+
+    def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Take vectors `(n, d)` there; raw ones are there already."""
+        return vectors if self.folded is None else self.folded.transform(vectors)
 
 
 class Targets:

@@ -226,7 +226,7 @@ class View:
     def __init__(self, vectors: Vectors, steps: list[Transform]) -> None:
         self.vectors = vectors
         self.steps = steps
-        self.shape = (vectors.shape[0], width_after_all(steps, vectors.shape[1]))
+        self.shape = (vectors.shape[0], Chain(steps).width_after(vectors.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> Any:
         """The chosen rows, transformed."""
@@ -234,13 +234,6 @@ class View:
         for step in self.steps:
             block = step.transform(block)
         return block
-
-
-def width_after_all(steps: list[Transform], dimensions: int) -> int:
-    """The width after some steps."""
-    for step in steps:
-        dimensions = step.width_after(dimensions)
-    return dimensions
 
 
 def cancels(following: list[Transform], normalize: bool) -> bool:

@@ -51,20 +51,17 @@ def show(chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")]) -> 
 @app.command()
 def promote(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
     """Make a version live."""
-    registry, places = registry_with_places(write=True)
+    _, places = registry_with_places(write=True)
     name, version = versioned(chain)
-    registry.promote(name, version)
-    places.take_empty(name)
+    places.promote(name, version)
     typer.echo(f"{name}@{version} is live")
 
 
 @app.command()
 def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
     """Make the version live that was live before."""
-    registry, places = registry_with_places(write=True)
-    live = registry.rollback(name).live
-    places.take_empty(name)
-    typer.echo(f"{name}@{live} is live")
+    _, places = registry_with_places(write=True)
+    typer.echo(f"{name}@{places.rollback(name).live} is live")
 
 
 @app.command()

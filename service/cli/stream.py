@@ -40,8 +40,7 @@ def embed(
     target = Targets(*registry_with_places(write=False)).of_encoder(loaded, chain, dimensions)
 
     def vectors_of(batch: Batch) -> NDArray[np.float32]:
-        vectors = loaded.encode(list(batch.values), prompt_name=prompt).vectors
-        return vectors if target.folded is None else target.folded.transform(vectors)
+        return target.apply(loaded.encode(list(batch.values), prompt_name=prompt).vectors)
 
     write_all(opened, out, target, vectors_of)
 
@@ -60,8 +59,7 @@ def reduce(
     target = Targets(*registry_with_places(write=False)).of_vectors(first.values.shape[1], chain, dimensions)
 
     def vectors_of(batch: Batch) -> NDArray[np.float32]:
-        vectors = np.asarray(batch.values, dtype=np.float32)
-        return vectors if target.folded is None else target.folded.transform(vectors)
+        return target.apply(np.asarray(batch.values, dtype=np.float32))
 
     write_all(opened, out, target, vectors_of)
 

@@ -31,7 +31,7 @@ async def promote(name: str, request: Request, services: ServicesDep) -> Respons
     """Make a version live."""
     services.require_writable()
     body = await read_json(request, services.settings, PromoteBody)
-    pointer = await run_in_threadpool(promote_and_place, services, name, body.version)
+    pointer = await run_in_threadpool(services.places.promote, name, body.version)
     return await json_answer(shown(name, pointer))
 
 
@@ -39,7 +39,7 @@ async def promote(name: str, request: Request, services: ServicesDep) -> Respons
 async def rollback(name: str, services: ServicesDep) -> Response:
     """Make the version live that was live before."""
     services.require_writable()
-    return await json_answer(shown(name, await run_in_threadpool(roll_back_and_place, services, name)))
+    return await json_answer(shown(name, await run_in_threadpool(services.places.rollback, name)))
 
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
@@ -54,20 +54,6 @@ async def delete(name: str, version: str, services: ServicesDep) -> Response:
 def describe_all(services: Services) -> list[dict[str, object]]:
     """Every chain's description."""
     return [services.registry.describe(name) for name in services.registry.names()]
-
-
-def promote_and_place(services: Services, name: str, version: int) -> Pointer:
-    """Promote, and let the chain take places that are empty."""
-    pointer = services.registry.promote(name, version)
-    services.places.take_empty(name)
-    return pointer
-
-
-def roll_back_and_place(services: Services, name: str) -> Pointer:
-    """Roll back, and let the chain take places that are empty."""
-    pointer = services.registry.rollback(name)
-    services.places.take_empty(name)
-    return pointer
 
 
 def shown(name: str, pointer: Pointer) -> dict[str, object]:
