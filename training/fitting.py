@@ -106,7 +106,7 @@ def fit_chain(
     source = open_source(request.source)
     require_gates(request.gates)
     if encoder is not None:
-        chain.width_after(encoder.dimensions)  # before hours of encoding, not after
+        chain.outline(encoder.dimensions)  # before hours of encoding, not after
     with claimed_folder(workspace, source_key(source, encoder)[:32]) as folder:
         encoded = encode_source(source, encoder, folder, stage("encode", on_progress))
         fit_rows, heldout_rows = split(encoded.hashes, request.seed)

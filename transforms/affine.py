@@ -7,37 +7,41 @@ from torch.nn import functional
 from transforms.arrays import Vectors
 from transforms.errors import StepError
 from transforms.moments import Moments
-from transforms.normalize import drop_rounding_residue
+from transforms.normalize import drop_rounding_residue, unit_image, unit_rows
+from transforms.outline import Outline
 from transforms.transform import Progress, Transform
+
+GAIN_STEPS = 30
+"""Of power iteration; it comes within some percent of the norm, and the tolerance is no finer."""
 
 
 class Affine(Transform, registered=False):
-    """x ↦ Wx + b, with the weight W `(k, d)` and the bias b `(k,)` or None.
+    """x ↦ Wx + b, with the weight W `(k, d)` and the bias b `(k,)` or None; then to unit length if so said.
 
-    Computed by `Chain.fold`, never fitted or saved. Without a bias, rows inside the kernel of W
-    come out as exact zeros.
+    Computed by `Chain.fold`, never fitted or saved. Zero stays zero; without a bias, so do rows
+    inside the kernel of W.
     """
 
     kind = "affine"
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, normalize: bool = False) -> None:
         super().__init__()
         self.weight: Tensor
         self.bias: Tensor | None
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
-        # A Python number: reading a tensor in forward would make a GPU wait.
-        self.gain = float(torch.linalg.matrix_norm(weight.double(), ord=2))
+        self.normalize = normalize
+        self.gain = gain_of(weight)
 
-    def width_after(self, dimensions: int) -> int:
+    def after(self, before: Outline) -> Outline:
         """The rows of the weight.
 
         Raises:
-            StepError: if the weight is not `dimensions` wide.
+            StepError: if the weight is not as wide as the vectors.
         """
-        if dimensions != self.weight.shape[1]:
-            raise StepError(f"the affine map takes vectors {self.weight.shape[1]} wide, not {dimensions}")
-        return self.weight.shape[0]
+        if before.width not in (None, self.weight.shape[1]):
+            raise StepError(f"the affine map takes vectors {self.weight.shape[1]} wide, not {before.width}")
+        return Outline(self.weight.shape[0])
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """Refuse: affine maps come from folding.
@@ -50,7 +54,10 @@ class Affine(Transform, registered=False):
     def forward(self, x: Tensor) -> Tensor:
         """Map rows, `(n, d)` to `(n, k)`."""
         y = functional.linear(x, self.weight, self.bias)
-        return y if self.bias is not None else drop_rounding_residue(y, x, self.gain)
+        if self.bias is None:
+            return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
+        y = keep_zeros(y, x)
+        return unit_rows(y) if self.normalize else y
 
     def then(self, following: "Affine") -> "Affine":
         """The one map that does this and then `following`, multiplied in float64."""
@@ -63,3 +70,24 @@ class Affine(Transform, registered=False):
         if following.bias is not None:
             bias = bias + following.bias.double()
         return Affine(weight, bias)
+
+
+def keep_zeros(y: Tensor, x: Tensor) -> Tensor:
+    """`y` with zeros where the row of `x` is zero: no vector says nothing, so its image says nothing."""
+    return torch.where(x.any(dim=-1, keepdim=True), y, 0)
+
+
+def gain_of(weight: Tensor) -> float:
+    """The largest factor by which a weight `(k, d)` lengthens a vector, by power iteration.
+
+    A Python number: reading a tensor in forward would make a GPU wait.
+    """
+    weight = weight.double()
+    start = torch.Generator().manual_seed(0)
+    vector = torch.randn(weight.shape[1], generator=start, dtype=torch.float64).to(weight.device)
+    for _ in range(GAIN_STEPS):
+        image = weight.T @ (weight @ (vector / vector.norm()))
+        if not image.any():
+            return 0.0
+        vector = image
+    return float(vector.norm().sqrt())

@@ -39,6 +39,19 @@ def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]
         yield as_numpy(vectors[start : start + rows])
 
 
+def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
+    """`row_blocks`, none with NaN or inf.
+
+    Raises:
+        InputError: naming the first row that holds one.
+    """
+    start = 0
+    for block in row_blocks(vectors):
+        require_finite(block, start)
+        start += len(block)
+        yield block
+
+
 def require_matrix(vectors: Vectors) -> None:
     """Raise `InputError` unless `vectors` has the shape `(n, d)` with d ≥ 1."""
     shape = tuple(vectors.shape)

@@ -5,9 +5,10 @@ from typing import Any
 
 from transforms.arrays import FloatArray
 from transforms.chain import Chain
-from transforms.debias import R2, unit_moments
+from transforms.debias import R1, R2
+from transforms.diagnostics import diagnose
 from transforms.geopres import GeoPres
-from transforms.metrics import isoscore, local_spearman, positional_stress, recall_at_k
+from transforms.metrics import local_spearman, positional_stress, recall_at_k
 
 FEW_ROWS_PER_DIMENSION = 10
 """Fewer fitted rows than this for each output dimension, and the certificate says so."""
@@ -37,31 +38,39 @@ def certify(
     Returns:
         A JSON object: `{n_fit, n_heldout, seed, local_spearman, recall_at_10,
         recall_at_10_rescored_4x, positional_stress, mean_norm: {before, after},
-        isoscore: {before, after}, bytes_per_vector: {before, after}, foreign: {name: …},
-        warnings: []}`. What too few rows do not allow to measure is null. For a nested chain,
-        `sizes` holds the same quality measures of a quarter, a half and three quarters.
+        isoscore: {before, after}, bytes_per_vector: {before, after}, diagnostics: {before, after},
+        foreign: {name: …}, warnings: []}`; `diagnostics` is what `diagnose` finds in the held-out
+        rows. What too few rows do not allow to measure is null. For a nested chain, `sizes` holds
+        the same quality measures of a quarter, a half and three quarters. Codes are measured by
+        the floats they stand for.
     """
-    after = chain.transform(heldout)
-    before_moments, after_moments = unit_moments(heldout), unit_moments(after)
+    after = outputs(chain, heldout)
+    diagnostics = {"before": diagnose(heldout), "after": diagnose(after)}
     certificate: Certificate = {
         "n_fit": n_fit,
         "n_heldout": heldout.shape[0],
         "seed": seed,
         **fidelity(heldout, after),
-        "mean_norm": {"before": before_moments.mean_norm(), "after": after_moments.mean_norm()},
-        "isoscore": {"before": isoscore(before_moments), "after": isoscore(after_moments)},
-        "bytes_per_vector": {"before": 4 * heldout.shape[1], "after": 4 * after.shape[1]},
+        **{key: {side: found[key] for side, found in diagnostics.items()} for key in ("mean_norm", "isoscore")},
+        "bytes_per_vector": {"before": 4 * heldout.shape[1], "after": chain.bytes_per_vector},
+        "diagnostics": diagnostics,
     }
     if chain.nested:
         full = after.shape[1]
         smaller = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
         certificate["sizes"] = {str(k): fidelity(heldout, chain.transform(heldout, dimensions=k)) for k in smaller}
     certificate["foreign"] = {
-        name: {"n": len(vectors), **fidelity(vectors, chain.transform(vectors))}
+        name: {"n": len(vectors), **fidelity(vectors, outputs(chain, vectors))}
         for name, vectors in (foreign or {}).items()
     }
     certificate["warnings"] = [*(warnings or []), *doubts(chain, n_fit, heldout.shape[0])]
     return certificate
+
+
+def outputs(chain: Chain, vectors: FloatArray) -> FloatArray:
+    """What the chain makes of vectors, as floats `(n, k)`."""
+    floats: FloatArray = chain.dequantize(chain.transform(vectors))
+    return floats
 
 
 def fidelity(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
@@ -79,10 +88,10 @@ def doubts(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
     """Reasons to trust a fit less."""
     found = []
     for step in chain.transforms:
-        if isinstance(step, R2) and float(step.mean_norm) < 2 * float(step.noise_floor):
+        if isinstance(step, R1 | R2) and float(step.mean_norm) < 2 * float(step.noise_floor):
             found.append(
                 f"the mean direction is within its noise: ‖μ‖ is {float(step.mean_norm):.3f}, "
-                f"chance alone gives {float(step.noise_floor):.3f}; fit on more text or leave r2 out"
+                f"chance alone gives {float(step.noise_floor):.3f}; fit on more text or leave {step.kind} out"
             )
         if isinstance(step, GeoPres) and n_fit < FEW_ROWS_PER_DIMENSION * step.dimensions:
             found.append(

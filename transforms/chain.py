@@ -1,6 +1,6 @@
 """An ordered list of fitted transforms, applied as one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, overload
@@ -15,12 +15,19 @@ from transforms.arrays import Vectors, require_matrix
 from transforms.artifact import Manifest, read_artifact, write_artifact
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.normalize import Normalize, unit_rows
+from transforms.outline import Outline
+from transforms.projection import Selection
+from transforms.quantization import Quantizer
 from transforms.steps import build_steps
-from transforms.transform import TRANSFORMS, Progress, Spec, Transform, apply, no_progress
+from transforms.transform import TRANSFORMS, Inverse, Progress, Spec, Transform, apply, no_progress
 
 
 class Chain(nn.Module):
     """Transforms applied in order, and a final L2 normalisation unless `normalize` is off.
+
+    A quantisation, which must be the last step, comes after that normalisation. Chains are put
+    together by `chain + step` or `chain + chain`, taken apart by slices, and equal (`==`) if they
+    are the same map: the same steps with the same fitted tensors.
 
     Attributes:
         steps: the transforms.
@@ -29,51 +36,101 @@ class Chain(nn.Module):
     """
 
     def __init__(self, steps: Iterable[Transform], normalize: bool = True) -> None:
+        """Put the steps together.
+
+        Raises:
+            StepError: if one cannot follow those before it, with the reason.
+        """
         super().__init__()
         self.steps = nn.ModuleList(steps)
         self.normalize = normalize
         self.metadata: Manifest = {}
+        self.outline()
 
     @property
     def transforms(self) -> list[Transform]:
         """The steps, typed."""
         return [step for step in self.steps if isinstance(step, Transform)]
 
+    @property
+    def quantizer(self) -> Quantizer | None:
+        """The last step, if it makes codes."""
+        last = self.steps[-1] if len(self.steps) else None
+        return last if isinstance(last, Quantizer) else None
+
+    @property
+    def float_steps(self) -> list[Transform]:
+        """The steps before the quantisation."""
+        return [step for step in self.transforms if not isinstance(step, Quantizer)]
+
+    def outline(self, dimensions: int | None = None, refit: bool = False) -> Outline:
+        """What is known of the outputs for inputs of that width, before any is seen.
+
+        Args:
+            dimensions: of the inputs; None while nothing is known.
+            refit: whether what was fitted does not count, because it is to be fitted anew.
+
+        Raises:
+            StepError: naming the first step that cannot follow, with the reason.
+        """
+        found = Outline(dimensions)
+        for step in self.transforms:
+            found = step.follow(found, refit)
+        return found
+
     def width_after(self, dimensions: int) -> int:
-        """The output width for inputs `dimensions` wide.
+        """The output width, once fitted, for inputs `dimensions` wide.
 
         Raises:
             StepError: naming the first step that cannot follow.
+            NotFittedError: if only a fit will tell.
         """
-        for step in self.transforms:
-            dimensions = step.width_after(dimensions)
-        return dimensions
+        width = self.outline(dimensions).width
+        if width is None:
+            raise NotFittedError("the width of the targets is not known before the fit")
+        return width
 
-    def fit(self, vectors: Vectors, on_progress: Progress = no_progress) -> Self:
+    def fit(self, vectors: Vectors, on_progress: Progress = no_progress, targets: Vectors | None = None) -> Self:
         """Fit every step on the output of those before it, streaming `(n, d)` from where it lies.
 
+        Args:
+            vectors: `(n, d)`.
+            on_progress: told a fraction and a sentence.
+            targets: what each row should become, `(n, k)`, for steps that are fitted on pairs.
+
         Raises:
-            InputError: for no rows, or vectors a step cannot learn from, NaN and inf among them.
+            InputError: for no rows, vectors a step cannot learn from (NaN and inf among them), or
+                targets that are missing.
             StepError: if the steps do not fit the width or one another; nothing is fitted then.
         """
         require_matrix(vectors)
-        self.width_after(vectors.shape[1])
+        self.outline(vectors.shape[1], refit=True)
+        if targets is None and (paired := next((step for step in self.transforms if step.paired), None)):
+            raise InputError(f"{paired.kind} is fitted on pairs: give targets, what each vector should become")
         for index, step in enumerate(self.transforms):
 
             def report(fraction: float, message: str, done: int = index) -> None:
                 on_progress((done + fraction) / len(self.steps), message)
 
             report(0.0, f"fitting {step.kind}")
-            step.fit(View(vectors, self.transforms[:index]), report)
+            before = self.transforms[:index]
+            if isinstance(step, Quantizer) and self.normalize:
+                before.append(Normalize())
+            step.fit(View(vectors, before), report, targets)
         on_progress(1.0, "fitted")
         return self
 
     def forward(self, x: Tensor, dimensions: int | None = None) -> Tensor:
         """Apply to rows `(n, d)`; see `transform`."""
-        for step in self.transforms:
-            x = step(x)
+        quantizer = None
+        for step in self.steps:
+            if isinstance(step, Quantizer):
+                quantizer = step
+            else:
+                x = step(x)
         x = x if dimensions is None else x[..., :dimensions]
-        return unit_rows(x) if self.normalize else x
+        x = unit_rows(x) if self.normalize else x
+        return x if quantizer is None else quantizer(x)
 
     @overload
     def transform(self, rows: Tensor, dimensions: int | None = None) -> Tensor: ...
@@ -81,6 +138,8 @@ class Chain(nn.Module):
     def transform(self, rows: Any, dimensions: int | None = None) -> NDArray[np.float32]: ...
     def transform(self, rows: Any, dimensions: int | None = None) -> Any:
         """Apply to a tensor `(n, d)` (out comes a tensor on its device) or an array (an array).
+
+        A chain that ends in a quantisation gives codes; see `dequantize`.
 
         Args:
             rows: the vectors.
@@ -92,6 +151,30 @@ class Chain(nn.Module):
         """
         self.require_size(dimensions)
         return apply(self, rows, dimensions=dimensions)
+
+    def dequantize(self, codes: Any) -> Any:
+        """The floats `(n, k)` that outputs stand for; those of a chain without quantisation are floats already."""
+        return codes if self.quantizer is None else self.quantizer.inverse_transform(codes)
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """How well it can be undone: no better than its worst step; none if it normalises."""
+        kinds = {step.inverse_kind for step in self.transforms} | {"none" if self.normalize else "exact"}
+        return "none" if "none" in kinds else "approximate" if "approximate" in kinds else "exact"
+
+    def inverse_transform(self, rows: Any) -> Any:
+        """Undo `transform`, as far as `inverse_kind` says: `(n, k)` to `(n, d)`, an array or a tensor.
+
+        Raises:
+            StepError: if it cannot be undone.
+            NotFittedError: before `fit`.
+            InputError: for vectors of another width than it gives.
+        """
+        if self.inverse_kind == "none":
+            raise StepError("this chain cannot be undone: it keeps no lengths")
+        for step in reversed(self.transforms):
+            rows = step.inverse_transform(rows)
+        return rows
 
     @property
     def fitted(self) -> bool:
@@ -107,6 +190,13 @@ class Chain(nn.Module):
     def output_dimensions(self) -> int | None:
         """The width it gives; None where that depends on the input."""
         return None if self.input_dimensions is None else self.width_after(self.input_dimensions)
+
+    @property
+    def bytes_per_vector(self) -> int | None:
+        """What an output takes: 4 bytes a dimension as floats, 1 or an eighth as codes."""
+        width = self.output_dimensions
+        bits = 32 if self.quantizer is None else self.quantizer.bits
+        return None if width is None else -(-width * bits // 8)
 
     @property
     def nested(self) -> bool:
@@ -146,22 +236,62 @@ class Chain(nn.Module):
             raise NotFittedError("a chain must be fitted before it is folded")
         self.require_size(dimensions)
         normalize = self.normalize if normalize is None else normalize
-        primitives = [primitive for step in self.transforms for primitive in step.primitives()]
+        primitives = [primitive for step in self.float_steps for primitive in step.primitives()]
         like = next(self.buffers(), None)
         if dimensions is not None and like is not None:
-            selection = torch.eye(self.output_dimensions or dimensions, dtype=torch.float64, device=like.device)
-            primitives.append(Affine(selection[:dimensions]))
+            kept = torch.arange(dimensions, device=like.device)
+            primitives.append(Selection(kept, self.output_dimensions))
+        if normalize:
+            primitives.append(Normalize())
         folded: list[Transform] = []
         for position, primitive in enumerate(primitives):
-            if isinstance(primitive, Normalize) and cancels(primitives[position + 1 :], normalize):
+            if isinstance(primitive, Normalize) and cancels(primitives[position + 1 :]):
                 continue
-            before = folded[-1] if folded else None
-            if isinstance(primitive, Affine) and isinstance(before, Affine):
-                folded[-1] = before.then(primitive)
-            else:
+            merged = merge(folded[-1], primitive) if folded else None
+            if merged is None:
                 folded.append(primitive)
-        chain = Chain(folded, normalize)
-        return chain if like is None else chain.to(dtype=like.dtype, device=like.device)
+            else:
+                folded[-1] = merged
+        quantizer = [] if self.quantizer is None else [self.quantizer]
+        chain = Chain([*folded, *quantizer], normalize=False)
+        dtype = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), None)
+        return chain if like is None else chain.to(dtype=dtype, device=like.device)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Transform]:
+        return iter(self.transforms)
+
+    @overload
+    def __getitem__(self, index: int) -> Transform: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Chain": ...
+    def __getitem__(self, index: int | slice) -> "Transform | Chain":
+        """A step, or a chain of some of the steps, which are shared and not copied."""
+        return Chain(self.transforms[index], self.normalize) if isinstance(index, slice) else self.transforms[index]
+
+    def __add__(self, other: "Transform | Chain") -> "Chain":
+        """This chain, then a step or another chain; a normalisation between two chains stays.
+
+        Raises:
+            StepError: if that cannot follow, with the reason.
+        """
+        if isinstance(other, Transform):
+            return Chain([*self.transforms, other], self.normalize)
+        between = [Normalize()] if self.normalize else []
+        return Chain([*self.transforms, *between, *other.transforms], other.normalize)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Chain):
+            return NotImplemented
+        if (self.normalize, self.specs()) != (other.normalize, other.specs()):
+            return False
+        mine, theirs = self.state_dict(), other.state_dict()
+        return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+    def __hash__(self) -> int:
+        return hash((self.normalize, *(step.kind for step in self.transforms)))
 
     def specs(self) -> list[Spec]:
         """The steps as JSON."""
@@ -211,8 +341,8 @@ class Chain(nn.Module):
             said = (manifest["input_dimensions"], manifest["output_dimensions"])
             found = (chain.input_dimensions, chain.output_dimensions)
             if found == said and found[0] is not None:  # nothing tells more of the tensors than using them
-                found = (found[0], chain.transform(torch.zeros(1, found[0])).shape[1])
-        except (KeyError, TypeError, RuntimeError, StepError, InputError, NotFittedError) as error:
+                found = (found[0], chain.dequantize(chain.transform(torch.zeros(1, found[0]))).shape[1])
+        except (KeyError, IndexError, TypeError, RuntimeError, StepError, InputError, NotFittedError) as error:
             raise ArtifactError(f"the chain at {path} cannot be rebuilt: {error}") from error
         if found != said:
             raise ArtifactError(f"the tensors of {path} map {found[0]} to {found[1]}, its manifest says otherwise")
@@ -236,11 +366,28 @@ class View:
         return block
 
 
-def cancels(following: list[Transform], normalize: bool) -> bool:
+def cancels(following: list[Transform]) -> bool:
     """Whether a normalisation followed by these steps makes no difference to the output."""
     for step in following:
         if isinstance(step, Normalize):
             return True
-        if not isinstance(step, Affine) or step.bias is not None:
+        if not isinstance(step, Selection) and not (isinstance(step, Affine) and step.bias is None):
             return False
-    return normalize
+    return False
+
+
+def merge(before: Transform, step: Transform) -> Transform | None:
+    """One primitive that does two, multiplied in float64; None if there is none."""
+    if isinstance(before, Affine) and not before.normalize:
+        if isinstance(step, Affine):
+            return before.then(step)
+        if isinstance(step, Selection):
+            return step.of(before)
+        if isinstance(step, Normalize):
+            return Affine(before.weight, before.bias, normalize=True)
+    if isinstance(before, Selection):
+        if isinstance(step, Affine):
+            return before.affine().then(step)
+        if isinstance(step, Selection):
+            return Selection(before.columns[step.columns], before.input_dimensions)
+    return None

@@ -1,18 +1,53 @@
-"""Removing the direction that all embeddings share."""
+"""Removing the direction that all embeddings share, and the controls to compare that with."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.affine import Affine
+from transforms.affine import Affine, keep_zeros
 from transforms.arrays import Vectors, row_blocks
 from transforms.errors import InputError, StepError
+from transforms.linear import Back
 from transforms.moments import Moments
-from transforms.normalize import Normalize, drop_rounding_residue, unit_rows
-from transforms.transform import Progress, Transform
+from transforms.normalize import Normalize, norms_of, unit_image, unit_rows
+from transforms.outline import Outline
+from transforms.parameters import require_flag, require_whole
+from transforms.transform import Inverse, Progress, Transform
 
 
-class R2(Transform):
+class DirectionRemoval(Transform, registered=False):
+    """x − (x·u)u for one unit direction u, then to unit length.
+
+    A row parallel to u becomes 0 and stays 0. The output has rank d−1.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.direction: Tensor
+        self.register_buffer("direction", torch.empty(0))
+
+    def after(self, before: Outline) -> Outline:
+        """One direction less.
+
+        Raises:
+            StepError: for vectors of width 1, which have nothing left off a direction.
+        """
+        if before.width == 1:
+            raise StepError(f"{self.kind} needs vectors at least 2 wide: off one direction a number has nothing left")
+        return before.without(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Project rows, `(n, d)` to `(n, d)`."""
+        return unit_image(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
+
+    def primitives(self) -> list[Transform]:
+        """The projection I − uuᵀ and a normalisation."""
+        direction = self.direction.double()
+        identity = torch.eye(len(direction), dtype=torch.float64, device=direction.device)
+        return [Affine(identity - torch.outer(direction, direction)), Normalize()]
+
+
+class R2(DirectionRemoval):
     """Project off the mean direction, then renormalise.
 
     e' = (e − (e·μ̂)μ̂) / ‖e − (e·μ̂)μ̂‖ with μ̂ = μ/‖μ‖: R2 of *Correcting Mean Bias in Text
@@ -27,22 +62,10 @@ class R2(Transform):
 
     def __init__(self) -> None:
         super().__init__()
-        self.direction: Tensor
         self.mean_norm: Tensor
         self.noise_floor: Tensor
-        self.register_buffer("direction", torch.empty(0))
         self.register_buffer("mean_norm", torch.empty(0))
         self.register_buffer("noise_floor", torch.empty(0))
-
-    def width_after(self, dimensions: int) -> int:
-        """The width does not change.
-
-        Raises:
-            StepError: for vectors of width 1, which have nothing left off their mean direction.
-        """
-        if dimensions < 2:
-            raise StepError("r2 needs vectors at least 2 wide: off its mean direction a number has nothing left")
-        return dimensions
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """Estimate μ̂; float64 throughout, stored in float32.
@@ -58,16 +81,112 @@ class R2(Transform):
         self.mean_norm = torch.tensor(norm, dtype=torch.float32)
         self.noise_floor = torch.tensor(moments.noise_floor(), dtype=torch.float32)
 
+
+class RandomDirection(DirectionRemoval):
+    """Project off one random direction, N(0, I) by `seed`: the control that R2 must beat."""
+
+    kind = "rand"
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        require_whole(self.kind, "seed", seed, at_least=0)
+        self.seed = seed
+
+    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+        """Draw the direction; of the data only the width counts."""
+        width = data.dimensions if isinstance(data, Moments) else data.shape[1]
+        direction = np.random.default_rng(self.seed).standard_normal(width)
+        self.direction = torch.from_numpy(direction / np.linalg.norm(direction)).float()
+
+
+class MeanCentering(Transform):
+    """e − μ and nothing else: the control that shows what renormalising adds.
+
+    μ is the mean of the rows as they are. Within a chain that must stay as it is, turn the
+    chain's own normalisation off. Undone exactly.
+    """
+
+    kind = "mc"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.register_buffer("mean", torch.empty(0))
+
+    def after(self, before: Outline) -> Outline:
+        """Nothing changes."""
+        return before
+
+    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+        """The mean, float64, stored in float32."""
+        moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
+        self.mean = torch.from_numpy(moments.mean).float()
+
     def forward(self, x: Tensor) -> Tensor:
-        """Debias rows, `(n, d)` to `(n, d)`."""
-        along = (x @ self.direction).unsqueeze(-1) * self.direction
-        return unit_rows(drop_rounding_residue(x - along, x))
+        """Centre rows, `(n, d)` to `(n, d)`; zero stays zero."""
+        return keep_zeros(x - self.mean, x)
 
     def primitives(self) -> list[Transform]:
-        """The projection I − μ̂μ̂ᵀ and a normalisation."""
-        direction = self.direction.double()
-        identity = torch.eye(len(direction), dtype=torch.float64, device=direction.device)
-        return [Affine(identity - torch.outer(direction, direction)), Normalize()]
+        """The shift by −μ."""
+        return [shift(-self.mean.double())]
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """Exact: the mean is added back."""
+        return "exact"
+
+    def inverse(self) -> Transform:
+        """Y + μ."""
+        return Back(None, self.mean)
+
+
+class R1(Transform):
+    """Subtract the mean, then renormalise.
+
+    e' = (e − μ) / ‖e − μ‖: R1 of *Correcting Mean Bias in Text Embeddings*, Eq. 1, which writes e
+    for unit vectors. So rows are brought to unit length before both the fit and the subtraction;
+    moments are taken as they are.
+    """
+
+    kind = "r1"
+
+    def __init__(self, renormalize: bool = True) -> None:
+        super().__init__()
+        require_flag(self.kind, "renormalize", renormalize)
+        self.renormalize = renormalize
+        self.mean: Tensor
+        self.noise_floor: Tensor
+        self.register_buffer("mean", torch.empty(0))
+        self.register_buffer("noise_floor", torch.empty(0))
+
+    @property
+    def mean_norm(self) -> Tensor:
+        """‖μ‖."""
+        return norms_of(self.mean)[0]
+
+    def after(self, before: Outline) -> Outline:
+        """Nothing changes."""
+        return before
+
+    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+        """The mean of unit rows, float64, stored in float32."""
+        moments = data if isinstance(data, Moments) else unit_moments(data)
+        self.mean = torch.from_numpy(moments.mean).float()
+        self.noise_floor = torch.tensor(moments.noise_floor(), dtype=torch.float32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Debias rows, `(n, d)` to `(n, d)`; zero stays zero."""
+        y = keep_zeros(unit_rows(x) - self.mean, x)
+        return unit_rows(y) if self.renormalize else y
+
+    def primitives(self) -> list[Transform]:
+        """A normalisation, the shift by −μ, and another normalisation if there is one."""
+        return [Normalize(), shift(-self.mean.double()), *([Normalize()] if self.renormalize else [])]
+
+
+def shift(offset: Tensor) -> Affine:
+    """X + offset as an affine map, for folding."""
+    return Affine(torch.eye(len(offset), dtype=torch.float64, device=offset.device), offset)
 
 
 def unit_moments(vectors: Vectors) -> Moments:

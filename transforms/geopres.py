@@ -1,20 +1,20 @@
 """GeoPres: a learned linear map to fewer dimensions that keeps pairwise distances."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from transforms.affine import Affine
 from transforms.arrays import Vectors, as_numpy
 from transforms.debias import unit_moments
 from transforms.errors import InputError, StepError
+from transforms.linear import Linear
 from transforms.moments import Moments
-from transforms.normalize import drop_rounding_residue, unit_rows
+from transforms.normalize import unit_rows
+from transforms.outline import Outline
+from transforms.parameters import require_flag, require_whole
 from transforms.positional import distances, positional_losses
-from transforms.transform import Progress, Transform
+from transforms.spectrum import Spectrum
+from transforms.transform import Progress
 
 PREFIX_IMPORTANCE = 0.1
 """What a nested size counts for against the whole; see `GeoPres` for what other values cost."""
@@ -23,7 +23,7 @@ RIDGE = 1e-6
 """Added to every eigenvalue, relative to their mean: fewer rows than dimensions leave some at 0."""
 
 
-class GeoPres(Transform):
+class GeoPres(Linear):
     """Reduce to `dimensions` by a bias-free linear map fitted to keep pairwise distances.
 
     The loss is that of *Geometry-Preserving Dimensionality Reduction for Text Embeddings* (Eq. 1),
@@ -57,12 +57,11 @@ class GeoPres(Transform):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        require_whole("dimensions", dimensions, at_least=1)
-        require_whole("steps", steps, at_least=0)
-        require_whole("batch", batch, at_least=2)
-        require_whole("seed", seed, at_least=0)
-        if not isinstance(nested, bool):
-            raise StepError(f"geopres: nested must be true or false, got {nested!r}")
+        require_whole(self.kind, "dimensions", dimensions, at_least=1)
+        require_whole(self.kind, "steps", steps, at_least=0)
+        require_whole(self.kind, "batch", batch, at_least=2)
+        require_whole(self.kind, "seed", seed, at_least=0)
+        require_flag(self.kind, "nested", nested)
         if not isinstance(learning_rate, float) or not 0 < learning_rate < 1:
             raise StepError(f"geopres: learning_rate must lie between 0 and 1, got {learning_rate!r}")
         self.dimensions = dimensions
@@ -71,18 +70,14 @@ class GeoPres(Transform):
         self.batch = batch
         self.learning_rate = learning_rate
         self.seed = seed
-        self.weight: Tensor
-        self.register_buffer("weight", torch.empty(0))
 
-    def width_after(self, dimensions: int) -> int:
+    def after(self, before: Outline) -> Outline:
         """The size reduced to.
 
         Raises:
             StepError: if that is not smaller than the input.
         """
-        if self.dimensions >= dimensions:
-            raise StepError(f"geopres to {self.dimensions} must follow vectors wider than that, not {dimensions}")
-        return self.dimensions
+        return before.reduced(self.kind, self.dimensions, whole=False)
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """Spectral start, then refinement on random batches.
@@ -91,10 +86,10 @@ class GeoPres(Transform):
             InputError: if every row is the same.
         """
         if isinstance(data, Moments):
-            self.weight = spectral_start(data, self.dimensions).float()
+            self.set_map(spectral_start(data, self.dimensions))
             return
         weight = spectral_start(unit_moments(data), self.dimensions).float()
-        self.weight = self.refine(weight, data, on_progress)
+        self.set_map(self.refine(weight, data, on_progress))
 
     def refine(self, weight: Tensor, vectors: Vectors, on_progress: Progress) -> Tensor:
         """Descend the positional loss from `weight` `(k, d)`."""
@@ -122,14 +117,6 @@ class GeoPres(Transform):
         chosen = np.sort(generator.choice(n, size=min(self.batch, n), replace=False))
         return unit_rows(torch.from_numpy(as_numpy(vectors[chosen]).astype(np.float32)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Reduce rows, `(n, d)` to `(n, k)`; not normalised, distances about as before."""
-        return drop_rounding_residue(functional.linear(x, self.weight), x)
-
-    def primitives(self) -> list[Transform]:
-        """The linear map."""
-        return [Affine(self.weight)]
-
 
 def spectral_start(moments: Moments, dimensions: int) -> Tensor:
     """The minimiser of squared-distance loss for Gaussian data, `(k, d)`, float64.
@@ -142,11 +129,9 @@ def spectral_start(moments: Moments, dimensions: int) -> Tensor:
     # The scatter of equal unit rows is rounding error, not zero.
     if moments.count < 2 or moments.scatter.trace() <= 1e-12 * moments.count * total:
         raise InputError("geopres needs rows that differ: there are no distances to keep")
-    eigenvalues, eigenvectors = np.linalg.eigh(second)
-    eigenvalues = eigenvalues[::-1].clip(min=0) + RIDGE * total / moments.dimensions
-    directions = eigenvectors[:, ::-1][:, :dimensions].T
-    largest = np.abs(directions).argmax(axis=1)  # the sign is free: fix it, so that fits repeat
-    directions = directions * np.sign(directions[np.arange(dimensions), largest])[:, None]
+    spectrum = Spectrum.of(second)
+    eigenvalues = spectrum.values + RIDGE * total / moments.dimensions
+    directions = spectrum.directions[:dimensions]
     left_out = eigenvalues[dimensions:].sum()
     scales = np.sqrt(1 + left_out / ((dimensions + 2) * eigenvalues[:dimensions]))
     return torch.from_numpy(directions * scales[:, None])
@@ -157,9 +142,3 @@ def best_scale(x: Tensor, weight: Tensor) -> float:
     rows = x[:1024] - x[:1024].mean(0)
     before, after = distances(rows, rows), distances(rows @ weight.T, rows @ weight.T)
     return float((before * after).sum() / after.square().sum()) if after.any() else 1.0
-
-
-def require_whole(name: str, value: Any, at_least: int) -> None:
-    """Raise `StepError` unless a parameter is a whole number that large."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise StepError(f"geopres: {name} must be a whole number from {at_least}, got {value!r}")

@@ -4,7 +4,7 @@ Arguments named `before` and `after` are the same n rows in both spaces, `(n, d)
 Similarities are cosines; distances are Euclidean, of the vectors as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -16,9 +16,13 @@ from transforms.errors import InputError
 from transforms.moments import Moments
 from transforms.normalize import unit_rows
 from transforms.positional import distances
+from transforms.spectrum import participation_ratio
 
-BLOCK_ROWS = 512
-"""Anchors compared with all rows at once: 40 MB a matrix at n=20,000."""
+BLOCK_ENTRIES = 2**20
+"""Similarities held at once: 52 anchors with n=20,000 rows, 8 MB a matrix in float64."""
+
+COMPAT_TOLERANCE = 1e-3
+"""What ann-benchmarks adds to the distance of the k-th neighbour."""
 
 
 def local_spearman(before: FloatArray, after: FloatArray) -> float:
@@ -43,29 +47,53 @@ def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[
     return torch.cat(correlations).double().numpy()
 
 
-def recall_at_k(before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1) -> float:
+def pearson_compat(before: FloatArray, after: FloatArray) -> float:
+    """Mean over anchors of the Pearson correlation between their similarities before and after.
+
+    What the published GeoPres code reports as Spearman: its soft ranks, at strength 1, are an
+    affine function of the similarities. For comparison with its numbers only.
+
+    Raises:
+        InputError: with fewer than 3 rows, or rows that do not correspond.
+    """
+    require_pairs(before, after, at_least=3)
+    blocks = similarity_blocks(before, after, own=None)
+    return float(torch.cat([correlation(first.double(), second.double()) for first, second in blocks]).mean())
+
+
+def recall_at_k(
+    before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
+) -> float:
     """Share of each anchor's k nearest neighbours that the reduced space finds again.
 
     Strict set overlap, the anchor left out. With `oversampling` the reduced space only nominates
     k·oversampling candidates, which the original similarities then rank: what a search with
-    rescoring returns.
+    rescoring returns. With `compat`, as ann-benchmarks counts: whatever is found within 1e-3 of
+    the k-th neighbour's cosine distance is right, so that ties and near-ties do no harm.
 
     Raises:
         InputError: if there are not more than k·oversampling rows.
     """
-    return float(recall_of_anchors(before, after, k, oversampling).mean())
+    return float(recall_of_anchors(before, after, k, oversampling, compat).mean())
 
 
-def recall_of_anchors(before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1) -> NDArray[np.float64]:
+def recall_of_anchors(
+    before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
+) -> NDArray[np.float64]:
     """`recall_at_k` of each row `(n,)`, for intervals."""
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
     require_pairs(before, after, at_least=k * oversampling + 1)
     found = []
     for original, reduced in similarity_blocks(before, after, own=-torch.inf):
-        wanted = original.topk(k, dim=1).indices
+        nearest = original.topk(k, dim=1)
         candidates = reduced.topk(k * oversampling, dim=1).indices
-        found.append((wanted.unsqueeze(2) == candidates.unsqueeze(1)).any(2).double().mean(1))
+        if compat:
+            returned = original.gather(1, candidates).topk(k, dim=1).values
+            right = returned >= nearest.values[:, -1:] - COMPAT_TOLERANCE
+        else:
+            right = (nearest.indices.unsqueeze(2) == candidates.unsqueeze(1)).any(2)
+        found.append(right.double().mean(1))
     return torch.cat(found).numpy()
 
 
@@ -78,12 +106,28 @@ def positional_stress(before: FloatArray, after: FloatArray) -> float:
     require_pairs(before, after, at_least=2)
     x, y = (torch.from_numpy(as_numpy(a).astype(np.float64)) for a in (before, after))
     x, y = x - x.mean(0), y - y.mean(0)
+    return mean_of_pairs(len(x), lambda rows: distances(x[rows], x) - distances(y[rows], y))
+
+
+def angular_stress(before: FloatArray, after: FloatArray) -> float:
+    """Mean over pairs of (s_ij − s_ij')² with cosines s: the angular loss of GeoPres (Eq. 3).
+
+    Raises:
+        InputError: with fewer than 2 rows, or rows that do not correspond.
+    """
+    require_pairs(before, after, at_least=2)
+    x, y = (unit_rows(torch.from_numpy(as_numpy(a).astype(np.float64))) for a in (before, after))
+    return mean_of_pairs(len(x), lambda rows: x[rows] @ x.T - y[rows] @ y.T)
+
+
+def mean_of_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
+    """The mean square of what `errors` gives for some anchors with all rows, a row with itself left out."""
     total = 0.0
-    for start in range(0, len(x), BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        total += float((distances(x[rows], x) - distances(y[rows], y)).square().sum())
-    pairs = len(x) * (len(x) - 1)
-    return total / pairs
+    for rows in anchor_blocks(n):
+        block = errors(rows)
+        block[torch.arange(len(block)), torch.arange(rows.start, rows.stop)] = 0
+        total += float(block.square().sum())
+    return total / (n * (n - 1))
 
 
 def isoscore(moments: Moments) -> float:
@@ -92,12 +136,17 @@ def isoscore(moments: Moments) -> float:
     IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F, so that no
     eigenvalues are needed.
     """
-    c = moments.covariance(ddof=0)
-    squares = float((c * c).sum())
-    if squares == 0 or moments.dimensions < 2:
+    if moments.dimensions < 2:
         return 0.0
-    participation = float(c.trace()) ** 2 / squares
-    return (participation - 1) / (moments.dimensions - 1)
+    ratio = participation_ratio(moments.covariance(ddof=0))
+    return (ratio - 1) / (moments.dimensions - 1) if ratio > 0 else 0.0
+
+
+def anchor_blocks(n: int) -> Iterator[slice]:
+    """The anchors 0…n in blocks that keep a matrix of them with all rows small."""
+    step = max(1, BLOCK_ENTRIES // n)
+    for start in range(0, n, step):
+        yield slice(start, min(start + step, n))
 
 
 def similarity_blocks(before: FloatArray, after: FloatArray, own: float | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -110,13 +159,13 @@ def similarity_blocks(before: FloatArray, after: FloatArray, own: float | None) 
     """
     spaces = [unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (before, after)]
     n = before.shape[0]
-    for start in range(0, n, BLOCK_ROWS):
-        stop = min(start + BLOCK_ROWS, n)
-        itself = torch.zeros(stop - start, n, dtype=torch.bool)
-        itself[torch.arange(stop - start), torch.arange(start, stop)] = True
-        blocks = [space[start:stop] @ space.T for space in spaces]
+    for rows in anchor_blocks(n):
+        count = rows.stop - rows.start
+        itself = torch.zeros(count, n, dtype=torch.bool)
+        itself[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
+        blocks = [space[rows] @ space.T for space in spaces]
         if own is None:
-            first, second = (block[~itself].view(stop - start, n - 1) for block in blocks)
+            first, second = (block[~itself].view(count, n - 1) for block in blocks)
         else:
             first, second = (block.masked_fill_(itself, own) for block in blocks)
         yield first, second

@@ -5,17 +5,27 @@ from torch import Tensor
 
 from transforms.arrays import Vectors
 from transforms.moments import Moments
+from transforms.outline import Outline
 from transforms.transform import Progress, Transform
+
+EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+
+ORDINARY_NORM = 1e-15
+"""Above this and below infinity, a norm is right in float32 too: no square was lost."""
 
 
 def row_norms(x: Tensor) -> Tensor:
     """L2 norm of each row, `(n, 1)` in float64, where the squares of 1e-30 and 1e30 still exist."""
-    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
-    return norms
+    return norms_of(x, torch.float64)
 
 
 def unit_rows(x: Tensor) -> Tensor:
     """Rows of L2 norm 1; rows of zeros stay zeros, rows too long for the dtype become NaN."""
+    if can_be_quick(x):
+        quick = norms_of(x)
+        low, high = torch.aminmax(quick)
+        if float(low) > ORDINARY_NORM and float(high) < torch.inf:
+            return x / quick
     norms = row_norms(x).to(x.dtype)
     return x / norms.masked_fill(norms == 0, 1).masked_fill(norms.isinf(), torch.nan)
 
@@ -31,18 +41,43 @@ def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
         x: `(n, d)`.
         gain: the largest factor by which the map can lengthen a vector.
     """
-    tolerance = 16 * torch.finfo(y.dtype).eps * gain
-    return torch.where(row_norms(y) <= tolerance * row_norms(x), 0, y)
+    return torch.where(row_norms(y) <= residue(y, gain) * row_norms(x), 0, y)
+
+
+def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
+    """`unit_rows(drop_rounding_residue(y, x, gain))`, at a fraction of its cost where no row is odd."""
+    if can_be_quick(y):
+        after = norms_of(y)
+        low, high = torch.aminmax(after / norms_of(x))
+        if float(low) > residue(y, gain) and float(high) < torch.inf and float(after.min()) > ORDINARY_NORM:
+            return y / after if torch.is_grad_enabled() else y.div_(after)
+    return unit_rows(drop_rounding_residue(y, x, gain))
+
+
+def residue(y: Tensor, gain: float) -> float:
+    """The length, relative to the input, below which an image is rounding error."""
+    return 16 * EPSILONS[y.dtype] * gain
+
+
+def norms_of(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """L2 norm of each row, `(n, 1)`."""
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
+    return norms
+
+
+def can_be_quick(x: Tensor) -> bool:
+    """Whether norms may be looked at before they are used: that makes a GPU wait."""
+    return x.is_cpu and x.dtype in (torch.float32, torch.float64) and x.shape[0] > 0
 
 
 class Normalize(Transform):
-    """x / ‖x‖; 0 stays 0. Nothing is learned."""
+    """x / ‖x‖; 0 stays 0. Nothing is learned, and the length cannot be had back."""
 
     kind = "normalize"
 
-    def width_after(self, dimensions: int) -> int:
-        """The width does not change."""
-        return dimensions
+    def after(self, before: Outline) -> Outline:
+        """Nothing changes."""
+        return before
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """Nothing to learn."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transforms.errors import StepError
-from transforms.transform import Spec, Transform, build
+from transforms.transform import TRANSFORMS, Spec, Transform, build, parameter_names
 
 PARAMETER = re.compile(r"^[a-z_]+=")
 OPENING, CLOSING = "[{(", "]})"
@@ -15,8 +15,8 @@ OPENING, CLOSING = "[{(", "]})"
 def parse_steps(text: str) -> list[Transform]:
     """Unfitted transforms from their command-line form.
 
-    `kind`, `kind:dimensions` or `kind:key=value,key=value`, joined by commas; a step may also be
-    written as a JSON object, and a value may be any JSON:
+    `kind`, `kind:value` (its first parameter, `dimensions` for most) or `kind:key=value,key=value`,
+    joined by commas; a step may also be written as a JSON object, and a value may be any JSON:
     `r2,geopres:128,nested=true` or `r2,{"kind": "geopres", "dimensions": 128, "nested": true}`.
 
     Raises:
@@ -78,7 +78,13 @@ def parse_step(part: str) -> Spec:
         return {"kind": kind}
     if PARAMETER.match(rest):
         return {"kind": kind} | parse_parameter(rest)
-    return {"kind": kind, "dimensions": parse_value(rest)}
+    return {"kind": kind, main_parameter(kind): parse_value(rest)}
+
+
+def main_parameter(kind: str) -> str:
+    """What a bare value after the colon is: the first parameter of that kind, `dimensions` for most."""
+    names = parameter_names(TRANSFORMS[kind]) if kind in TRANSFORMS else []
+    return names[0] if names else "dimensions"
 
 
 def parse_parameter(part: str) -> Spec:

@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Protocol, Self, overload
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Protocol, Self, overload
 
 import numpy as np
 import torch
@@ -12,9 +13,14 @@ from torch import Tensor, nn
 from transforms.arrays import Vectors, as_tensor, require_matrix
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.moments import Moments
+from transforms.outline import Outline
+from transforms.paired import PairedMoments
 
 Spec = dict[str, Any]
 """A step as JSON: `{"kind": …}` and its parameters."""
+
+Inverse = Literal["exact", "approximate", "none"]
+"""How well a transform can be undone."""
 
 Progress = Callable[[float, str], None]
 """Called with a fraction of the work in 0…1 and a sentence about it."""
@@ -49,32 +55,43 @@ class Transform(nn.Module):
     """A map on row vectors whose fitted state is torch buffers.
 
     A subclass names its `kind`, stores its parameters in `__init__` under their own names,
-    registers what it learns as empty buffers, and writes `learn`, `forward` and `width_after`.
+    registers what it learns as empty buffers, and writes `learn`, `forward` and `after`.
     One `.to(device)` moves it, one `state_dict` saves it. What is learned is kept in float32.
     """
 
     kind: ClassVar[str]
+    paired: ClassVar[bool] = False
+    """Whether it is fitted on pairs: vectors, and the targets they should become."""
 
     def __init_subclass__(cls, registered: bool = True) -> None:
         super().__init_subclass__()
         if registered:
             TRANSFORMS[cls.kind] = cls
 
-    def fit(self, data: Moments | Vectors, on_progress: Progress = no_progress) -> Self:
+    def fit(self, data: Moments | Vectors, on_progress: Progress = no_progress, targets: Vectors | None = None) -> Self:
         """Learn from moments, or from vectors `(n, d)` which are streamed.
 
+        Args:
+            data: moments or vectors; `PairedMoments` where it is fitted on pairs.
+            on_progress: told a fraction and a sentence.
+            targets: for each row what it should become, `(n, k)`, where it is fitted on pairs.
+
         Raises:
-            InputError: if the data cannot be fitted on (no rows, NaN, inf).
+            InputError: if the data cannot be fitted on (no rows, NaN, inf, pairs that are none).
             StepError: if the parameters make no sense for vectors of that width.
         """
+        if self.paired and not isinstance(data, PairedMoments):
+            if targets is None or isinstance(data, Moments):
+                raise InputError(f"{self.kind} is fitted on pairs: give vectors and the targets they should become")
+            data = PairedMoments.from_pairs(data, targets)
         if isinstance(data, Moments):
-            rows, width = data.count, data.dimensions
+            rows, width = data.count, data.source_dimensions
         else:
             require_matrix(data)
             rows, width = data.shape
         if rows == 0:
             raise InputError(f"{self.kind} cannot be fitted on no rows")
-        self.width_after(width)
+        self.after(Outline(width))
         self.learn(data, on_progress)
         return self
 
@@ -82,13 +99,26 @@ class Transform(nn.Module):
         """Set the buffers; called by `fit` after its checks."""
         raise TypeError(f"{type(self).__name__} does not say what it learns")
 
-    def width_after(self, dimensions: int) -> int:
-        """The output width for inputs `dimensions` wide.
+    def after(self, before: Outline) -> Outline:
+        """What is known of the outputs, from what is known of the inputs.
 
         Raises:
-            StepError: if this step cannot follow vectors of that width.
+            StepError: if this step cannot follow such vectors.
         """
-        raise TypeError(f"{type(self).__name__} does not say how wide its output is")
+        raise TypeError(f"{type(self).__name__} does not say what its outputs are")
+
+    def follow(self, before: Outline, refit: bool = False) -> Outline:
+        """`after`, checked against what was fitted unless it is to be fitted anew.
+
+        Raises:
+            StepError: if this step cannot follow such vectors.
+        """
+        if before.codes is not None:
+            raise StepError(f"{before.codes} gives codes, which {self.kind} cannot follow: quantise last, and once")
+        mine = None if refit else self.input_dimensions
+        if mine is not None and before.width not in (None, mine):
+            raise StepError(f"{self.kind} was fitted on vectors {mine} wide and cannot follow ones {before.width} wide")
+        return self.after(before if mine is None else replace(before, width=mine))
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to rows `(n, d)`; row-wise and pure."""
@@ -97,6 +127,27 @@ class Transform(nn.Module):
     def primitives(self) -> list["Transform"]:
         """The affine maps and normalisations this transform consists of, for folding."""
         return [self]
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """How well it can be undone: exact (to rounding), approximate (the closest there is), or none."""
+        return "none"
+
+    def inverse(self) -> "Transform":
+        """The way back, where `inverse_kind` is not none."""
+        raise StepError(f"{self.kind} cannot be undone: it keeps no lengths")
+
+    def inverse_transform(self, rows: Any) -> Any:
+        """Undo `transform`, as far as `inverse_kind` says: `(n, k)` to `(n, d)`, an array or a tensor.
+
+        Raises:
+            StepError: if it cannot be undone.
+            NotFittedError: before `fit`.
+            InputError: for vectors of another width than it gives.
+        """
+        if not self.fitted:
+            raise NotFittedError("fit comes before inverse_transform")
+        return apply(self.inverse(), rows)
 
     @overload
     def transform(self, rows: Tensor) -> Tensor: ...
@@ -122,8 +173,9 @@ class Transform(nn.Module):
         return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
 
     def spec(self) -> Spec:
-        """This step as JSON: its kind and the parameters it was made with."""
-        return {"kind": self.kind} | {name: getattr(self, name) for name in parameter_names(type(self))}
+        """This step as JSON: its kind and the parameters it was made with, tensors left out."""
+        given = {name: getattr(self, name) for name in parameter_names(type(self)) if name not in self._buffers}
+        return {"kind": self.kind} | given
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
         """Set the fitted buffers from saved tensors.
@@ -183,13 +235,20 @@ def apply(module: RowMap, rows: Any, **keywords: Any) -> Any:
     """
     if not module.fitted:
         raise NotFittedError(f"{type(module).__name__} must be fitted before it is applied")
-    like = next(module.buffers(), None)
-    if like is None:  # nothing learned, so any float dtype and device will do
-        like = rows if isinstance(rows, Tensor) and rows.is_floating_point() else torch.empty(0)
-    tensor = as_tensor(rows, like=like)
+    tensor = as_tensor(rows, like=working_like(module, rows))
     wanted = module.input_dimensions
     if tensor.ndim == 0 or (wanted is not None and tensor.shape[-1] != wanted):
         raise InputError(f"vectors must be {wanted} wide, got the shape {tuple(tensor.shape)}")
     with torch.no_grad():
         result: Tensor = module(tensor, **keywords)
     return result.to(rows.device) if isinstance(rows, Tensor) else result.cpu().numpy()
+
+
+def working_like(module: RowMap, rows: Any) -> Tensor:
+    """A tensor of the dtype and device to compute in: of what was learned, else of the rows."""
+    like = next((buffer for buffer in module.buffers() if buffer.is_floating_point()), None)
+    if like is not None:
+        return like
+    dtype = rows.dtype if isinstance(rows, Tensor) and rows.is_floating_point() else torch.float32
+    device = next((buffer.device for buffer in module.buffers()), rows.device if isinstance(rows, Tensor) else None)
+    return torch.empty(0, dtype=dtype, device=device)

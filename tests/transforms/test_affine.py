@@ -4,6 +4,7 @@ import torch
 
 from transforms import R2, Chain, Normalize, StepError, build_steps
 from transforms.affine import Affine
+from transforms.outline import Outline
 
 
 def affine(k, d, bias, seed):
@@ -47,7 +48,7 @@ def test_it_refuses_to_be_fitted_built_or_fed_another_width():
     with pytest.raises(StepError, match="unknown kind"):
         build_steps([{"kind": "affine"}])
     with pytest.raises(StepError, match="8 wide, not 9"):
-        affine(4, 8, False, 0).width_after(9)
+        affine(4, 8, False, 0).after(Outline(9))
 
 
 def test_a_mean_that_was_projected_off_stays_off_through_a_later_map(embeddings):

@@ -24,6 +24,7 @@ CONTRACT = {
     "mean_norm",
     "isoscore",
     "bytes_per_vector",
+    "diagnostics",
     "foreign",
     "warnings",
 }

@@ -44,7 +44,25 @@ def test_steps_are_built_from_json():
 
 
 def test_there_are_these_kinds_of_step():
-    assert TRANSFORMS == {"r2": R2, "geopres": GeoPres, "normalize": Normalize}
+    assert sorted(TRANSFORMS) == [
+        "abtt",
+        "binary",
+        "geopres",
+        "int8",
+        "low_rank_affine",
+        "mc",
+        "normalize",
+        "pca",
+        "procrustes",
+        "r1",
+        "r2",
+        "rand",
+        "random_projection",
+        "random_selection",
+        "truncation",
+        "whitening",
+    ]
+    assert all(cls.kind == kind for kind, cls in TRANSFORMS.items())
 
 
 @pytest.mark.parametrize("step", [R2(), Normalize(), GeoPres(8, nested=True, learning_rate=0.01)])
@@ -57,7 +75,7 @@ def test_a_step_is_built_again_from_its_own_description(step):
     [
         ("", "at least one step"),
         (" , ,", "at least one step"),
-        ("r3", "unknown kind of step 'r3'; there are geopres, normalize, r2"),
+        ("r3", "unknown kind of step 'r3'; there are abtt, .*geopres, .*whitening"),
         ("R2", "unknown kind"),
         ("{}", "unknown kind of step None"),
         ('{"kind": 3}', "unknown kind of step 3"),

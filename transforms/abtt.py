@@ -1,0 +1,83 @@
+"""All-but-the-Top: centring, and removing the directions of largest variance."""
+
+import torch
+from torch import Tensor
+
+from transforms.affine import Affine, keep_zeros
+from transforms.arrays import Vectors
+from transforms.errors import StepError
+from transforms.moments import Moments
+from transforms.normalize import Normalize, unit_rows
+from transforms.outline import Outline
+from transforms.parameters import require_flag, require_whole
+from transforms.spectrum import Spectrum
+from transforms.transform import Progress, Transform
+
+
+class ABTT(Transform):
+    """ABTT-D: v − μ, off its top D centred principal directions, then renormalised.
+
+    Mu and Viswanath, *All-but-the-Top* (2018); D is `directions`, by default d/100 and at least 1.
+    By default y = ṽ − Σ(ṽ·uᵢ)uᵢ with ṽ = v − μ, as the text of the mean-bias paper says. With
+    `literal`, y = ṽ − Σ(v·uᵢ)uᵢ as the algorithm is printed and as some public copies have it: it
+    leaves a constant −Σ(μ·uᵢ)uᵢ in every vector. Fitted on vectors as they are.
+    """
+
+    kind = "abtt"
+
+    def __init__(self, directions: int | None = None, literal: bool = False, renormalize: bool = True) -> None:
+        super().__init__()
+        if directions is not None:
+            require_whole(self.kind, "directions", directions, at_least=1)
+        require_flag(self.kind, "literal", literal)
+        require_flag(self.kind, "renormalize", renormalize)
+        self.directions = directions
+        self.literal = literal
+        self.renormalize = renormalize
+        self.mean: Tensor
+        self.removed: Tensor
+        self.register_buffer("mean", torch.empty(0))
+        self.register_buffer("removed", torch.empty(0))
+
+    def depth(self, width: int) -> int:
+        """D for vectors of that width."""
+        return self.directions or max(1, round(width / 100))
+
+    def after(self, before: Outline) -> Outline:
+        """D directions less; the literal form keeps one of them by its constant.
+
+        Raises:
+            StepError: if nothing would be left.
+        """
+        if before.width is None:
+            return before.without((self.directions or 1) - self.literal)
+        depth = self.depth(before.width)
+        if depth >= before.width:
+            raise StepError(f"abtt takes {depth} directions away; vectors {before.width} wide have no more")
+        return before.without(depth - self.literal)
+
+    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+        """Mean and directions from the moments, float64, stored in float32.
+
+        Raises:
+            InputError: if fewer than D directions vary.
+        """
+        moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
+        depth = self.depth(moments.dimensions)
+        spectrum = Spectrum.of(moments.covariance(ddof=0))
+        spectrum.require(self.kind, depth, moments.count)
+        self.mean = torch.from_numpy(moments.mean).float()
+        self.removed = torch.from_numpy(spectrum.directions[:depth].copy()).float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Debias rows, `(n, d)` to `(n, d)`; zero stays zero."""
+        centred = x - self.mean
+        y = keep_zeros(centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed, x)
+        return unit_rows(y) if self.renormalize else y
+
+    def primitives(self) -> list[Transform]:
+        """The affine map, and a normalisation if there is one."""
+        mean, removed = self.mean.double(), self.removed.double()
+        projection = torch.eye(len(mean), dtype=torch.float64, device=mean.device) - removed.T @ removed
+        affine = Affine(projection, -mean if self.literal else -(projection @ mean))
+        return [affine, *([Normalize()] if self.renormalize else [])]

@@ -1,0 +1,110 @@
+"""Fitted affine maps: one weight, and perhaps a mean that is subtracted first."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from transforms.affine import Affine, gain_of, keep_zeros
+from transforms.normalize import Normalize, drop_rounding_residue, unit_image, unit_rows
+from transforms.transform import Inverse, Transform
+
+
+class Linear(Transform, registered=False):
+    """x ↦ W(x − μ), with the weight W `(k, d)` and the mean μ `(d,)`; then to unit length if so said.
+
+    A subclass learns by calling `set_map`. The mean is subtracted before the product, because
+    Wx − Wμ loses digits where the mean is larger than the spread. Zero stays zero.
+
+    Args:
+        centered: whether there is a mean to subtract.
+        renormalize: whether outputs are brought to unit length.
+    """
+
+    orthogonal_rows: ClassVar[bool] = False
+    """Whether the rows of W are orthogonal to one another, so that the inverse is a transpose."""
+
+    def __init__(self, centered: bool = False, renormalize: bool = False) -> None:
+        super().__init__()
+        self.meaned = centered
+        self.renormalize = renormalize
+        self.gain = 1.0
+        self.weight: Tensor
+        self.mean: Tensor
+        self.register_buffer("weight", torch.empty(0))
+        if centered:
+            self.register_buffer("mean", torch.empty(0))
+
+    def set_map(self, weight: Tensor, mean: Tensor | None = None) -> None:
+        """Keep what was learned, in float32."""
+        self.weight = weight.float()
+        if mean is not None:
+            self.mean = mean.float()
+        self.gain = gain_of(self.weight)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> Self:
+        """Set the fitted buffers from saved tensors; see `Transform.restore`."""
+        super().restore(tensors)
+        self.gain = gain_of(self.weight)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map rows, `(n, d)` to `(n, k)`."""
+        if not self.meaned:
+            y = functional.linear(x, self.weight)
+            return (unit_image if self.renormalize else drop_rounding_residue)(y, x, self.gain)
+        y = keep_zeros(functional.linear(x - self.mean, self.weight), x)
+        return unit_rows(y) if self.renormalize else y
+
+    def primitives(self) -> list[Transform]:
+        """The affine map, and a normalisation if there is one."""
+        weight = self.weight.double()
+        bias = -(weight @ self.mean.double()) if self.meaned else None
+        return [Affine(weight, bias), *([Normalize()] if self.renormalize else [])]
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """Exact where no direction is lost, approximate where one is, none once lengths are."""
+        if self.renormalize:
+            return "none"
+        return "exact" if self.fitted and self.loses_nothing() else "approximate"
+
+    def loses_nothing(self) -> bool:
+        """Whether every direction of the input is in the output."""
+        k, d = self.weight.shape
+        if k == d and self.orthogonal_rows:
+            return bool(self.weight.any(dim=1).all())
+        return k >= d and int(torch.linalg.matrix_rank(self.weight)) == d
+
+    def inverse(self) -> Transform:
+        """Y ↦ W⁺y + μ, by the pseudo-inverse: of all that map to y, the one closest to μ."""
+        weight = self.weight.double()
+        squares = weight.square().sum(1)
+        if self.orthogonal_rows:
+            back = (weight / squares.masked_fill(squares == 0, 1).unsqueeze(1)).T
+        else:
+            back = torch.linalg.pinv(weight)
+        return Back(back.float(), self.mean if self.meaned else None)
+
+
+class Back(Transform, registered=False):
+    """y ↦ By + μ, with B `(d, k)` or None for the identity, and μ `(d,)` or None: the way back.
+
+    Other than `Affine`, it takes zero to μ: a zero is the image of the mean.
+    """
+
+    kind = "back"
+
+    def __init__(self, weight: Tensor | None, offset: Tensor | None) -> None:
+        super().__init__()
+        self.weight: Tensor | None
+        self.offset: Tensor | None
+        self.register_buffer("weight", weight)
+        self.register_buffer("offset", offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map rows, `(n, k)` to `(n, d)`."""
+        y = x if self.weight is None else functional.linear(x, self.weight)
+        return y if self.offset is None else y + self.offset

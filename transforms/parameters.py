@@ -1,0 +1,30 @@
+"""Checks of what transforms are made with; the messages name the kind and the parameter."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transforms.errors import StepError
+
+
+def require_whole(kind: str, name: str, value: Any, at_least: int) -> None:
+    """Raise `StepError` unless a parameter is a whole number that large."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise StepError(f"{kind}: {name} must be a whole number from {at_least}, got {value!r}")
+
+
+def require_flag(kind: str, name: str, value: Any) -> None:
+    """Raise `StepError` unless a parameter is true or false."""
+    if not isinstance(value, bool):
+        raise StepError(f"{kind}: {name} must be true or false, got {value!r}")
+
+
+def require_choice(kind: str, name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise `StepError` unless a parameter is one of some words."""
+    if value not in choices:
+        raise StepError(f"{kind}: {name} must be {' or '.join(choices)}, got {value!r}")
+
+
+def require_between(kind: str, name: str, value: Any, low: float, high: float) -> None:
+    """Raise `StepError` unless a parameter is a number from `low` to `high`."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise StepError(f"{kind}: {name} must be a number from {low:g} to {high:g}, got {value!r}")
