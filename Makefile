@@ -40,11 +40,11 @@ $(BIN)/python:
 
 $(VENV)/serve.stamp: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing Lathe into $(VENV); this takes a few minutes the first time."
-	$(PIP_INSTALL) --editable '.[offline,parquet]'
+	$(PIP_INSTALL) --editable '.[offline,parquet,onnx,faiss]'
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/serve.stamp
-	$(PIP_INSTALL) --editable '.[offline,parquet,dev]'
+	$(PIP_INSTALL) --editable '.[offline,parquet,onnx,faiss,dev]'
 	@touch $@
 
 clean:

@@ -56,5 +56,6 @@ async def json_answer(content: Any, status: int = 200, headers: dict[str, str] |
 
 
 async def npy_answer(answer: Answer) -> Response:
-    """Vectors as a .npy file."""
-    return Response(await run_in_threadpool(dump_npy, answer.vectors), 200, answer.headers(), media_type=NPY)
+    """Vectors as a .npy file; codes, where the chain makes them."""
+    vectors = await run_in_threadpool(answer.target.codes, answer.vectors)
+    return Response(await run_in_threadpool(dump_npy, vectors), 200, answer.headers(), media_type=NPY)

@@ -193,7 +193,7 @@ class Engine:
             rows = slice(start, start + len(work.texts))
             start = rows.stop
             try:
-                mine = vectors[rows] if work.chain is None else work.chain.transform(vectors[rows])
+                mine = vectors[rows] if work.chain is None else work.chain.floats(vectors[rows])
             except Exception as error:
                 work.future.set_exception(self.presentable(error))
                 continue

@@ -70,9 +70,9 @@ def run_fit(
 def write_vectors(fitted: Fitted, path: Path) -> None:
     """The whole source through the new chain, streamed to a .npy `(n, k)` that appears when it is whole."""
     vectors, chain = fitted.encoded.vectors, fitted.chain
-    shape = (vectors.shape[0], chain.width_after(vectors.shape[1]))
+    like = chain.transform(vectors[:1])  # codes have a width and dtype of their own
     staging = path.with_name(f".{path.name}.partial")
-    out = np.lib.format.open_memmap(staging, "w+", np.float32, shape)
+    out = np.lib.format.open_memmap(staging, "w+", like.dtype, (vectors.shape[0], like.shape[1]))
     start = 0
     for block in row_blocks(vectors):
         out[start : start + len(block)] = chain.transform(block)

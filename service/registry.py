@@ -70,7 +70,8 @@ class LoadedChain:
         """The chain as one product, cut to a size."""
         key = (dimensions, normalize)
         if key not in self.folded:
-            self.folded[key] = self.chain.fold(dimensions, normalize and self.chain.normalize)
+            as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
+            self.folded[key] = self.chain.fold(dimensions, self.chain.normalize and (normalize or as_fitted))
         return self.folded[key]
 
 

@@ -1,6 +1,7 @@
 """Where vectors go: which chain, cut to which size, in which space."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,13 @@ class Target:
         return self.loaded.ref if self.loaded else RAW
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take vectors `(n, d)` there; raw ones are there already."""
-        return vectors if self.folded is None else self.folded.transform(vectors)
+        """Take vectors `(n, d)` there, as floats; raw ones are there already."""
+        return vectors if self.folded is None else self.folded.floats(vectors)
+
+    def codes(self, floats: NDArray[np.float32]) -> NDArray[Any]:
+        """What files hold of floats that `apply` gave: the codes of a chain that quantises, else the floats."""
+        quantizer = self.folded.quantizer if self.folded else None
+        return floats if quantizer is None else quantizer.transform(floats)
 
 
 class Targets:

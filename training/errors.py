@@ -4,7 +4,8 @@ TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
 │   └── TooLongError   a text with more tokens than the encoder reads, where cutting was not allowed
 ├── SourceError      a file that is missing, malformed, empty, or holds something else
-└── FitError         a fit that cannot start: too few distinct rows, a gate nobody knows
+├── FitError         a fit that cannot start: too few distinct rows, a gate nobody knows
+└── ExportError      a chain that cannot be written for other software, or comes out different there
 """
 
 
@@ -26,3 +27,7 @@ class SourceError(TrainingError):
 
 class FitError(TrainingError):
     """The fit cannot be done as described."""
+
+
+class ExportError(TrainingError):
+    """The chain cannot be exported as asked."""

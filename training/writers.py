@@ -18,8 +18,8 @@ FIELD = "embedding"
 class Writer(Protocol):
     """Takes batches of rows."""
 
-    def write(self, records: list[Record], vectors: NDArray[np.float32]) -> None:
-        """Add rows: what else they have, and their vectors `(n, d)`."""
+    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
+        """Add rows: what else they have, and their vectors `(n, d)`, floats or codes."""
 
     def close(self) -> None:
         """Finish the file."""
@@ -52,7 +52,7 @@ class JsonLinesWriter:
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
 
-    def write(self, records: list[Record], vectors: NDArray[np.float32]) -> None:
+    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
         """Add rows."""
         for record, vector in zip(records, np.ascontiguousarray(vectors), strict=True):
             line = orjson.dumps(record | {FIELD: vector}, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
@@ -64,24 +64,25 @@ class JsonLinesWriter:
 
 
 class NpyWriter:
-    """Vectors alone, float32 `(n, d)`; the header is written again once n is known."""
+    """Vectors alone, `(n, d)` in their own dtype; the header is written again once n is known."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
         self.rows = 0
         self.width = 0
+        self.dtype = np.dtype("<f4")
 
-    def write(self, records: list[Record], vectors: NDArray[np.float32]) -> None:
+    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
         """Add rows."""
         if self.width == 0:
-            self.width = vectors.shape[1]
+            self.width, self.dtype = vectors.shape[1], vectors.dtype.newbyteorder("<")
             self.write_header()
         self.rows += len(vectors)
-        self.file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
+        self.file.write(np.ascontiguousarray(vectors, dtype=self.dtype).tobytes())
 
     def write_header(self) -> None:
         """NumPy leaves room in the header for the first axis to grow."""
-        header = {"descr": "<f4", "fortran_order": False, "shape": (self.rows, self.width)}
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.rows, self.width)}
         np.lib.format.write_array_header_1_0(self.file, header)
 
     def close(self) -> None:
@@ -92,7 +93,7 @@ class NpyWriter:
 
 
 class ParquetWriter:
-    """The row's columns, typed as in the first batch, and a column `embedding` of float32 lists."""
+    """The row's columns, typed as in the first batch, and a column `embedding` of lists of floats or codes."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -105,7 +106,7 @@ class ParquetWriter:
         self.file: Any = None
         self.types: dict[str, Any] = {}
 
-    def write(self, records: list[Record], vectors: NDArray[np.float32]) -> None:
+    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
         """Add rows.
 
         Raises:
@@ -122,7 +123,7 @@ class ParquetWriter:
         self.types = {name: column.type for name, column in columns.items()}
         self.append(columns, vectors)
 
-    def append(self, columns: dict[str, Any], vectors: NDArray[np.float32]) -> None:
+    def append(self, columns: dict[str, Any], vectors: NDArray[Any]) -> None:
         """Write columns and vectors; the first time they make the file's schema."""
         flat = self.arrow.array(np.ascontiguousarray(vectors).reshape(-1))
         embeddings = self.arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])

@@ -44,7 +44,7 @@ def certify(
         the same quality measures of a quarter, a half and three quarters. Codes are measured by
         the floats they stand for.
     """
-    after = outputs(chain, heldout)
+    after = chain.floats(heldout)
     diagnostics = {"before": diagnose(heldout), "after": diagnose(after)}
     certificate: Certificate = {
         "n_fit": n_fit,
@@ -60,17 +60,11 @@ def certify(
         smaller = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
         certificate["sizes"] = {str(k): fidelity(heldout, chain.transform(heldout, dimensions=k)) for k in smaller}
     certificate["foreign"] = {
-        name: {"n": len(vectors), **fidelity(vectors, outputs(chain, vectors))}
+        name: {"n": len(vectors), **fidelity(vectors, chain.floats(vectors))}
         for name, vectors in (foreign or {}).items()
     }
     certificate["warnings"] = [*(warnings or []), *doubts(chain, n_fit, heldout.shape[0])]
     return certificate
-
-
-def outputs(chain: Chain, vectors: FloatArray) -> FloatArray:
-    """What the chain makes of vectors, as floats `(n, k)`."""
-    floats: FloatArray = chain.dequantize(chain.transform(vectors))
-    return floats
 
 
 def fidelity(before: FloatArray, after: FloatArray) -> dict[str, float | None]:

@@ -152,6 +152,10 @@ class Chain(nn.Module):
         self.require_size(dimensions)
         return apply(self, rows, dimensions=dimensions)
 
+    def floats(self, rows: Any) -> Any:
+        """`transform`, in floats always: where it gives codes, what those stand for."""
+        return self.dequantize(self.transform(rows))
+
     def dequantize(self, codes: Any) -> Any:
         """The floats `(n, k)` that outputs stand for; those of a chain without quantisation are floats already."""
         return codes if self.quantizer is None else self.quantizer.inverse_transform(codes)

@@ -28,7 +28,7 @@ class Linear(Transform, registered=False):
 
     def __init__(self, centered: bool = False, renormalize: bool = False) -> None:
         super().__init__()
-        self.meaned = centered
+        self.centered = centered
         self.renormalize = renormalize
         self.gain = 1.0
         self.weight: Tensor
@@ -52,7 +52,7 @@ class Linear(Transform, registered=False):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows, `(n, d)` to `(n, k)`."""
-        if not self.meaned:
+        if not self.centered:
             y = functional.linear(x, self.weight)
             return (unit_image if self.renormalize else drop_rounding_residue)(y, x, self.gain)
         y = keep_zeros(functional.linear(x - self.mean, self.weight), x)
@@ -61,7 +61,7 @@ class Linear(Transform, registered=False):
     def primitives(self) -> list[Transform]:
         """The affine map, and a normalisation if there is one."""
         weight = self.weight.double()
-        bias = -(weight @ self.mean.double()) if self.meaned else None
+        bias = -(weight @ self.mean.double()) if self.centered else None
         return [Affine(weight, bias), *([Normalize()] if self.renormalize else [])]
 
     @property
@@ -86,7 +86,7 @@ class Linear(Transform, registered=False):
             back = (weight / squares.masked_fill(squares == 0, 1).unsqueeze(1)).T
         else:
             back = torch.linalg.pinv(weight)
-        return Back(back.float(), self.mean if self.meaned else None)
+        return Back(back.float(), self.mean if self.centered else None)
 
 
 class Back(Transform, registered=False):

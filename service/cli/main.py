@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import typer
 
-from service.cli import chains, doctor, encoders, fit, serve, stream
+from service.cli import chains, doctor, encoders, export, fit, serve, stream
 from service.errors import ServiceError
 from training.errors import TrainingError
 from transforms.errors import TransformError
@@ -21,6 +21,7 @@ app.command()(serve.serve)
 app.command()(fit.fit)
 app.command()(stream.embed)
 app.command()(stream.reduce)
+app.command()(export.export)
 app.add_typer(chains.app, name="chains")
 app.add_typer(encoders.app, name="encoders")
 app.command()(doctor.doctor)

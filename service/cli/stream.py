@@ -69,7 +69,7 @@ def write_all(source: Source, out: Path, target: Target, vectors_of: Callable[[B
     total, seen, begun = source.count(), 0, time.monotonic()
     with ProgressBar() as progress, open_writer(out) as writer:
         for batch in source.batches():
-            writer.write(records_of(batch, source.field), vectors_of(batch))
+            writer.write(records_of(batch, source.field), target.codes(vectors_of(batch)))
             seen += len(batch)
             progress(seen / max(total, 1), pace(seen, total, seen, time.monotonic() - begun))
     typer.echo(f"{out}: {seen:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)

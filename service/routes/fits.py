@@ -73,7 +73,7 @@ def create_job(body: FitBody, services: Services) -> Job:
         if body.encoder is None and open_source(path).kind() == "vectors":
             spec, width = None, None
     if width is not None:
-        chain.width_after(width)
+        chain.outline(width)
     request = FitRequest(
         name=body.name,
         steps=chain.specs(),

@@ -1,0 +1,1 @@
+"""Fitted chains for other software: sentence-transformers, ONNX, FAISS."""

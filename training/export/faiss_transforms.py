@@ -1,0 +1,86 @@
+"""A chain as FAISS vector transforms.
+
+folder/
+├── 0.vt, 1.vt …   the chain, folded: LinearTransform and NormalizationTransform, in order
+├── chain.index    an empty IndexPreTransform of them over IndexFlatIP: add vectors and search
+└── README.md, lathe.json
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.errors import ExportError
+from training.export.folder import Exported, probe_vectors, require_close, staged_folder, write_about
+from transforms.affine import Affine
+from transforms.chain import Chain
+from transforms.projection import Selection
+from transforms.transform import Transform
+
+USAGE = """```python
+import faiss
+
+index = faiss.read_index("chain.index")        # empty; takes vectors as the encoder gives them
+index.add(vectors)
+index.search(queries, 10)
+
+hnsw = faiss.IndexHNSWFlat(K, 32, faiss.METRIC_INNER_PRODUCT)   # or put the transforms before your own
+index = faiss.IndexPreTransform(hnsw)
+for name in reversed(["0.vt", "1.vt"]):                         # as many as are here
+    index.prepend_transform(faiss.read_VectorTransform(name))
+```"""
+
+
+def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
+    """Write a chain as FAISS transforms and an empty index behind them.
+
+    Args:
+        chain: fitted.
+        folder: to make.
+        reference: what the chain is called.
+
+    Raises:
+        ExportError: if FAISS is missing, the chain quantises, the folder is taken, or the result differs.
+        OSError: if it cannot be written; nothing is left behind.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise ExportError("FAISS export needs faiss: pip install 'lathe[faiss]'") from error
+    if chain.quantizer is not None:
+        raise ExportError(
+            f"FAISS has no transform for {chain.quantizer.kind} codes: export a chain without that step "
+            "and let the index quantise, as IndexScalarQuantizer or IndexBinaryFlat do"
+        )
+    probes = probe_vectors(chain)
+    with staged_folder(folder) as staging:
+        vector_transforms = [part for step in chain.fold().transforms for part in parts(faiss, step)]
+        index = faiss.IndexPreTransform(faiss.IndexFlatIP(vector_transforms[-1].d_out))
+        for number, part in reversed(list(enumerate(vector_transforms))):
+            path = str(staging / f"{number}.vt")
+            faiss.write_VectorTransform(part, path)
+            index.prepend_transform(faiss.read_VectorTransform(path))
+        faiss.write_index(index, str(staging / "chain.index"))
+        read: Any = faiss.read_index(str(staging / "chain.index"))
+        read.add(probes[1:])  # FAISS knows no rule that a zero vector stays zero
+        found = read.index.reconstruct_n(0, len(probes) - 1)
+        difference = require_close(found, chain.transform(probes[1:]), "the FAISS index")
+        write_about(staging, chain, reference, USAGE.replace("K, 32", f"{chain.output_dimensions}, 32"))
+    return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
+
+
+def parts(faiss: Any, step: Transform) -> list[Any]:
+    """One folded step as FAISS vector transforms."""
+    if isinstance(step, Selection):
+        step = step.affine()
+    if not isinstance(step, Affine):
+        return []
+    weight = np.ascontiguousarray(step.weight.cpu().numpy(), dtype=np.float32)
+    linear = faiss.LinearTransform(weight.shape[1], weight.shape[0], step.bias is not None)
+    faiss.copy_array_to_vector(weight.ravel(), linear.A)
+    if step.bias is not None:
+        faiss.copy_array_to_vector(step.bias.cpu().numpy().astype(np.float32), linear.b)
+    linear.is_trained = True
+    linear.set_is_orthonormal()
+    return [linear, *([faiss.NormalizationTransform(linear.d_out, 2.0)] if step.normalize else [])]

@@ -1,0 +1,113 @@
+"""An export on disk: a folder that appears when it is whole and checked."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.encoders import Encoder
+from training.errors import ExportError
+from transforms.chain import Chain
+
+TOLERANCE = 1e-4
+"""How far an export may be from the chain, in float32, on any number of a unit vector."""
+
+PROBE_ROWS = 64
+PROBE_TEXTS = [
+    "What is a lathe?",
+    "A lathe turns a workpiece about an axis while a tool cuts it to shape.",
+    "The quarterly report shows revenue growing faster than costs for the third year running.",
+    "¿Dónde está la biblioteca?",
+    "x",
+    "def add(a, b): return a + b",
+    "Refund my last payment, please: I was charged twice. " * 8,
+]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        folder: where.
+        files: their names in it.
+        difference: the largest difference between its numbers and the chain's, on probes.
+    """
+
+    folder: Path
+    files: list[str]
+    difference: float
+
+
+@contextmanager
+def staged_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write in that takes its place only if all goes well.
+
+    Raises:
+        ExportError: if something is there already.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ExportError(f"{folder} is there already; name a new folder, or an empty one")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}")
+    try:
+        staging.mkdir()
+        yield staging
+        if folder.exists():
+            folder.rmdir()
+        staging.rename(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def write_about(folder: Path, chain: Chain, reference: str, usage: str) -> None:
+    """Say in the folder what it is: `README.md` for people, `lathe.json` for programs."""
+    described = {key: value for key, value in chain.metadata.items() if key != "manifest_sha256"}
+    (folder / "lathe.json").write_text(json.dumps({"chain": reference} | described, indent=1) + "\n")
+    steps = ", ".join(step["kind"] for step in chain.metadata.get("steps", chain.specs()))
+    sizes = f"{chain.input_dimensions} → {chain.output_dimensions} dimensions"
+    (folder / "README.md").write_text(f"# {reference}\n\nFitted by Lathe: {steps}; {sizes}.\n\n{usage}\n")
+
+
+def probe_vectors(chain: Chain) -> NDArray[np.float32]:
+    """Unit vectors `(n, d)` to compare an export on, the same every time; one is zero."""
+    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, chain.input_dimensions or 1)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[0] = 0
+    return rows
+
+
+def require_close(found: NDArray[Any], expected: NDArray[Any], what: str) -> float:
+    """The largest difference between an export and the chain.
+
+    Raises:
+        ExportError: if it is too large to trust.
+    """
+    difference = float(np.abs(found.astype(np.float64) - expected).max()) if found.shape == expected.shape else np.inf
+    if not difference <= TOLERANCE:
+        raise ExportError(f"{what} is off by {difference:.1e}, more than {TOLERANCE:g}: it was not written")
+    return difference
+
+
+def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
+    """The encoder, if it is the chain's.
+
+    Raises:
+        ExportError: if there is none, or another's.
+    """
+    if encoder is None:
+        raise ExportError("this chain was fitted on vectors of nobody's: name the encoder it is for")
+    fitted_on = (chain.metadata.get("encoder") or {}).get("fingerprint", encoder.fingerprint)
+    if fitted_on != encoder.fingerprint or chain.input_dimensions != encoder.dimensions:
+        raise ExportError(
+            f"the chain takes vectors of another space (encoder {fitted_on}, {chain.input_dimensions} wide) than "
+            f"{encoder.name} gives ({encoder.fingerprint}, {encoder.dimensions} wide)"
+        )
+    return encoder

@@ -1,0 +1,278 @@
+"""A chain as an ONNX graph, alone and behind its encoder.
+
+folder/
+├── chain.onnx      `vectors` (n, d) → `embeddings` (n, k); with a quantisation also `codes`
+├── model.onnx      token ids → `embeddings`: encoder, pooling and chain in one; only with an encoder
+├── tokenizer.json  …  of the encoder
+└── README.md, lathe.json
+"""
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.encoders import Encoder
+from training.errors import ExportError
+from training.export.folder import (
+    PROBE_TEXTS,
+    Exported,
+    probe_vectors,
+    require_close,
+    require_encoder,
+    staged_folder,
+    write_about,
+)
+from transforms.affine import Affine
+from transforms.chain import Chain
+from transforms.normalize import Normalize, residue
+from transforms.projection import Selection
+from transforms.quantization import Binary, Int8
+from transforms.transform import Transform
+
+OPSET = 18
+VECTORS, EMBEDDINGS, CODES = "vectors", "embeddings", "codes"
+ENCODED = "encoded"
+TOKEN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+ONE_FILE_BYTES = 1_900_000_000
+"""A larger model keeps its weights in a file beside it: protobuf ends at 2 GB."""
+
+USAGE = """```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("chain.onnx")
+session.run(["embeddings"], {"vectors": vectors})    # float32 (n, d), unit vectors of the encoder
+```"""
+USAGE_OF_MODEL = """
+
+```python
+from transformers import AutoTokenizer
+
+session = onnxruntime.InferenceSession("model.onnx")
+tokenizer = AutoTokenizer.from_pretrained(".")
+batch = tokenizer(["some text"], padding=True, truncation=True, max_length=MAX, return_tensors="np")
+session.run(["embeddings"], {i.name: batch[i.name] for i in session.get_inputs()})
+```
+
+Prompts, where the encoder has them, go before the text."""
+
+
+def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
+    """Write a chain as ONNX, and with its encoder as one model from tokens to embeddings.
+
+    Args:
+        chain: fitted.
+        encoder: whose vectors it takes, in float32; None writes the chain alone.
+        folder: to make.
+        reference: what the chain is called.
+
+    Raises:
+        ExportError: if ONNX is missing, the encoder is not the chain's or cannot be traced, the
+            folder is taken, or the result differs.
+        OSError: if it cannot be written; nothing is left behind.
+    """
+    try:
+        import onnx
+        import onnx.compose
+        import onnxruntime
+    except ImportError as error:
+        raise ExportError("ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe[onnx]'") from error
+    if encoder is not None:
+        require_encoder(chain, encoder)
+    with staged_folder(folder) as staging:
+        graph = ChainGraph(onnx, chain).model()
+        onnx.checker.check_model(graph, full_check=True)
+        onnx.save(graph, staging / "chain.onnx")
+        session = onnxruntime.InferenceSession(staging / "chain.onnx")
+        probes = probe_vectors(chain)
+        found = session.run([EMBEDDINGS], {VECTORS: probes})[0]
+        difference = require_close(found, chain.floats(probes), "chain.onnx")
+        if encoder is not None:
+            path = staging / "model.onnx"
+            trace(encoder, path)
+            traced = onnx.load(path)
+            graph.ir_version = traced.ir_version
+            both = onnx.compose.merge_models(traced, graph, io_map=[(ENCODED, VECTORS)])
+            path.unlink()
+            onnx.save(both, path, save_as_external_data=large(encoder), location="model.onnx.data")
+            session = onnxruntime.InferenceSession(path)
+            inputs = token_inputs(encoder, PROBE_TEXTS)
+            found = session.run([EMBEDDINGS], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
+            expected = chain.floats(encoder.encode(PROBE_TEXTS).vectors)
+            difference = max(difference, require_close(found, expected, "model.onnx"))
+            encoder.model.tokenizer.save_pretrained(str(staging))
+        usage = USAGE if encoder is None else USAGE + USAGE_OF_MODEL.replace("MAX", str(encoder.max_length))
+        write_about(staging, chain, reference, usage)
+    return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
+
+
+class ChainGraph:
+    """Writes the nodes of a folded chain, one method for each primitive.
+
+    Zero rows stay zero and rows inside a map's kernel become zero, as in the chain itself.
+    """
+
+    def __init__(self, onnx: Any, chain: Chain) -> None:
+        self.onnx = onnx
+        self.chain = chain
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def model(self) -> Any:
+        """The chain as an ONNX model."""
+        helper, kinds = self.onnx.helper, self.onnx.TensorProto
+        at, outputs = VECTORS, []
+        for step in self.chain.fold().transforms:
+            if isinstance(step, Int8 | Binary):
+                kind = kinds.INT8 if isinstance(step, Int8) else kinds.UINT8
+                outputs.append(helper.make_tensor_value_info(CODES, kind, ["batch", "bytes"]))
+            at = self.write(step, at)
+        self.node("Identity", [at], EMBEDDINGS)
+        width = self.chain.output_dimensions
+        outputs.insert(0, helper.make_tensor_value_info(EMBEDDINGS, kinds.FLOAT, ["batch", width]))
+        inputs = [helper.make_tensor_value_info(VECTORS, kinds.FLOAT, ["batch", self.chain.input_dimensions])]
+        graph = helper.make_graph(self.nodes, "chain", inputs, outputs, self.constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+    def write(self, step: Transform, x: str) -> str:
+        """The nodes of one step; the name of its output."""
+        match step:
+            case Normalize():
+                return self.unit(x)
+            case Selection():
+                return self.node("Gather", [x, self.constant(step.columns.cpu().numpy())], axis=-1)
+            case Affine():
+                return self.affine(x, step)
+            case Int8():
+                return self.int8(x, step)
+            case Binary():
+                return self.binary(x, step)
+        raise ExportError(f"there is no ONNX form of {step.kind}")
+
+    def affine(self, x: str, step: Affine) -> str:
+        """W x + b."""
+        y = self.node("MatMul", [x, self.constant(step.weight.T.cpu().numpy())])
+        if step.bias is not None:
+            y = self.node("Add", [y, self.constant(step.bias.cpu().numpy())])
+            largest = self.node("ReduceMax", [self.node("Abs", [x]), self.constant(np.array([-1]))], keepdims=1)
+            kept = self.node("Greater", [largest, self.number(0.0)])
+        else:
+            tolerance = self.node("Mul", [self.length(x), self.number(residue(step.weight, step.gain))])
+            kept = self.node("Greater", [self.length(y), tolerance])
+        y = self.node("Where", [kept, y, self.number(0.0)])
+        return self.unit(y) if step.normalize else y
+
+    def unit(self, x: str) -> str:
+        """X / ‖x‖, 0 for 0."""
+        length = self.length(x)
+        odd = self.node("Equal", [length, self.number(0.0)])
+        return self.node("Div", [x, self.node("Where", [odd, self.number(1.0), length])])
+
+    def length(self, x: str) -> str:
+        """‖x‖ of each row."""
+        return self.node("ReduceL2", [x, self.constant(np.array([-1]))], keepdims=1)
+
+    def int8(self, x: str, step: Int8) -> str:
+        """Codes to their output; the floats they stand for."""
+        scale = self.constant(step.scale.cpu().numpy())
+        zero = self.constant(step.zero_point.cpu().numpy().astype(np.int8))
+        codes = self.node("QuantizeLinear", [x, scale, zero], CODES, axis=1)
+        return self.node("DequantizeLinear", [codes, scale, zero], axis=1)
+
+    def binary(self, x: str, step: Binary) -> str:
+        """Codes to their output; the floats they stand for."""
+        size = step.size.cpu().numpy()
+        bits = self.node("Greater", [x, self.number(0.0)])
+        floats = self.node("Cast", [bits], to=self.onnx.TensorProto.FLOAT)
+        padding = self.constant(np.array([0, 0, 0, -len(size) % 8]))
+        octets = self.node(
+            "Reshape", [self.node("Pad", [floats, padding]), self.constant(np.array([0, -(-len(size) // 8), 8]))]
+        )
+        weights = self.constant(np.array([128, 64, 32, 16, 8, 4, 2, 1], np.float32))
+        weighted = self.node("Mul", [octets, weights])
+        values = self.node("ReduceSum", [weighted, self.constant(np.array([-1]))], keepdims=0)
+        self.node("Cast", [values], CODES, to=self.onnx.TensorProto.UINT8)
+        signed = self.node("Where", [bits, self.constant(size), self.constant(-size)])
+        some = self.node("ReduceMax", [floats, self.constant(np.array([-1]))], keepdims=1)
+        return self.node("Mul", [signed, some])
+
+    def node(self, operator: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
+        """Add a node; the name of its output."""
+        output = output or f"chain_{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], **attributes))
+        return output
+
+    def constant(self, values: NDArray[Any]) -> str:
+        """Add a constant; its name."""
+        name = f"chain_constant_{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def number(self, value: float) -> str:
+        """Add a float; its name."""
+        return self.constant(np.array(value, np.float32))
+
+
+class TokensToVectors(torch.nn.Module):
+    """An encoder's modules as a function of tensors, for tracing."""
+
+    def __init__(self, encoder: Encoder, names: list[str]) -> None:
+        super().__init__()
+        self.steps = torch.nn.ModuleList(encoder.model)
+        self.names = names
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Unit vectors `(n, d)` of tokens `(n, t)`."""
+        found: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
+        for step in self.steps:
+            found = step(found)
+        return torch.nn.functional.normalize(found["sentence_embedding"], dim=1)
+
+
+def trace(encoder: Encoder, path: Path) -> None:
+    """Write an encoder, from token ids to unit vectors, as ONNX.
+
+    Raises:
+        ExportError: if torch cannot trace it.
+    """
+    inputs = token_inputs(encoder, PROBE_TEXTS)
+    axes = tuple({0: "batch", 1: "tokens"} for _ in inputs)
+    module = TokensToVectors(encoder, list(inputs)).eval()
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the tracer's own, about libraries that are not ours
+            torch.onnx.export(
+                module,
+                tuple(inputs.values()),
+                path,
+                input_names=list(inputs),
+                output_names=[ENCODED],
+                opset_version=OPSET,
+                dynamic_shapes=(axes,),
+                external_data=large(encoder),
+                verbose=False,
+            )
+    except Exception as error:  # the tracer raises anything, by model
+        raise ExportError(f"torch cannot trace the encoder {encoder.name}: {error}") from error
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def token_inputs(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
+    """What the tokenizer makes of texts, `(n, t)` each, in the order the model takes it."""
+    found = encoder.model.preprocess(texts)
+    return {name: found[name].cpu() for name in TOKEN_INPUTS if name in found}
+
+
+def large(encoder: Encoder) -> bool:
+    """Whether the weights do not fit one protobuf."""
+    return bool(sum(parameter.numel() * 4 for parameter in encoder.model.parameters()) > ONE_FILE_BYTES)

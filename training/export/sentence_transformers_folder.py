@@ -1,0 +1,125 @@
+"""A chain and its encoder as one sentence-transformers model.
+
+folder/
+├── modules.json …        the encoder, as sentence-transformers saves it
+├── 3_Dense, 4_Normalize  the chain, folded into stock modules
+├── 5_Quantization, lathe_quantization.py   only if the chain quantises: no stock module does
+└── README.md, lathe.json what it is
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from training.encoders import Encoder, EncoderSpec
+from training.export.folder import (
+    PROBE_TEXTS,
+    Exported,
+    require_close,
+    require_encoder,
+    staged_folder,
+    write_about,
+)
+from transforms.affine import Affine
+from transforms.chain import Chain
+from transforms.normalize import Normalize
+from transforms.projection import Selection
+from transforms.quantization import Quantizer
+from transforms.transform import Transform
+
+SHIPPED = Path(__file__).parent / "shipped" / "lathe_quantization.py"
+DENSE = "sentence_transformers.base.modules.dense.Dense"
+NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
+FEATURE = "sentence_embedding"
+
+
+def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
+    """Write encoder and chain as a model that plain sentence-transformers loads.
+
+    Args:
+        chain: fitted.
+        encoder: whose vectors it takes, in float32.
+        folder: to make.
+        reference: what the chain is called.
+
+    Raises:
+        ExportError: if the encoder is not the chain's, the folder is taken, or the result differs.
+        OSError: if it cannot be written; nothing is left behind.
+    """
+    encoder = require_encoder(chain, encoder)
+    expected = chain.floats(encoder.encode(PROBE_TEXTS).vectors)
+    with staged_folder(folder) as staging:
+        encoder.model.save(str(staging), create_model_card=False)
+        modules = json.loads((staging / "modules.json").read_text())
+        unit = [] if modules[-1]["type"].endswith(".Normalize") else [Normalize()]  # chains take unit vectors
+        for step in [*unit, *chain.fold().transforms]:
+            modules += write_step(step, staging, len(modules))
+        (staging / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
+        own_code = chain.quantizer is not None
+        write_about(staging, chain, reference, usage(own_code))
+        # Nobody needs to read this export with code of ours: the check loads it as a user would.
+        loaded = Encoder(EncoderSpec(reference, str(staging), trust_remote_code=own_code), "cpu")
+        found = loaded.encode(PROBE_TEXTS, normalize=False).vectors
+        difference = require_close(found, expected, "the sentence-transformers model")
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return Exported(folder, files, difference)
+
+
+def write_step(step: Transform, folder: Path, index: int) -> list[dict[str, Any]]:
+    """Write one folded step as modules; return their entries in modules.json."""
+    if isinstance(step, Normalize):
+        names = {"module_input_name": FEATURE, "module_output_name": FEATURE}
+        return [write_module(folder, index, "Normalize", NORMALIZE, names, {})]
+    if isinstance(step, Quantizer):
+        shutil.copyfile(SHIPPED, folder / SHIPPED.name)
+        tensors = {name: buffer.float() for name, buffer in step.named_buffers()}
+        kind = f"{SHIPPED.stem}.Quantization"
+        return [write_module(folder, index, "Quantization", kind, {"kind": step.kind}, tensors)]
+    if isinstance(step, Selection):
+        step = step.affine()
+    assert isinstance(step, Affine)
+    config: dict[str, Any] = {
+        "in_features": step.weight.shape[1],
+        "out_features": step.weight.shape[0],
+        "bias": step.bias is not None,
+        "activation_function": "torch.nn.modules.linear.Identity",
+        "module_input_name": FEATURE,
+        "module_output_name": FEATURE,
+    }
+    tensors = {"linear.weight": step.weight} | ({} if step.bias is None else {"linear.bias": step.bias})
+    entries = [write_module(folder, index, "Dense", DENSE, config, tensors)]
+    return entries + (write_step(Normalize(), folder, index + 1) if step.normalize else [])
+
+
+def write_module(
+    folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
+) -> dict[str, Any]:
+    """Write one module's subfolder; return its entry in modules.json."""
+    path = folder / f"{index}_{name}"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    if tensors:
+        contiguous = {key: tensor.to("cpu", torch.float32).contiguous() for key, tensor in tensors.items()}
+        save_file(contiguous, path / "model.safetensors", metadata={"format": "pt"})
+    return {"idx": index, "name": str(index), "path": path.name, "type": kind}
+
+
+def usage(own_code: bool) -> str:
+    """How to load it."""
+    trust = ", trust_remote_code=True" if own_code else ""
+    why = (
+        "\n\nNo stock module quantises, so `lathe_quantization.py` here does; that is the code to trust.\n"
+        "Embeddings are the floats that the codes stand for; `model.encode(texts, output_value=None)`\n"
+        "holds the `codes` too."
+        if own_code
+        else ""
+    )
+    return (
+        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+        f'model = SentenceTransformer("path/to/this/folder"{trust})\nmodel.encode(["some text"])\n```{why}'
+    )
