@@ -10,16 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from transforms.affine import Affine
 from transforms.arrays import Vectors, require_matrix
 from transforms.artifact import Manifest, read_artifact, write_artifact
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
+from transforms.folding import fold_primitives
 from transforms.normalize import Normalize, unit_rows
 from transforms.outline import Outline
 from transforms.projection import Selection
 from transforms.quantization import Quantizer
 from transforms.steps import build_steps
 from transforms.transform import TRANSFORMS, Inverse, Progress, Spec, Transform, apply, no_progress
+from transforms.view import View
 
 
 class Chain(nn.Module):
@@ -247,17 +248,8 @@ class Chain(nn.Module):
             primitives.append(Selection(kept, self.output_dimensions))
         if normalize:
             primitives.append(Normalize())
-        folded: list[Transform] = []
-        for position, primitive in enumerate(primitives):
-            if isinstance(primitive, Normalize) and cancels(primitives[position + 1 :]):
-                continue
-            merged = merge(folded[-1], primitive) if folded else None
-            if merged is None:
-                folded.append(primitive)
-            else:
-                folded[-1] = merged
         quantizer = [] if self.quantizer is None else [self.quantizer]
-        chain = Chain([*folded, *quantizer], normalize=False)
+        chain = Chain([*fold_primitives(primitives), *quantizer], normalize=False)
         dtype = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), None)
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
 
@@ -352,46 +344,3 @@ class Chain(nn.Module):
             raise ArtifactError(f"the tensors of {path} map {found[0]} to {found[1]}, its manifest says otherwise")
         chain.metadata = manifest
         return chain
-
-
-class View:
-    """Rows as they are after some transforms, computed when they are asked for."""
-
-    def __init__(self, vectors: Vectors, steps: list[Transform]) -> None:
-        self.vectors = vectors
-        self.steps = steps
-        self.shape = (vectors.shape[0], Chain(steps).width_after(vectors.shape[1]))
-
-    def __getitem__(self, rows: Any, /) -> Any:
-        """The chosen rows, transformed."""
-        block = self.vectors[rows]
-        for step in self.steps:
-            block = step.transform(block)
-        return block
-
-
-def cancels(following: list[Transform]) -> bool:
-    """Whether a normalisation followed by these steps makes no difference to the output."""
-    for step in following:
-        if isinstance(step, Normalize):
-            return True
-        if not isinstance(step, Selection) and not (isinstance(step, Affine) and step.bias is None):
-            return False
-    return False
-
-
-def merge(before: Transform, step: Transform) -> Transform | None:
-    """One primitive that does two, multiplied in float64; None if there is none."""
-    if isinstance(before, Affine) and not before.normalize:
-        if isinstance(step, Affine):
-            return before.then(step)
-        if isinstance(step, Selection):
-            return step.of(before)
-        if isinstance(step, Normalize):
-            return Affine(before.weight, before.bias, normalize=True)
-    if isinstance(before, Selection):
-        if isinstance(step, Affine):
-            return before.affine().then(step)
-        if isinstance(step, Selection):
-            return Selection(before.columns[step.columns], before.input_dimensions)
-    return None
