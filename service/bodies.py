@@ -99,6 +99,8 @@ class FitBody(Body):
     promote: bool | None = None
     transform: bool = False
     seed: Annotated[int, Field(ge=0)] = 0
+    targets: SourceBody | None = None
+    target_encoder: str | None = None
 
 
 class PromoteBody(Body):

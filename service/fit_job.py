@@ -1,6 +1,6 @@
 """A fit from request to registered chain: what `lathe fit` and `POST /fit-transform` share."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ def run_fit(
     on_progress: Progress,
     command: str | None = None,
     vectors_to: Path | None = None,
+    target_encoder: Encoder | None = None,
 ) -> dict[str, Any]:
     """Fit a chain, add it to the registry, and let it take the places that are empty.
 
@@ -41,6 +42,7 @@ def run_fit(
         on_progress: told a fraction and a sentence.
         command: how the user asked, for the provenance.
         vectors_to: where to write the source's vectors through the new chain, as .npy.
+        target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
 
     Returns:
         `{chain: "name@1", promoted, failed_gates, places, certificate}`; `promoted` is whether
@@ -52,7 +54,7 @@ def run_fit(
     require_name(request.name)
     if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
         raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
-    with fit_chain(request, encoder, workspace, on_progress, command) as fitted:
+    with fit_chain(request, encoder, workspace, on_progress, command, target_encoder) as fitted:
         promote = False if fitted.failed_gates else request.promote
         version, live = registry.publish(fitted.chain, request.name, promote)
         taken = places.take_empty(request.name) if live else []
@@ -83,7 +85,11 @@ def write_vectors(fitted: Fitted, path: Path) -> None:
 
 
 def job_request(
-    request: FitRequest, encoder: EncoderSpec | None, transform: bool, source_in_folder: bool
+    request: FitRequest,
+    encoder: EncoderSpec | None,
+    transform: bool,
+    files: Collection[str],
+    target_encoder: EncoderSpec | None = None,
 ) -> dict[str, Any]:
     """A fit as the JSON that its job reads.
 
@@ -91,13 +97,15 @@ def job_request(
         request: what to fit.
         encoder: which to load; None for vectors of nobody's.
         transform: whether to write the source's vectors through the new chain.
-        source_in_folder: whether the source is a file that came with the job.
+        files: the sources that came with the job and lie in its folder.
+        target_encoder: whose space the rows should come to; None if no step wants one.
     """
     return {
         "request": asdict(request),
         "encoder": asdict(encoder) if encoder else None,
+        "target_encoder": asdict(target_encoder) if target_encoder else None,
         "transform": transform,
-        "source_in_folder": source_in_folder,
+        "files": list(files),
     }
 
 
@@ -106,15 +114,20 @@ def run_fit_request(
 ) -> dict[str, Any]:
     """The fit that a job's JSON describes, in the job's process."""
     request = FitRequest(**content["request"])
-    if content["source_in_folder"]:
-        request = replace(request, source=str(folder / request.source))
-    encoder = None
-    if content["encoder"]:
-        on_progress(0.0, "loading the encoder")
-        encoder = Encoder(EncoderSpec(**content["encoder"]), settings.device)
+    here = {name: str(folder / name) for name in content["files"]}
+    request = replace(
+        request,
+        source=here.get(request.source, request.source),
+        targets=here.get(str(request.targets), request.targets),
+    )
+    on_progress(0.0, "loading the encoder")
+    encoder, target_encoder = (
+        Encoder(EncoderSpec(**content[name]), settings.device) if content[name] else None
+        for name in ("encoder", "target_encoder")
+    )
     vectors_to = folder / "vectors.npy" if content["transform"] else None
     home = Home(settings.home)
     registry, places = open_registry(home)
     command = "POST /fit-transform"
-    result = run_fit(request, encoder, registry, places, home.vectors, on_progress, command, vectors_to)
+    result = run_fit(request, encoder, registry, places, home.vectors, on_progress, command, vectors_to, target_encoder)
     return result | ({"vectors_url": f"/jobs/{folder.name}/vectors"} if vectors_to else {})

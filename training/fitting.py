@@ -4,7 +4,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from training.encoders import Encoder
 from training.encoding import EncodedSource, encode_source, source_key
 from training.errors import FitError, SourceError
+from training.pairs import encoded_targets, require_pairs_or_none
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
@@ -31,9 +32,16 @@ HELDOUT_LEAST = 50
 DISTINCT_LEAST = 4
 FOREIGN_ROWS = 1000
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
+ALIGNMENT = {"alignment.cosine", "alignment.recall_at_10"}
 GATES_BELOW = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"}
 """Gates that want a small number; all others want a large one."""
-STAGES = {"encode": (0.0, 0.8), "fit": (0.8, 0.93), "foreign": (0.93, 0.98), "certify": (0.98, 1.0)}
+STAGES = {
+    "encode": (0.0, 0.7),
+    "targets": (0.7, 0.8),
+    "fit": (0.8, 0.93),
+    "foreign": (0.93, 0.98),
+    "certify": (0.98, 1.0),
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class FitRequest:
         promote: make the new version live if its gates hold; None does so if no version is live.
         foreign: corpora to certify on besides, by name, as sources.
         seed: of the split into fitted and held-out rows.
+        targets: a source of what each row should become, for steps that are fitted on pairs.
     """
 
     name: str
@@ -59,6 +68,7 @@ class FitRequest:
     promote: bool | None = None
     foreign: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
+    targets: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,7 @@ def fit_chain(
     workspace: Path,
     on_progress: Progress,
     command: str | None = None,
+    target_encoder: Encoder | None = None,
 ) -> Iterator[Fitted]:
     """Fit a chain on a source and certify it on rows kept aside and on foreign text.
 
@@ -96,21 +107,31 @@ def fit_chain(
         workspace: where vectors go meanwhile; what a killed run encoded there is used again.
         on_progress: told a fraction and a sentence.
         command: how the user asked for it, for the provenance.
+        target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
 
     Raises:
         SourceError: if the source cannot be read.
-        FitError: if it holds too few distinct rows, or a gate is unknown.
+        FitError: if it holds too few distinct rows, a gate is unknown, or pairs are none.
         TransformError: if the steps do not fit the vectors.
     """
     chain = Chain(build_steps(request.steps), request.normalize)
     source = open_source(request.source)
     require_gates(request.gates)
+    require_pairs_or_none(chain, request.targets, target_encoder)
     if encoder is not None:
         chain.outline(encoder.dimensions)  # before hours of encoding, not after
-    with claimed_folder(workspace, source_key(source, encoder)[:32]) as folder:
+    with ExitStack() as within:
+        folder = within.enter_context(claimed_folder(workspace, source_key(source, encoder)[:32]))
         encoded = encode_source(source, encoder, folder, stage("encode", on_progress))
+        targets = within.enter_context(
+            encoded_targets(request.targets, source, target_encoder, encoded, workspace, stage("targets", on_progress))
+        )
         fit_rows, heldout_rows = split(encoded.hashes, request.seed)
-        chain.fit(Rows(encoded.vectors, fit_rows), stage("fit", on_progress))
+        chain.fit(
+            Rows(encoded.vectors, fit_rows),
+            stage("fit", on_progress),
+            None if targets is None else Rows(targets, fit_rows),
+        )
         foreign = foreign_vectors(request, encoder, workspace / "foreign", stage("foreign", on_progress))
         on_progress(STAGES["certify"][0], "measuring on held-out vectors")
         certificate = certify(
@@ -120,9 +141,11 @@ def fit_chain(
             seed=request.seed,
             foreign=foreign,
             warnings=source_warnings(encoded, foreign),
+            targets=None if targets is None else np.array(targets[heldout_rows]),
         )
         chain.metadata = {
             "encoder": encoder.describe() if encoder else None,
+            "target_encoder": target_encoder.describe() if target_encoder else None,
             "provenance": provenance(request, source, encoded, command),
             "certificate": certificate,
         }
@@ -232,7 +255,7 @@ def require_gates(gates: Mapping[str, float]) -> None:
     for key in gates:
         place, _, measure = key.rpartition(".")
         of_corpus = measure in QUALITIES and (not place or place.startswith(("foreign.", "sizes.")))
-        if not of_corpus and key not in {"isoscore.after", *GATES_BELOW}:
+        if not of_corpus and key not in {"isoscore.after", *ALIGNMENT, *GATES_BELOW}:
             raise FitError(
                 f"there is no gate {key!r}; there are {', '.join(sorted(QUALITIES))}, isoscore.after, "
                 "mean_norm.after, bytes_per_vector.after and foreign.CORPUS.MEASURE"

@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from transforms.arrays import FloatArray
 from transforms.chain import Chain
 from transforms.debias import R1, R2
 from transforms.diagnostics import diagnose
 from transforms.geopres import GeoPres
-from transforms.metrics import local_spearman, positional_stress, recall_at_k
+from transforms.metrics import cross_recall_at_k, local_spearman, positional_stress, recall_at_k
+from transforms.normalize import unit_rows
 
 FEW_ROWS_PER_DIMENSION = 10
 """Fewer fitted rows than this for each output dimension, and the certificate says so."""
@@ -24,6 +29,7 @@ def certify(
     seed: int = 0,
     foreign: Mapping[str, FloatArray] | None = None,
     warnings: list[str] | None = None,
+    targets: FloatArray | None = None,
 ) -> Certificate:
     """Measure a fitted chain on held-out vectors and on foreign ones.
 
@@ -34,6 +40,7 @@ def certify(
         seed: of the split.
         foreign: vectors of other corpora by name; an in-domain number alone misleads.
         warnings: what the fit has to say already.
+        targets: what the held-out vectors should become, `(n, k)`, for a chain fitted on pairs.
 
     Returns:
         A JSON object: `{n_fit, n_heldout, seed, local_spearman, recall_at_10,
@@ -42,7 +49,9 @@ def certify(
         foreign: {name: …}, warnings: []}`; `diagnostics` is what `diagnose` finds in the held-out
         rows. What too few rows do not allow to measure is null. For a nested chain, `sizes` holds
         the same quality measures of a quarter, a half and three quarters. Codes are measured by
-        the floats they stand for.
+        the floats they stand for. With targets there is `alignment: {cosine, recall_at_10}`: the
+        mean cosine of an output to its target, and how many of the ten targets that are nearest
+        to a target its output finds among all.
     """
     after = chain.floats(heldout)
     diagnostics = {"before": diagnose(heldout), "after": diagnose(after)}
@@ -59,12 +68,22 @@ def certify(
         full = after.shape[1]
         smaller = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
         certificate["sizes"] = {str(k): fidelity(heldout, chain.transform(heldout, dimensions=k)) for k in smaller}
+    if targets is not None:
+        certificate["alignment"] = {
+            "cosine": float((unit(after) * unit(targets)).sum(1).mean()),
+            "recall_at_10": cross_recall_at_k(after, targets, 10) if len(targets) > 10 else None,
+        }
     certificate["foreign"] = {
         name: {"n": len(vectors), **fidelity(vectors, chain.floats(vectors))}
         for name, vectors in (foreign or {}).items()
     }
     certificate["warnings"] = [*(warnings or []), *doubts(chain, n_fit, heldout.shape[0])]
     return certificate
+
+
+def unit(vectors: FloatArray) -> Tensor:
+    """Rows of length 1, float64."""
+    return unit_rows(torch.from_numpy(vectors.astype(np.float64)))
 
 
 def fidelity(before: FloatArray, after: FloatArray) -> dict[str, float | None]:

@@ -97,6 +97,31 @@ def recall_of_anchors(
     return torch.cat(found).numpy()
 
 
+def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
+    """Share of each target's k nearest other targets that its output, searching the targets, finds.
+
+    What is kept of a search when the queries come through an alignment and the index does not.
+
+    Args:
+        outputs: `(n, d)`, aligned vectors.
+        targets: `(n, d)`, what they should be.
+        k: neighbours.
+
+    Raises:
+        InputError: if there are not more than k rows, or the two do not correspond.
+    """
+    require_pairs(outputs, targets, at_least=k + 1)
+    x, y = (unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (outputs, targets))
+    found = []
+    for rows in anchor_blocks(len(x)):
+        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        wanted, returned = (
+            (queries[rows] @ y.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices for queries in (y, x)
+        )
+        found.append((wanted.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1))
+    return float(torch.cat(found).mean())
+
+
 def positional_stress(before: FloatArray, after: FloatArray) -> float:
     """Mean over pairs of (δ_ij − d_ij)², the loss of GeoPres (Eq. 1), in squared units of distance.
 

@@ -37,6 +37,12 @@ def fit(
     transform: Annotated[
         Path | None, flag("--transform", "Write the source's vectors through the chain: OUT.npy")
     ] = None,
+    targets: Annotated[
+        str | None, flag("--targets", "Vectors each row should become, for procrustes and low_rank_affine.")
+    ] = None,
+    target_encoder: Annotated[
+        str | None, flag("--target-encoder", "Or the encoder whose vectors of the same texts they should become.")
+    ] = None,
     as_json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False,
 ) -> None:
     """Fit a chain on a source, certify it on held-out and foreign text, and register it.
@@ -55,14 +61,16 @@ def fit(
         promote=promote,
         foreign=pairs(foreign, "--foreign"),
         seed=seed,
+        targets=targets,
     )
     require_name(name)
     require_gates(request.gates)
     texts = open_source(source).kind() == "texts"
     loaded = load_encoder(settings, encoder) if texts or encoder else None
+    target = load_encoder(settings, target_encoder) if target_encoder else None
     command = shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
     with ProgressBar() as progress:
-        result = run_fit(request, loaded, registry, places, home.vectors, progress, command, transform)
+        result = run_fit(request, loaded, registry, places, home.vectors, progress, command, transform, target)
     typer.echo(json.dumps(result, indent=1) if as_json else in_words(result))
 
 
@@ -105,6 +113,8 @@ def in_words(result: dict[str, Any]) -> str:
         values = [certificate[measure], *(corpus[measure] for corpus in certificate["foreign"].values())]
         widths = [10, *(14 for _ in certificate["foreign"])]
         lines.append(f"{measure:24}" + "".join(f"{shown(v):>{w}}" for v, w in zip(values, widths, strict=True)))
+    for measure, value in certificate.get("alignment", {}).items():
+        lines.append(f"{'alignment ' + measure:24}{shown(value):>10}")
     for measure in ("mean_norm", "isoscore", "bytes_per_vector"):
         before, after = certificate[measure]["before"], certificate[measure]["after"]
         lines.append(f"{measure:24}{shown(before):>10} → {shown(after)}")

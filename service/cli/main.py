@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import typer
 
-from service.cli import chains, doctor, encoders, export, fit, serve, stream
+from service.cli import chains, diagnose, doctor, encoders, export, fit, serve, stream
 from service.errors import ServiceError
 from training.errors import TrainingError
 from transforms.errors import TransformError
@@ -24,6 +24,7 @@ app.command()(stream.reduce)
 app.command()(export.export)
 app.add_typer(chains.app, name="chains")
 app.add_typer(encoders.app, name="encoders")
+app.command()(diagnose.diagnose)
 app.command()(doctor.doctor)
 
 

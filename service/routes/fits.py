@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers import ERRORS, json_answer
-from service.bodies import FitBody, declared, read_json
+from service.bodies import FitBody, SourceBody, declared, read_json
 from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ConflictError, ForbiddenError, UnknownNameError
 from service.fit_job import job_request
@@ -18,13 +18,14 @@ from service.services import ADMIN, Services, ServicesDep
 from training.encoders import EncoderSpec
 from training.errors import SourceError
 from training.fitting import DISTINCT_LEAST, FitRequest, require_gates
+from training.pairs import require_pairs_or_none
 from training.sources import BUILT_IN, open_source
 from transforms.chain import Chain
 from transforms.steps import build_steps
 
 router = APIRouter(tags=["jobs"], responses=ERRORS)
 
-FILE_OF_TEXTS, FILE_OF_VECTORS = "source.jsonl", "source.npy"
+FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
 
 
 @router.post("/fit-transform", dependencies=ADMIN, openapi_extra=declared(FitBody), status_code=202)
@@ -82,10 +83,28 @@ def create_job(body: FitBody, services: Services) -> Job:
         gates=body.gates,
         promote=body.promote,
         seed=body.seed,
+        targets=None if body.targets is None else targets_of(body.targets, services, files),
     )
-    job = services.jobs.create("fit", job_request(request, spec, body.transform, source_in_folder=bool(files)), files)
+    target = services.embedder.engine(body.target_encoder, param="target_encoder").spec if body.target_encoder else None
+    require_pairs_or_none(chain, request.targets, target)
+    job = services.jobs.create("fit", job_request(request, spec, body.transform, files, target), files)
     services.supervisor.submit(job)
     return job
+
+
+def targets_of(source: SourceBody, services: Services, files: dict[str, bytes]) -> str:
+    """Where the targets of a fit on pairs lie; those in the request join the job's files.
+
+    Raises:
+        BadValueError: for texts.
+    """
+    if source.texts is not None:
+        raise BadValueError("targets are vectors; for texts name their target_encoder", param="targets.texts")
+    if source.path is not None:
+        return allowed_path(source.path, services.settings.data_root)
+    vectors = as_vectors(source.vectors, most=len(source.vectors or []) + 1)
+    files[FILE_OF_TARGETS] = dump_npy(vectors)
+    return FILE_OF_TARGETS
 
 
 def texts_file(texts: list[str]) -> bytes:

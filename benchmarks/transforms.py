@@ -1,0 +1,187 @@
+"""The linear algebra: moments against scikit-learn and NumPy, folding against one product, memory of the metrics."""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from benchmarks.report import markdown_table, parser, write_report
+from training.encoders import DEFAULT_ENCODER, Encoder
+from training.sources import open_source
+from transforms import R2, Chain, GeoPres, Moments, Normalize
+
+METRICS = """
+import json, resource, sys, time
+import numpy as np, torch
+torch.set_num_threads(int(sys.argv[3]))
+import transforms
+rng = np.random.default_rng(0)
+before = rng.standard_normal((int(sys.argv[2]), 384)).astype(np.float32)
+after = before[:, :128].copy()
+held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begun = time.monotonic()
+getattr(transforms, sys.argv[1])(before, after)
+seconds = time.monotonic() - begun
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"seconds": seconds, "mb": (peak - held) / 1024}))
+"""
+
+
+def main() -> None:
+    """Measure, print tables, write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of every side")
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    vectors = real_vectors(1000 if given.quick else 8000)
+    figures = {
+        "threads": given.threads,
+        "moments": moments(8192 if given.quick else 40_960, repeats=2 if given.quick else 7),
+        "float32_error": float32_error(vectors),
+        "folding": folding(repeats=20 if given.quick else 200),
+        "metrics": metrics(2000 if given.quick else 20_000, given.threads),
+    }
+    show(figures)
+    print("raw figures:", write_report(given.out, "transforms", figures), file=sys.stderr)
+
+
+def real_vectors(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Vectors of the built-in texts `(n, 384)`."""
+    texts = [t for batch in open_source("pydoc:").batches() for t in batch.values if isinstance(t, str)]
+    return Encoder(DEFAULT_ENCODER).encode(texts[:count]).vectors
+
+
+def moments(n: int, repeats: int, d: int = 768, batch: int = 4096) -> list[dict[str, Any]]:
+    """Microseconds a row, every side in turn, medians over the repeats.
+
+    The rows are float32 in memory and in a file; `np.cov` gets them as float64, without the cost of
+    making that copy.
+    """
+    from sklearn.decomposition import IncrementalPCA
+
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((n, d)) + 0.3).astype(np.float32)
+    exact = rows.astype(np.float64)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {}
+        for dtype in (np.float32, np.float16):
+            path = Path(folder) / f"{np.dtype(dtype).name}.npy"
+            np.save(path, rows.astype(dtype))
+            files[np.dtype(dtype).name] = np.load(path, mmap_mode="r")
+        sides: dict[str, Callable[[], Any]] = {
+            "scikit-learn IncrementalPCA, batch 4096": lambda: IncrementalPCA(batch_size=batch).fit(rows),
+            "NumPy cov of a float64 array": lambda: np.cov(exact.T),
+            "NumPy centred product of a float64 array": lambda: centred_product(exact),
+            "Moments float64": lambda: Moments.from_vectors(rows),
+            "Moments float64, float32 file": lambda: Moments.from_vectors(files["float32"]),
+            "Moments float64, float16 file": lambda: Moments.from_vectors(files["float16"]),
+            "Moments float64, float32 file, 2 processes": lambda: Moments.from_vectors(files["float32"], processes=2),
+            "Moments float32": lambda: Moments.from_vectors(rows, precision="float32"),
+        }
+        return in_turn(sides, repeats, per=n)
+
+
+def centred_product(rows: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The covariance as a NumPy user writes it; BLAS then computes one triangle only."""
+    centred = rows - rows.mean(0)
+    return np.asarray(centred.T @ centred / (len(rows) - 1))
+
+
+def float32_error(vectors: np.ndarray[Any, np.dtype[np.float32]]) -> dict[str, float]:
+    """The largest error of a covariance in the fast mode, relative to √(C_ii C_jj), as they are and far from zero."""
+    found = {}
+    for name, rows in (("embeddings", vectors), ("mean 1e4 × the spread", vectors * 1.0 + 1e4 * vectors.std())):
+        exact = Moments.from_vectors(rows).covariance()
+        scale = np.sqrt(np.outer(np.diag(exact), np.diag(exact)))
+        scale[scale < 1e-12 * scale.max()] = np.inf  # directions without variance have nothing to be relative to
+        fast = Moments.from_vectors(rows, precision="float32").covariance()
+        found[name] = float((np.abs(fast - exact) / scale).max())
+    return found
+
+
+def folding(repeats: int) -> list[dict[str, Any]]:
+    """r2 → normalize → geopres → normalize, folded, against one product and one normalisation."""
+    found = []
+    for d, k in ((384, 128), (768, 256), (1024, 256), (4096, 512)):
+        generator = torch.Generator().manual_seed(0)
+        rows = functional.normalize(torch.randn(4096, d, generator=generator) + 0.3)
+        chain = Chain([R2(), Normalize(), GeoPres(k, steps=0)]).fit(rows)
+        folded = chain.fold()
+        weight = next(iter(folded.buffers()))
+        for n in (32, 256, 4096):
+            some = rows[:n].clone()
+            with torch.inference_mode():
+                timed = in_turn(
+                    {
+                        "product": lambda some=some, weight=weight: functional.normalize(  # type: ignore[misc]
+                            functional.linear(some, weight), dim=-1
+                        ),
+                        "folded": lambda some=some, folded=folded: folded(some),  # type: ignore[misc]
+                        "unfolded": lambda some=some, chain=chain: chain(some),  # type: ignore[misc]
+                    },
+                    max(10, repeats * 256 // max(n, 256)),
+                    per=1,
+                )
+                difference = float((folded(some) - chain(some)).abs().max())
+            product, ours, unfolded = (side["microseconds"] for side in timed)
+            found.append(
+                {"from": d, "to": k, "rows": n, "product_us": product, "folded_us": ours, "unfolded_us": unfolded}
+                | {"ratio": ours / product, "difference": difference}
+            )
+    return found
+
+
+def metrics(n: int, threads: int) -> list[dict[str, Any]]:
+    """Seconds and megabytes above the vectors themselves, each metric in a process of its own."""
+    found = []
+    for name in ("local_spearman", "pearson_compat", "recall_at_k", "positional_stress", "angular_stress"):
+        command = [sys.executable, "-c", METRICS, name, str(n), str(threads)]
+        ended = subprocess.run(command, check=True, capture_output=True, text=True)
+        found.append({"metric": name, "rows": n} | json.loads(ended.stdout))
+    return found
+
+
+def in_turn(sides: dict[str, Callable[[], Any]], repeats: int, per: int) -> list[dict[str, Any]]:
+    """Median times, the sides taking turns so that the machine's moods meet all alike; the first turn warms up."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(repeats + 1):
+        for name, run in sides.items():
+            begun = time.perf_counter()
+            run()
+            if turn:
+                times[name].append((time.perf_counter() - begun) * 1e6 / per)
+    return [
+        {"side": name, "microseconds": statistics.median(seen), "low": min(seen), "high": max(seen)}
+        for name, seen in times.items()
+    ]
+
+
+def show(figures: dict[str, Any]) -> None:
+    """The figures as tables."""
+    sides = figures["moments"]
+    slowest = sides[0]["microseconds"]
+    rows = [[s["side"], f"{s['microseconds']:.2f}", f"{slowest / s['microseconds']:.1f} ×"] for s in sides]
+    print(markdown_table(["768 dimensions", "µs a row", "faster than the first"], rows), "\n")
+    print("error of float32 moments:", figures["float32_error"], "\n")
+    header = ["from", "to", "rows", "product + normalise µs", "folded µs", "ratio", "unfolded µs"]
+    rows = [
+        [str(f["from"]), str(f["to"]), str(f["rows"]), f"{f['product_us']:.0f}", f"{f['folded_us']:.0f}"]
+        + [f"{f['ratio']:.2f}", f"{f['unfolded_us']:.0f}"]
+        for f in figures["folding"]
+    ]
+    print(markdown_table(header, rows), "\n")
+    rows = [[m["metric"], f"{m['rows']:,}", f"{m['seconds']:.1f}", f"{m['mb']:.0f}"] for m in figures["metrics"]]
+    print(markdown_table(["metric", "rows", "seconds", "MB above the vectors"], rows))
+
+
+if __name__ == "__main__":
+    main()

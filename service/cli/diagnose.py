@@ -1,0 +1,98 @@
+"""`lathe diagnose`: what is odd about the vectors of a source, before and after a chain."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
+from service.targets import Targets
+from training.encoding import encode_source, source_key
+from training.sources import open_source
+from training.workspace import claimed_folder
+from transforms.chain import Chain
+from transforms.diagnostics import Diagnostics
+from transforms.diagnostics import diagnose as diagnose_vectors
+from transforms.view import View
+
+BAR = 40
+"""Characters of the longest bar of the spectrum."""
+
+
+def diagnose(
+    source: Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")],
+    encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
+    chain: Annotated[str | None, flag("--chain", "NAME or NAME@VERSION, to look behind it too.")] = None,
+    as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
+) -> None:
+    """Look at a source's vectors: common direction, lengths, spectrum, rows that are zero or repeat others.
+
+    Texts are encoded first; a stopped run can be started again and goes on. ‖μ‖ below twice its
+    noise floor is no direction at all; far above, r2 has something to remove.
+    """
+    settings, home = state()
+    opened = open_source(source)
+    loaded = load_encoder(settings, encoder) if opened.kind() == "texts" else None
+    with claimed_folder(home.vectors, source_key(opened, loaded)[:32]) as folder:
+        with ProgressBar() as progress:
+            vectors = encode_source(opened, loaded, folder, progress).vectors
+        found = {"before": diagnose_vectors(vectors)}
+        if chain is not None:
+            targets = Targets(*registry_with_places(write=False))
+            target = (
+                targets.of_encoder(loaded, chain, None) if loaded else targets.of_vectors(vectors.shape[1], chain, None)
+            )
+            steps = Chain([*(target.folded or [])], normalize=False)
+            floats = steps[:-1] if steps.quantizer else steps
+            found["after"] = diagnose_vectors(View(vectors, floats.transforms))
+    typer.echo(json.dumps(found, indent=1) if as_json else in_words(found))
+
+
+def in_words(found: dict[str, Diagnostics]) -> str:
+    """The diagnostics as a table, and the spectrum as bars."""
+    sides = list(found)
+    lines = [f"{'':28}" + "".join(f"{side:>14}" for side in sides)]
+    rows: list[tuple[str, list[Any]]] = [
+        ("rows", [found[side]["n"] for side in sides]),
+        ("dimensions", [found[side]["dimensions"] for side in sides]),
+        ("zero rows", [found[side]["zero_rows"] for side in sides]),
+        ("rows that repeat others", [found[side]["duplicate_rows"] for side in sides]),
+        ("rows of unit length", [f"{found[side]['norms']['unit']:.1%}" for side in sides]),
+        ("mean direction ‖μ‖", [found[side]["mean_norm"] for side in sides]),
+        ("  by chance alone", [found[side]["noise_floor"] for side in sides]),
+        ("  |cos| to top direction", [found[side]["alignment"]["centered"] for side in sides]),
+        ("  … of uncentred vectors", [found[side]["alignment"]["uncentered"] for side in sides]),
+        ("participation ratio", [found[side]["participation_ratio"] for side in sides]),
+        ("IsoScore", [found[side]["isoscore"] for side in sides]),
+        ("rank", [found[side]["rank"] for side in sides]),
+        *(
+            (f"directions for {float(share):.0%}", [found[side]["dimensions_for"][share] for side in sides])
+            for share in found["before"]["dimensions_for"]
+        ),
+    ]
+    lines += [f"{name:28}" + "".join(f"{shown(value):>14}" for value in values) for name, values in rows]
+    for side in sides:
+        lines += ["", f"share of the variance by direction, {side}", *bars(found[side]["spectrum"])]
+    return "\n".join(lines)
+
+
+def bars(spectrum: list[list[float]]) -> list[str]:
+    """The spectrum as bars, the first the longest."""
+    most = max((share for _, share in spectrum), default=0.0)
+    return [
+        f"{rank:>8} {share:>9.4%} {'█' * round(BAR * share / most) if most else ''}".rstrip()
+        for rank, share in spectrum
+    ]
+
+
+def shown(value: Any) -> str:
+    """A figure in four places."""
+    return (
+        "–"
+        if value is None
+        else f"{value:.4f}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else value
+    )

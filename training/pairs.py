@@ -1,0 +1,63 @@
+"""Targets of a fit on pairs: what each row of the source is in another encoder's space."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from training.encoders import Encoder
+from training.encoding import EncodedSource, encode_source, source_key
+from training.errors import FitError
+from training.sources import Source, open_source
+from training.workspace import claimed_folder
+from transforms.arrays import FloatArray
+from transforms.chain import Chain
+from transforms.transform import Progress
+
+
+def require_pairs_or_none(chain: Chain, targets: str | None, encoder: object | None) -> None:
+    """Raise `FitError` unless targets are given if, and only if, a step is fitted on them."""
+    paired = [step.kind for step in chain.transforms if step.paired]
+    given = targets is not None or encoder is not None
+    if paired and not given:
+        raise FitError(f"{paired[0]} is fitted on pairs: name the target encoder, or a source of target vectors")
+    if given and not paired:
+        raise FitError("no step is fitted on targets; procrustes and low_rank_affine are")
+
+
+@contextmanager
+def encoded_targets(
+    written: str | None,
+    source: Source,
+    encoder: Encoder | None,
+    encoded: EncodedSource,
+    workspace: Path,
+    on_progress: Progress,
+) -> Iterator[FloatArray | None]:
+    """The target of each row of an encoded source, `(n, k)`; None where there are none.
+
+    A context: the vectors are there while it lasts.
+
+    Args:
+        written: a source of vectors, as `open_source` reads it; None takes the source's own texts.
+        source: what is fitted on.
+        encoder: of the targets; None for vectors.
+        encoded: the source as vectors.
+        workspace: where vectors go meanwhile.
+        on_progress: told a fraction and a sentence.
+
+    Raises:
+        SourceError: if the targets cannot be read.
+        FitError: if they do not correspond row by row.
+    """
+    if written is None and encoder is None:
+        yield None
+        return
+    targets = source if written is None else open_source(written)
+    with claimed_folder(workspace, f"{source_key(targets, encoder)[:30]}-t") as folder:
+        found = encode_source(targets, encoder, folder, on_progress)
+        if len(found.vectors) != len(encoded.vectors):
+            raise FitError(
+                f"the targets have {len(found.vectors)} rows and the source {len(encoded.vectors)}: they must be pairs "
+                "(blank texts count for nothing)"
+            )
+        yield found.vectors
