@@ -15,11 +15,17 @@ from training.errors import FitError
 from training.fitting import FitRequest, require_gates
 from training.sources import open_source
 from transforms.steps import parse_steps
+from transforms.transform import TRANSFORMS
 
 
 def fit(
     name: Annotated[str, flag("--name", "Name of the chain; a fit adds its next version.")],
-    steps: Annotated[str, flag("--steps", "Such as r2,geopres:128 or r2,geopres:128,nested=true.")],
+    steps: Annotated[
+        str,
+        flag(
+            "--steps", f"Such as r2,geopres:128 or r2,geopres:128,nested=true. Kinds: {', '.join(sorted(TRANSFORMS))}."
+        ),
+    ],
     source: Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")],
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     promote: Annotated[

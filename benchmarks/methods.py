@@ -1,0 +1,116 @@
+"""Every transform on the same real vectors: what it keeps, in the corpus it was fitted on and in others.
+
+Fitted on a part of a source; measured on rows of it that were kept aside, and on corpora it never saw.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.starters import interval, sampled_vectors, show
+from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoding import encode_source
+from training.fitting import Rows, split
+from training.sources import open_source
+from transforms import Chain, parse_steps
+from transforms.arrays import FloatArray
+from transforms.metrics import local_spearman_of_anchors, recall_of_anchors
+
+MOST = 3000
+"""Rows of a corpus that are measured."""
+
+WHOLE = (
+    "r1",
+    "r2",
+    "abtt:1",
+    "abtt:2",
+    "abtt:3",
+    "mc",
+    "rand:42",
+    "whitening:epsilon=1e-6,relative=false",
+    "whitening:power=0.5",
+    "whitening:shrinkage=ledoit-wolf",
+    "int8",
+    "binary",
+)
+REDUCERS = (
+    "truncation:{k}",
+    "random_selection:{k}",
+    "random_projection:{k}",
+    "pca:{k}",
+    "pca:{k},center=directions",
+    "pca:{k},center=none",
+    "whitening:{k}",
+    "geopres:{k}",
+    "geopres:{k},int8",
+    "r2,geopres:{k},nested=true",
+)
+
+
+def main() -> None:
+    """Measure, print a table, write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--source", default="pydoc:", help="texts to fit on; by default the built-in ones")
+    options.add_argument("--foreign", action="append", metavar="NAME=SOURCE", help="corpora to measure on")
+    options.add_argument("--dimensions", type=int, default=128, help="what the reducers reduce to")
+    given = options.parse_args()
+    torch.set_num_threads(os.cpu_count() or 1)
+    encoder = Encoder(DEFAULT_ENCODER)
+    most = 300 if given.quick else MOST
+    with tempfile.TemporaryDirectory() as folder:
+        encoded = encode_source(open_source(given.source), encoder, Path(folder), show)
+        fit_rows, heldout = split(encoded.hashes, seed=0)
+        corpora = {"held out": np.array(encoded.vectors[heldout[:most]])}
+        for item in given.foreign or ["pydoc-topics=pydoc:topics"]:
+            name, _, source = item.partition("=")
+            corpora[name] = sampled_vectors(source, encoder, most)
+        figures = []
+        methods = [*WHOLE, *(method.format(k=given.dimensions) for method in REDUCERS)]
+        for done, method in enumerate(methods):
+            show(done / len(methods), f"fitting and measuring {method}")
+            begun = time.monotonic()
+            chain = Chain(parse_steps(method)).fit(Rows(encoded.vectors, fit_rows))
+            figures.append(
+                {"method": method, "fit_rows": len(fit_rows), "fit_seconds": time.monotonic() - begun}
+                | {"bytes": chain.bytes_per_vector}
+                | {"corpora": {name: measure(chain, vectors) for name, vectors in corpora.items()}}
+            )
+    print(as_table(figures, list(corpora)))
+    print("raw figures:", write_report(given.out, "methods", figures), file=sys.stderr)
+
+
+def measure(chain: Chain, vectors: FloatArray) -> dict[str, Any]:
+    """What a chain keeps of one corpus, means over texts with 95 % intervals."""
+    after = chain.floats(vectors)
+    measures = {
+        "local_spearman": local_spearman_of_anchors(vectors, after),
+        "recall_at_10": recall_of_anchors(vectors, after, 10),
+        "recall_at_10_rescored_4x": recall_of_anchors(vectors, after, 10, oversampling=4),
+    }
+    found = {name: {"mean": float(v.mean()), "ci95": interval(v)} for name, v in measures.items()}
+    return {"n": len(vectors)} | found
+
+
+def as_table(figures: list[dict[str, Any]], corpora: list[str]) -> str:
+    """recall@10 alone and rescored, and local Spearman, by method."""
+    rows = []
+    for figure in figures:
+        cells = [f"`{figure['method']}`", f"{figure['bytes']:,}"]
+        for corpus in corpora:
+            found = figure["corpora"][corpus]
+            plain, rescored = found["recall_at_10"], found["recall_at_10_rescored_4x"]["mean"]
+            spearman = found["local_spearman"]["mean"]
+            cells.append(f"{plain['mean']:.3f} ± {plain['ci95']:.3f} / {rescored:.3f} / {spearman:.3f}")
+        rows.append(cells)
+    return markdown_table(["steps", "bytes", *corpora], rows)
+
+
+if __name__ == "__main__":
+    main()
