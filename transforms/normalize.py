@@ -45,12 +45,15 @@ def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
 
 
 def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """`unit_rows(drop_rounding_residue(y, x, gain))`, at a fraction of its cost where no row is odd."""
+    """`unit_rows(drop_rounding_residue(y, x, gain))`, at a fraction of its cost where no row is odd.
+
+    May overwrite `y`.
+    """
     if can_be_quick(y):
         after = norms_of(y)
         low, high = torch.aminmax(after / norms_of(x))
         if float(low) > residue(y, gain) and float(high) < torch.inf and float(after.min()) > ORDINARY_NORM:
-            return y / after if torch.is_grad_enabled() else y.div_(after)
+            return y.div_(after)
     return unit_rows(drop_rounding_residue(y, x, gain))
 
 
@@ -66,8 +69,8 @@ def norms_of(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def can_be_quick(x: Tensor) -> bool:
-    """Whether norms may be looked at before they are used: that makes a GPU wait."""
-    return x.is_cpu and x.dtype in (torch.float32, torch.float64) and x.shape[0] > 0
+    """Whether norms may be looked at before they are used: that makes a GPU wait, and breaks a gradient."""
+    return x.is_cpu and not x.requires_grad and x.dtype in (torch.float32, torch.float64) and x.shape[0] > 0
 
 
 class Normalize(Transform):

@@ -95,14 +95,12 @@ def shard_moments(vectors: Vectors, block_rows: int, precision: Precision, proce
             if process.returncode == REFUSED:
                 raise InputError(said.decode().strip())
             if process.returncode != 0:
-                raise OSError(
-                    f"a process that computes moments ended with {process.returncode}: {said.decode()[-500:]}"
-                )
+                raise OSError(f"a process that computes moments failed: {said.decode().strip().splitlines()[-1:]}")
             yield Moments.from_bytes(payload)
     finally:
         for process in running:
             process.kill()
-            process.wait()
+            process.communicate()  # waits, and closes the pipes
 
 
 def place_of(vectors: Any) -> tuple[str, int, str]:

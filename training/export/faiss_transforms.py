@@ -6,15 +6,17 @@ folder/
 └── README.md, lathe.json
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from training.errors import ExportError
-from training.export.folder import Exported, probe_vectors, require_close, staged_folder, write_about
+from training.export.folder import Exported, probe_vectors, require_close, require_width, staged_folder, write_about
 from transforms.affine import Affine
 from transforms.chain import Chain
+from transforms.normalize import Normalize
 from transforms.projection import Selection
 from transforms.transform import Transform
 
@@ -25,9 +27,9 @@ index = faiss.read_index("chain.index")        # empty; takes vectors as the enc
 index.add(vectors)
 index.search(queries, 10)
 
-hnsw = faiss.IndexHNSWFlat(K, 32, faiss.METRIC_INNER_PRODUCT)   # or put the transforms before your own
+hnsw = faiss.IndexHNSWFlat(WIDTH, 32, faiss.METRIC_INNER_PRODUCT)   # or put the transforms before your own
 index = faiss.IndexPreTransform(hnsw)
-for name in reversed(["0.vt", "1.vt"]):                         # as many as are here
+for name in NAMES:
     index.prepend_transform(faiss.read_VectorTransform(name))
 ```"""
 
@@ -55,27 +57,33 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
         )
     probes = probe_vectors(chain)
     with staged_folder(folder) as staging:
-        vector_transforms = [part for step in chain.fold().transforms for part in parts(faiss, step)]
-        index = faiss.IndexPreTransform(faiss.IndexFlatIP(vector_transforms[-1].d_out))
-        for number, part in reversed(list(enumerate(vector_transforms))):
-            path = str(staging / f"{number}.vt")
-            faiss.write_VectorTransform(part, path)
-            index.prepend_transform(faiss.read_VectorTransform(path))
+        vector_transforms: list[Any] = []
+        width = require_width(chain)
+        for step in chain.fold().transforms:
+            vector_transforms += parts(faiss, step, width)
+            width = vector_transforms[-1].d_out
+        index = faiss.IndexPreTransform(faiss.IndexFlatIP(width))
+        names = [f"{number}.vt" for number in range(len(vector_transforms))]
+        for name, part in reversed(list(zip(names, vector_transforms, strict=True))):
+            faiss.write_VectorTransform(part, str(staging / name))
+            index.prepend_transform(faiss.read_VectorTransform(str(staging / name)))
         faiss.write_index(index, str(staging / "chain.index"))
         read: Any = faiss.read_index(str(staging / "chain.index"))
         read.add(probes[1:])  # FAISS knows no rule that a zero vector stays zero
         found = read.index.reconstruct_n(0, len(probes) - 1)
         difference = require_close(found, chain.transform(probes[1:]), "the FAISS index")
-        write_about(staging, chain, reference, USAGE.replace("K, 32", f"{chain.output_dimensions}, 32"))
+        usage = USAGE.replace("WIDTH", str(width)).replace("NAMES", json.dumps(names[::-1]))
+        write_about(staging, chain, reference, usage)
     return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
 
 
-def parts(faiss: Any, step: Transform) -> list[Any]:
-    """One folded step as FAISS vector transforms."""
+def parts(faiss: Any, step: Transform, width: int) -> list[Any]:
+    """One folded step, for vectors of that width, as FAISS vector transforms."""
+    if isinstance(step, Normalize):
+        return [faiss.NormalizationTransform(width, 2.0)]
     if isinstance(step, Selection):
         step = step.affine()
-    if not isinstance(step, Affine):
-        return []
+    assert isinstance(step, Affine)
     weight = np.ascontiguousarray(step.weight.cpu().numpy(), dtype=np.float32)
     linear = faiss.LinearTransform(weight.shape[1], weight.shape[0], step.bias is not None)
     faiss.copy_array_to_vector(weight.ravel(), linear.A)
@@ -83,4 +91,4 @@ def parts(faiss: Any, step: Transform) -> list[Any]:
         faiss.copy_array_to_vector(step.bias.cpu().numpy().astype(np.float32), linear.b)
     linear.is_trained = True
     linear.set_is_orthonormal()
-    return [linear, *([faiss.NormalizationTransform(linear.d_out, 2.0)] if step.normalize else [])]
+    return [linear, *(parts(faiss, Normalize(), linear.d_out) if step.normalize else [])]

@@ -76,9 +76,20 @@ def write_about(folder: Path, chain: Chain, reference: str, usage: str) -> None:
     (folder / "README.md").write_text(f"# {reference}\n\nFitted by Lathe: {steps}; {sizes}.\n\n{usage}\n")
 
 
+def require_width(chain: Chain) -> int:
+    """The width of the vectors that a chain takes.
+
+    Raises:
+        ExportError: if any will do.
+    """
+    if chain.input_dimensions is None:
+        raise ExportError("this chain learned nothing and takes vectors of any width: there is nothing to export")
+    return chain.input_dimensions
+
+
 def probe_vectors(chain: Chain) -> NDArray[np.float32]:
     """Unit vectors `(n, d)` to compare an export on, the same every time; one is zero."""
-    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, chain.input_dimensions or 1)).astype(np.float32)
+    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, require_width(chain))).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows[0] = 0
     return rows

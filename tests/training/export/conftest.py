@@ -1,0 +1,67 @@
+"""Chains fitted on real vectors, for exports of every format."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from training.sources import open_source
+from transforms import Chain, parse_steps
+from transforms.quantization import Int8
+
+FITTED, NEW = 250, 12
+
+
+@pytest.fixture(scope="session")
+def paragraphs():
+    """Real English, short enough to be encoded in seconds."""
+    found = [text for batch in open_source("pydoc:").batches() for text in batch.values if 40 < len(text) < 400]
+    return [found[i] for i in np.linspace(0, len(found) - 1, FITTED + NEW).astype(int)]
+
+
+@pytest.fixture(scope="session")
+def vectors(encoder, paragraphs):
+    """What chains are fitted on."""
+    return encoder.encode(paragraphs[:FITTED]).vectors
+
+
+@pytest.fixture(scope="session")
+def new_texts(paragraphs):
+    """Texts that no chain was fitted on and no export is checked on."""
+    return [*paragraphs[FITTED:], "naïve Ωmega 東京 🚲", "short"]
+
+
+@pytest.fixture(scope="session")
+def new_vectors(encoder, new_texts):
+    return encoder.encode(new_texts).vectors
+
+
+@pytest.fixture(scope="session")
+def fitted(encoder, vectors):
+    """A maker of chains fitted on the encoder's vectors, each made once."""
+
+    @functools.cache
+    def make(steps, normalize=True):
+        chain = Chain(parse_steps(steps), normalize).fit(vectors)
+        chain.metadata = {"encoder": encoder.describe()}
+        return chain
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def decided():
+    """Which numbers of a quantising chain's outputs, `(n, k)`, the rounding of float32 cannot tip to another code."""
+
+    def decide(chain, rows):
+        quantizer = chain.quantizer
+        floats = Chain(chain.float_steps, chain.normalize).transform(rows)
+        if isinstance(quantizer, Int8):
+            steps = floats / quantizer.scale.numpy()
+            clear = np.abs(steps - np.floor(steps) - 0.5) > 1e-3
+        else:
+            clear = np.abs(floats) > 1e-6
+        assert clear.mean() > 0.98
+        return clear
+
+    return decide

@@ -1,0 +1,171 @@
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from training.errors import ExportError
+from training.export.faiss_transforms import export_faiss
+from training.export.folder import TOLERANCE, require_close, staged_folder
+from training.export.onnx_graph import export_onnx
+from training.export.sentence_transformers_folder import export_sentence_transformers
+from transforms import PCA, Chain, certify
+
+REFERENCE = "mine@3"
+FORMATS = {
+    "sentence-transformers": lambda chain, encoder, folder: export_sentence_transformers(
+        chain, encoder, folder, REFERENCE
+    ),
+    "onnx": lambda chain, encoder, folder: export_onnx(chain, encoder, folder, REFERENCE),
+    "onnx of the chain alone": lambda chain, encoder, folder: export_onnx(chain, None, folder, REFERENCE),
+    "faiss": lambda chain, encoder, folder: export_faiss(chain, folder, REFERENCE),
+}
+QUICK = ["sentence-transformers", "onnx of the chain alone", "faiss"]
+WITH_ENCODER = ["sentence-transformers", "onnx"]
+
+
+@pytest.fixture(scope="module")
+def chain(fitted, encoder, vectors, new_vectors, tmp_path_factory):
+    """A chain as it comes out of a registry, with all that its artifact says."""
+    path = tmp_path_factory.mktemp("artifacts") / "chain"
+    made = fitted("r2,geopres:24,nested=true,steps=5")
+    metadata = {
+        "encoder": encoder.describe(),
+        "provenance": {"rows": len(vectors)},
+        "certificate": certify(made, new_vectors, n_fit=len(vectors)),
+    }
+    made.save(path, metadata)
+    return Chain.load(path)
+
+
+def everything_in(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_an_occupied_folder_is_refused_and_left_as_it_was(chain, encoder, tmp_path, format_):
+    (tmp_path / "there/deep").mkdir(parents=True)
+    (tmp_path / "there/notes.txt").write_text("mine")
+    before = everything_in(tmp_path)
+    with pytest.raises(ExportError, match="is there already"):
+        FORMATS[format_](chain, encoder, tmp_path / "there")
+    assert everything_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_file_in_the_way_is_refused_and_left_as_it_was(chain, encoder, tmp_path, format_):
+    (tmp_path / "there").write_text("mine")
+    with pytest.raises(ExportError, match="is there already"):
+        FORMATS[format_](chain, encoder, tmp_path / "there")
+    assert everything_in(tmp_path) == {"there": b"mine"}
+
+
+@pytest.mark.parametrize("format_", QUICK)
+def test_an_empty_folder_is_filled_and_nothing_else_is_left_beside_it(chain, encoder, tmp_path, format_):
+    (tmp_path / "there").mkdir()
+    exported = FORMATS[format_](chain, encoder, tmp_path / "there")
+    assert exported.folder == tmp_path / "there" and exported.files
+    assert all((tmp_path / "there" / name).is_file() for name in exported.files)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_folders_on_the_way_are_made(chain, tmp_path):
+    assert export_faiss(chain, tmp_path / "a/b/c", REFERENCE).folder.is_dir()
+
+
+@pytest.mark.parametrize("format_", WITH_ENCODER)
+def test_a_chain_of_another_encoder_is_refused_and_nothing_is_left(fitted, encoder, tmp_path, format_):
+    foreign = Chain(fitted("pca:16").transforms)
+    foreign.metadata = {"encoder": encoder.describe() | {"fingerprint": "f" * 32}}
+    with pytest.raises(ExportError, match="another space.*" + "f" * 32):
+        FORMATS[format_](foreign, encoder, tmp_path / "there")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format_", WITH_ENCODER)
+def test_a_chain_of_another_width_is_refused_and_nothing_is_left(vectors, encoder, tmp_path, format_):
+    narrow = Chain([PCA(8)]).fit(vectors[:, :20])
+    with pytest.raises(ExportError, match="20 wide"):
+        FORMATS[format_](narrow, encoder, tmp_path / "there")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_model_of_sentence_transformers_needs_an_encoder(fitted, tmp_path):
+    with pytest.raises(ExportError, match="name the encoder"):
+        export_sentence_transformers(fitted("pca:16"), None, tmp_path / "there", REFERENCE)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format_", QUICK)
+def test_vectors_of_nobodys_go_with_the_encoder_that_is_named(fitted, encoder, tmp_path, format_):
+    nobodys = Chain(fitted("pca:16").transforms)
+    nobodys.metadata = {"encoder": None}
+    assert FORMATS[format_](nobodys, encoder, tmp_path / "there").files
+
+
+def test_a_folder_appears_only_when_its_block_ends(tmp_path):
+    with staged_folder(tmp_path / "there") as staging:
+        (staging / "some.txt").write_text("text")
+        assert not (tmp_path / "there").exists()
+        assert staging.parent == tmp_path
+    assert everything_in(tmp_path) == {"there": None, "there/some.txt": b"text"}
+
+
+def test_a_block_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError), staged_folder(tmp_path / "there") as staging:
+        (staging / "deep").mkdir()
+        (staging / "deep/some.txt").write_text("text")
+        raise ZeroDivisionError
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_block_that_fails_leaves_no_folders_it_made_on_the_way(tmp_path):
+    with pytest.raises(ZeroDivisionError), staged_folder(tmp_path / "new/there"):
+        raise ZeroDivisionError
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_block_that_fails_leaves_the_empty_folder_that_was_there(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ZeroDivisionError), staged_folder(tmp_path / "there"):
+        raise ZeroDivisionError
+    assert everything_in(tmp_path) == {"there": None}
+
+
+def test_the_current_folder_is_taken_if_it_is_empty(tmp_path):
+    (tmp_path / "here").mkdir()
+    with contextlib.chdir(tmp_path / "here"), staged_folder(Path()) as staging:
+        (staging / "some.txt").write_text("text")
+    assert everything_in(tmp_path) == {"here": None, "here/some.txt": b"text"}
+
+
+def test_what_differs_too_much_is_not_written_and_named(vectors, tmp_path):
+    assert require_close(vectors, vectors, "the graph") == 0
+    assert 0 < require_close(vectors + 0.5 * TOLERANCE, vectors, "the graph") < TOLERANCE
+    for wrong in (vectors + 2 * TOLERANCE, vectors * float("nan"), vectors[:-1], vectors[:, :1]):
+        with pytest.raises(ExportError, match="the graph is off by"):
+            require_close(wrong, vectors, "the graph")
+
+
+@pytest.fixture(params=QUICK)
+def twice(request, chain, encoder, tmp_path):
+    return [FORMATS[request.param](chain, encoder, tmp_path / name).folder for name in ("first", "second")]
+
+
+def test_two_exports_are_the_same_bytes(twice):
+    first, second = map(everything_in, twice)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_the_folder_says_what_the_chain_is(twice, chain, encoder):
+    said = json.loads((twice[0] / "lathe.json").read_text())
+    assert said["chain"] == REFERENCE
+    assert said["steps"] == chain.specs()
+    assert said["certificate"] == chain.metadata["certificate"] and said["certificate"]["n_heldout"]
+    assert said["encoder"]["fingerprint"] == encoder.fingerprint
+    assert said["provenance"] == {"rows": 250}
+    assert (said["input_dimensions"], said["output_dimensions"]) == (384, 24)
+    read_me = (twice[0] / "README.md").read_text()
+    assert read_me.startswith(f"# {REFERENCE}\n")
+    assert "r2, geopres" in read_me and "384 → 24 dimensions" in read_me

@@ -1,0 +1,289 @@
+import contextlib
+import re
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from transformers import AutoTokenizer
+
+from training.export.folder import PROBE_TEXTS
+from training.export.onnx_graph import export_onnx
+from transforms import Chain, parse_steps
+
+FLOATS = {
+    "an affine map": ("pca:48,center=none", False),
+    "an affine map to unit length": ("r2,geopres:40,steps=5", True),
+    "an affine map with a bias": ("pca:48", False),
+    "an affine map with a bias to unit length": ("whitening:32", True),
+    "two affine maps": ("r2,geopres:40,steps=5", False),
+    "a normalisation": ("normalize,pca:48", True),
+    "a selection": ("random_selection:40", False),
+    "a selection to unit length": ("truncation:40", True),
+}
+CODES = {
+    "bytes": ("r2,geopres:20,steps=5,int8", True),
+    "bytes of any length": ("pca:20,int8", False),
+    "bits": ("r2,geopres:16,steps=5,binary", True),
+    "bits that leave part of a byte": ("pca:13,binary", False),
+    "less than a byte": ("pca:3,binary", True),
+    "bits of the vectors as they are": ("binary", False),
+}
+CHAINS = FLOATS | CODES
+TEXTS = [
+    "lathe",
+    "A chuck holds the workpiece while the carriage moves along the bed.",
+    " ".join(f"word{number} of a long text" for number in range(60)),
+    "東京の天気は晴れです。 Übergrößenträger 🚲 ﷽ e\u0301",
+    "\t spaces \n and lines \r\n",
+]
+
+
+@pytest.fixture(scope="module")
+def make(fitted, tmp_path_factory):
+    made = {}
+
+    def export(name):
+        if name not in made:
+            chain = fitted(*CHAINS[name])
+            folder = tmp_path_factory.mktemp("graphs") / "graph"
+            exported = export_onnx(chain, None, folder, f"{name}@1")
+            made[name] = chain, exported, onnxruntime.InferenceSession(folder / "chain.onnx")
+        return made[name]
+
+    return export
+
+
+@pytest.fixture(scope="module", params=CHAINS)
+def export(request, make):
+    return make(request.param)
+
+
+@pytest.fixture(params=FLOATS)
+def of_floats(request, make):
+    return make(request.param)
+
+
+@pytest.fixture(params=CODES)
+def of_codes(request, make):
+    return make(request.param)
+
+
+@pytest.fixture(scope="module")
+def whole(fitted, encoder, tmp_path_factory):
+    """A chain and its encoder as one model."""
+    chain = fitted("r2,geopres:20,steps=5,int8")
+    folder = tmp_path_factory.mktemp("whole") / "model"
+    exported = export_onnx(chain, encoder, folder, "whole@1")
+    return chain, exported, onnxruntime.InferenceSession(folder / "model.onnx")
+
+
+def rows_of(*, vectors, width, seed=1, scale=1.0):
+    """Real rows, random ones, and a zero one between them."""
+    random = np.random.default_rng(seed).standard_normal((60, width)).astype(np.float32)
+    random /= np.linalg.norm(random, axis=1, keepdims=True)
+    return (np.concatenate([vectors, np.zeros((1, width), np.float32), random]) * scale).astype(np.float32)
+
+
+def clear_ones(chain, rows, decided, shape):
+    return decided(chain, rows) if chain.quantizer is not None else np.ones(shape, bool)
+
+
+def assert_agree(chain, session, rows, decided):
+    found, expected = session.run(["embeddings"], {"vectors": rows})[0], chain.floats(rows)
+    assert found.shape == expected.shape and found.dtype == np.float32
+    clear = clear_ones(chain, rows, decided, expected.shape)
+    np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
+
+
+def test_real_and_random_rows_come_out_as_the_chain_gives_them(export, new_vectors, decided):
+    chain, _, session = export
+    rows = rows_of(vectors=new_vectors, width=384)
+    rows = rows[rows.any(axis=1)]
+    assert_agree(chain, session, rows, decided)
+
+
+def test_zero_rows_stay_zero(export, new_vectors):
+    chain, _, session = export
+    rows = rows_of(vectors=new_vectors, width=384)
+    found = session.run(["embeddings"], {"vectors": rows})[0]
+    zero = ~rows.any(axis=1)
+    assert zero.sum() == 1
+    np.testing.assert_array_equal(found[zero], chain.floats(rows[zero]))
+    assert np.isfinite(found).all() and found[~zero].any()
+
+
+@pytest.mark.parametrize("length", [1e-12, 1e-3, 1e3, 1e12])
+def test_rows_of_ordinary_length_come_out_as_the_chain_gives_them(of_floats, new_vectors, length):
+    chain, _, session = of_floats
+    rows = (new_vectors * length).astype(np.float32)
+    found, expected = session.run(["embeddings"], {"vectors": rows})[0], chain.transform(rows)
+    largest = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(found / largest, expected / largest, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1e-30, 1e30])
+def test_rows_of_any_finite_length_come_out_as_the_chain_gives_them(make, new_vectors, length):
+    chain, _, session = make("an affine map to unit length")
+    rows = (new_vectors * length).astype(np.float32)
+    found = session.run(["embeddings"], {"vectors": rows})[0]
+    np.testing.assert_allclose(found, chain.transform(rows), atol=1e-4)
+
+
+def test_rows_inside_the_kernel_become_zero(fitted, tmp_path):
+    chain = fitted("r2")
+    direction = chain[0].direction.numpy()
+    rows = np.stack([direction, -3 * direction, direction + np.eye(384, dtype=np.float32)[0]])
+    export_onnx(chain, None, tmp_path / "r2", "r2@1")
+    session = onnxruntime.InferenceSession(tmp_path / "r2/chain.onnx")
+    found = session.run(["embeddings"], {"vectors": rows})[0]
+    assert not found[:2].any() and found[2].any()
+    np.testing.assert_allclose(found, chain.transform(rows), atol=1e-4)
+
+
+def test_rows_off_the_kept_directions_become_zero(make, new_vectors):
+    for name in ("an affine map", "an affine map to unit length"):
+        chain, _, session = make(name)
+        rows = new_vectors.astype(np.float64)
+        basis = np.linalg.svd(np.concatenate([step.weight.double().numpy() for step in chain.fold().transforms][:1]))[2]
+        kept = basis[: chain.output_dimensions]
+        rows = (rows - rows @ kept.T @ kept).astype(np.float32)
+        assert np.linalg.norm(rows, axis=1).min() > 0.1
+        found = session.run(["embeddings"], {"vectors": rows})[0]
+        np.testing.assert_allclose(found, chain.transform(rows), atol=1e-4)
+        assert not found.any()
+
+
+@pytest.mark.parametrize("count", [1, 7, 100])
+def test_any_number_of_rows_is_taken(export, vectors, decided, count):
+    chain, _, session = export
+    assert_agree(chain, session, vectors[:count], decided)
+
+
+def test_a_row_comes_out_alone_as_among_others(export, new_vectors):
+    _, _, session = export
+    together = session.run(["embeddings"], {"vectors": new_vectors})[0]
+    for row, expected in zip(new_vectors[:3], together[:3], strict=True):
+        np.testing.assert_allclose(session.run(["embeddings"], {"vectors": row[None]})[0][0], expected, atol=1e-3)
+
+
+def test_codes_are_those_of_the_chain(of_codes, vectors, new_vectors, decided):
+    chain, _, session = of_codes
+    rows = rows_of(vectors=np.concatenate([vectors, new_vectors]), width=384)
+    rows = rows[rows.any(axis=1)]
+    codes, expected = session.run(["codes"], {"vectors": rows})[0], chain.transform(rows)
+    assert (codes.dtype, codes.shape) == (expected.dtype, expected.shape)
+    assert codes.shape[1] == chain.bytes_per_vector
+    if codes.dtype == np.int8:
+        differences = np.abs(codes.astype(int) - expected)
+        assert differences.max() <= 1
+    else:
+        differences = (np.unpackbits(codes, axis=1) != np.unpackbits(expected, axis=1))[:, : chain.output_dimensions]
+        assert not np.unpackbits(codes, axis=1)[:, chain.output_dimensions :].any()
+    assert not differences[decided(chain, rows)].any()
+
+
+def test_embeddings_are_what_the_codes_beside_them_stand_for(of_codes, vectors):
+    chain, _, session = of_codes
+    rows = rows_of(vectors=vectors, width=384)
+    floats, codes = session.run(["embeddings", "codes"], {"vectors": rows})
+    np.testing.assert_allclose(floats, chain.dequantize(codes), atol=1e-6)
+
+
+def test_only_a_chain_that_quantises_has_codes(export):
+    chain, _, session = export
+    names = [output.name for output in session.get_outputs()]
+    assert names == (["embeddings"] if chain.quantizer is None else ["embeddings", "codes"])
+    assert session.get_inputs()[0].shape[1] == 384
+    assert session.get_outputs()[0].shape[1] == chain.output_dimensions
+
+
+def test_the_checker_finds_nothing(export):
+    _, exported, _ = export
+    onnx.checker.check_model(onnx.load(exported.folder / "chain.onnx"), full_check=True)
+
+
+def test_without_an_encoder_the_chain_alone_is_written(export):
+    _, exported, _ = export
+    assert exported.files == ["README.md", "chain.onnx", "lathe.json"]
+    assert sorted(path.name for path in exported.folder.iterdir()) == exported.files
+    assert 0 <= exported.difference <= 1e-4
+
+
+def test_chains_that_code_bytes_can_be_exported_whatever_they_were_fitted_on(vectors, tmp_path):
+    for seed in range(8):
+        rows = np.random.default_rng(seed).permutation(vectors)[:200]
+        chain = Chain(parse_steps("r2,pca:150,int8")).fit(rows)
+        assert export_onnx(chain, None, tmp_path / str(seed), f"bytes@{seed}").files
+
+
+def test_a_chain_in_float64_can_be_exported(vectors, tmp_path):
+    chain = Chain(parse_steps("pca:16")).fit(vectors).double()
+    assert export_onnx(chain, None, tmp_path / "double", "double@1").difference <= 1e-4
+
+
+def code_of(folder):
+    return re.findall(r"```python\n(.*?)\n```", (folder / "README.md").read_text(), re.DOTALL)
+
+
+def run_readme(folder, names):
+    """What the last line of each of the README's pieces of code gives, run in the folder."""
+    given = []
+    with contextlib.chdir(folder):
+        for piece in code_of(folder):
+            *lines, last = piece.splitlines()
+            exec("\n".join(lines), names)
+            given.append(eval(last, names)[0])
+    return given
+
+
+def test_the_readme_of_a_chain_alone_works_as_written(make, new_vectors):
+    chain, exported, _ = make("an affine map to unit length")
+    (found,) = run_readme(exported.folder, {"vectors": new_vectors})
+    np.testing.assert_allclose(found, chain.transform(new_vectors), atol=1e-4)
+
+
+def test_the_readme_of_a_whole_model_works_as_written(whole, encoder, new_vectors, decided):
+    chain, exported, _ = whole
+    _, found = run_readme(exported.folder, {"vectors": new_vectors})
+    raw = encoder.encode(["some text"]).vectors
+    expected = chain.floats(raw)
+    clear = clear_ones(chain, raw, decided, expected.shape)
+    np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
+
+
+def test_a_whole_model_comes_with_its_tokenizer(whole):
+    _, exported, _ = whole
+    assert {"README.md", "chain.onnx", "lathe.json", "model.onnx", "tokenizer.json"} <= set(exported.files)
+    assert sorted(path.name for path in exported.folder.iterdir()) == exported.files
+
+
+def test_a_whole_model_passes_the_checker(whole):
+    _, exported, _ = whole
+    onnx.checker.check_model(onnx.load(exported.folder / "model.onnx"), full_check=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, len(TEXTS)])
+def test_a_whole_model_takes_tokens_to_what_encoder_and_chain_give(whole, encoder, decided, size):
+    chain, exported, session = whole
+    assert not set(TEXTS) & set(PROBE_TEXTS)
+    tokenizer = AutoTokenizer.from_pretrained(exported.folder)
+    raw = encoder.encode(TEXTS).vectors
+    expected = chain.floats(raw)
+    clear = clear_ones(chain, raw, decided, expected.shape)
+    for start in range(0, len(TEXTS), size):
+        texts, most = TEXTS[start : start + size], encoder.max_length
+        batch = tokenizer(texts, padding=True, truncation=True, max_length=most, return_tensors="np")
+        found = session.run(["embeddings"], {i.name: batch[i.name] for i in session.get_inputs()})[0]
+        rows = slice(start, start + size)
+        np.testing.assert_allclose(found[clear[rows]], expected[rows][clear[rows]], atol=1e-4)
+
+
+def test_a_whole_model_that_quantises_gives_codes_too(whole, encoder, decided):
+    chain, exported, session = whole
+    batch = AutoTokenizer.from_pretrained(exported.folder)(TEXTS[:2], padding=True, return_tensors="np")
+    codes = session.run(["codes"], {i.name: batch[i.name] for i in session.get_inputs()})[0]
+    raw = encoder.encode(TEXTS[:2]).vectors
+    clear = decided(chain, raw)
+    assert codes.dtype == np.int8 and codes.shape == clear.shape
+    np.testing.assert_array_equal(codes[clear], chain.transform(raw)[clear])

@@ -1,0 +1,193 @@
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from training.export.sentence_transformers_folder import export_sentence_transformers
+from transforms import Chain
+
+CHAINS = {
+    "nested": ("r2,geopres:64,nested=true,steps=5", True),
+    "centred": ("pca:48", True),
+    "whitened": ("whitening:32", True),
+    "truncated": ("truncation:64", True),
+    "debiased": ("r2", True),
+    "any length": ("pca:48", False),
+    "two products": ("r2,geopres:20,steps=5", False),
+    "bytes": ("r2,geopres:24,steps=5,int8", True),
+    "bits": ("r2,geopres:20,steps=5,binary", True),
+}
+IMPORT = re.compile(r"\b(?:import|from)\s+(?:transforms|training|service)\b|[\"'](?:transforms|training|service)\.")
+
+ELSEWHERE = """
+import sys
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+texts = open("texts.txt", encoding="utf-8").read().splitlines()
+for folder, own_code in [(sys.argv[1], False), (sys.argv[2], True)]:
+    model = SentenceTransformer(folder, trust_remote_code=own_code, device="cpu")
+    np.save(f"{own_code}.npy", model.encode(texts))
+assert not {"transforms", "training", "service"} & set(sys.modules)
+"""
+
+
+@dataclass
+class Export:
+    """A chain and the folder it was written to."""
+
+    chain: Chain
+    folder: Path
+    files: list[str]
+    difference: float
+
+    @property
+    def quantises(self):
+        return self.chain.quantizer is not None
+
+    def load(self):
+        return SentenceTransformer(str(self.folder), trust_remote_code=self.quantises, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def make(fitted, encoder, tmp_path_factory):
+    made = {}
+
+    def export(name):
+        if name not in made:
+            chain = fitted(*CHAINS[name])
+            folder = tmp_path_factory.mktemp("models") / "model"
+            exported = export_sentence_transformers(chain, encoder, folder, f"{name}@1")
+            made[name] = Export(chain, folder, exported.files, exported.difference)
+        return made[name]
+
+    return export
+
+
+@pytest.fixture(scope="module", params=CHAINS)
+def export(request, make):
+    return make(request.param)
+
+
+@pytest.fixture(params=["bytes", "bits"])
+def quantised(request, make):
+    return make(request.param)
+
+
+def read_me(export):
+    """The code of its README, with the folder's place filled in."""
+    (code,) = re.findall(r"```python\n(.*?)\n```", (export.folder / "README.md").read_text(), re.DOTALL)
+    assert "path/to/this/folder" in code
+    return code.replace("path/to/this/folder", str(export.folder))
+
+
+def test_modules_are_the_librarys_own_unless_the_chain_quantises(export):
+    types = [module["type"] for module in json.loads((export.folder / "modules.json").read_text())]
+    foreign = [kind for kind in types if not kind.startswith("sentence_transformers.")]
+    assert foreign == (["lathe_quantization.Quantization"] if export.quantises else [])
+    assert types[-1] in foreign or not export.quantises
+    assert any(export.folder.glob("*.py")) == export.quantises
+
+
+def test_every_module_has_its_place_and_number(export):
+    modules = json.loads((export.folder / "modules.json").read_text())
+    assert [module["idx"] for module in modules] == list(range(len(modules)))
+    assert all((export.folder / module["path"]).is_dir() for module in modules)
+    assert len({module["path"] for module in modules}) == len(modules)
+
+
+def test_nothing_in_the_folder_imports_lathe(export):
+    for path in export.folder.rglob("*"):
+        if path.suffix in {".py", ".json", ".md"} and not path.name.startswith("tokenizer"):
+            assert not IMPORT.search(path.read_text()), path.name
+
+
+def test_what_is_said_to_be_written_is_what_is_there(export):
+    there = {str(path.relative_to(export.folder)) for path in export.folder.rglob("*") if path.is_file()}
+    assert there == set(export.files)
+    assert {"README.md", "lathe.json", "modules.json"} <= there
+    assert 0 <= export.difference <= 1e-4
+
+
+def test_plain_sentence_transformers_gives_what_the_chain_gives(export, new_texts, new_vectors, decided):
+    found, expected = export.load().encode(new_texts), export.chain.floats(new_vectors)
+    assert found.shape == expected.shape and found.dtype == np.float32
+    clear = decided(export.chain, new_vectors) if export.quantises else np.ones(expected.shape, bool)
+    np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
+
+
+def test_the_model_says_how_wide_its_embeddings_are(export):
+    assert export.load().get_embedding_dimension() == export.chain.output_dimensions
+
+
+def test_the_readme_works_as_written(export, encoder, decided):
+    *lines, last = read_me(export).splitlines()
+    names = {}
+    exec("\n".join(lines), names)
+    raw = encoder.encode(["some text"]).vectors
+    found, expected = eval(last, names), export.chain.floats(raw)
+    clear = decided(export.chain, raw) if export.quantises else np.ones(expected.shape, bool)
+    np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
+
+
+def test_code_of_the_models_own_must_be_trusted_and_only_by_those_who_quantise(export):
+    assert ("trust_remote_code=True" in read_me(export)) == export.quantises
+    if export.quantises:
+        with pytest.raises(ValueError, match="trust_remote_code"):
+            SentenceTransformer(str(export.folder), device="cpu")
+    else:
+        SentenceTransformer(str(export.folder), trust_remote_code=False, device="cpu")
+
+
+def test_a_quantised_model_holds_the_codes_too(quantised, new_texts, new_vectors, decided):
+    rows = quantised.load().encode(new_texts, output_value=None)
+    codes, expected = np.stack([np.asarray(row["codes"]) for row in rows]), quantised.chain.transform(new_vectors)
+    assert (codes.dtype, codes.shape) == (expected.dtype, expected.shape)
+    same = quantised.chain.dequantize(codes) == quantised.chain.dequantize(expected)
+    assert same[decided(quantised.chain, new_vectors)].all()
+
+
+def test_a_loaded_model_saved_again_is_the_same_model(make, new_texts, tmp_path):
+    model = make("bytes").load()
+    model.save(str(tmp_path / "again"), create_model_card=False)
+    again = SentenceTransformer(str(tmp_path / "again"), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(again.encode(new_texts), model.encode(new_texts), atol=1e-6)
+
+
+def test_models_load_where_lathe_is_not_installed(make, new_texts, new_vectors, decided, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    (site_packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site_packages / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()) for text in new_texts), encoding="utf-8")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_MODULES_CACHE": str(tmp_path / "hf/modules"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def python(*arguments):
+        command = [tmp_path / "env/bin/python", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+    for name in ("transforms", "training", "service"):
+        absent = python("-c", f"import {name}")
+        assert absent.returncode == 1 and f"No module named '{name}'" in absent.stderr
+
+    stock, own_code = make("nested"), make("bytes")
+    ended = python("-c", ELSEWHERE, stock.folder, own_code.folder)
+    assert ended.returncode == 0, ended.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "False.npy"), stock.chain.floats(new_vectors), atol=1e-4)
+    clear = decided(own_code.chain, new_vectors)
+    expected = own_code.chain.floats(new_vectors)
+    np.testing.assert_allclose(np.load(tmp_path / "True.npy")[clear], expected[clear], atol=1e-4)

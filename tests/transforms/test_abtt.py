@@ -1,0 +1,179 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transforms import ABTT, Chain, InputError, Moments, NotFittedError, StepError, parse_steps
+
+WIDTH = 24
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(400, WIDTH)
+
+
+@pytest.fixture(scope="module")
+def fresh(embeddings):
+    return embeddings(60, WIDTH, seed=1)
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def formula(rows, fresh, directions, literal=False):
+    """The algorithm in float64: y = v − μ − Σ(…·u)u over the top directions of the covariance."""
+    rows, fresh = rows.astype(np.float64), fresh.astype(np.float64)
+    mean = rows.mean(0)
+    top = np.linalg.eigh(np.cov(rows.T))[1][:, ::-1][:, :directions]
+    centred = fresh - mean
+    return centred - ((fresh if literal else centred) @ top) @ top.T
+
+
+@pytest.mark.parametrize("directions", [1, 3, 15])
+@pytest.mark.parametrize("literal", [False, True])
+def test_it_is_the_algorithm_of_the_paper(rows, fresh, directions, literal):
+    expected = formula(rows, fresh, directions, literal)
+    plain = ABTT(directions, literal, renormalize=False).fit(rows)
+    np.testing.assert_allclose(plain.transform(fresh), expected, atol=1e-5)
+    np.testing.assert_allclose(ABTT(directions, literal).fit(rows).transform(fresh), unit(expected), atol=1e-4)
+
+
+def test_the_removed_directions_are_the_top_singular_vectors_of_the_centred_rows(rows):
+    right = np.linalg.svd(rows - rows.mean(0, dtype=np.float64), full_matrices=False)[2][:3]
+    removed = ABTT(3).fit(rows).removed.double().numpy()
+    np.testing.assert_allclose(np.abs((removed * right).sum(1)), 1, atol=1e-9)
+    np.testing.assert_allclose(removed @ removed.T, np.eye(3), atol=1e-6)
+
+
+def test_outputs_hold_nothing_of_the_removed_directions(rows, fresh):
+    abtt = ABTT(3).fit(rows)
+    np.testing.assert_allclose(abtt.transform(fresh) @ abtt.removed.numpy().T, 0, atol=1e-6)
+
+
+def test_the_literal_form_leaves_a_constant_of_the_mean_along_the_removed_directions(rows, fresh):
+    literal, plain = (ABTT(3, form, renormalize=False).fit(rows) for form in (True, False))
+    removed = literal.removed.double().numpy()
+    constant = -(rows.mean(0, dtype=np.float64) @ removed.T) @ removed
+    difference = literal.transform(fresh) - plain.transform(fresh)
+    np.testing.assert_allclose(difference, np.broadcast_to(constant, difference.shape), atol=1e-5)
+    assert np.linalg.norm(constant) > 0.01
+
+
+def test_both_forms_agree_on_rows_whose_mean_is_zero(rows):
+    opposites = np.concatenate([rows, -rows])
+    literal, plain = (ABTT(3, form).fit(opposites).transform(rows) for form in (True, False))
+    np.testing.assert_allclose(literal, plain, atol=1e-5)
+
+
+def test_outputs_are_unit_unless_told_otherwise(rows, fresh):
+    np.testing.assert_allclose(np.linalg.norm(ABTT(2).fit(rows).transform(fresh), axis=1), 1, atol=1e-6)
+    plain = ABTT(2, renormalize=False).fit(rows).transform(fresh)
+    assert np.abs(np.linalg.norm(plain, axis=1) - 1).max() > 0.05
+
+
+def test_the_mean_of_what_it_was_fitted_on_becomes_zero(rows):
+    out = ABTT(2, renormalize=False).fit(rows).transform(rows)
+    np.testing.assert_allclose(out.mean(0, dtype=np.float64), 0, atol=1e-6)
+
+
+def test_the_variance_that_goes_is_the_largest_there_is(rows):
+    out = ABTT(4, renormalize=False).fit(rows).transform(rows)
+    left = np.linalg.eigvalsh(np.cov(out.T.astype(np.float64)))
+    before = np.linalg.eigvalsh(np.cov(rows.T.astype(np.float64)))
+    np.testing.assert_allclose(left, np.concatenate([np.zeros(4), before[:-4]]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [(2, 1), (8, 1), (100, 1), (149, 1), (151, 2), (300, 3), (384, 4), (768, 8), (1024, 10), (4096, 41)],
+)
+def test_by_default_a_hundredth_of_the_width_goes_and_one_at_least(width, expected):
+    assert ABTT().depth(width) == expected == max(1, round(width / 100))
+    assert ABTT(7).depth(width) == 7
+
+
+def test_the_default_removes_that_many(embeddings):
+    rows = embeddings(300, 160)
+    assert ABTT().fit(rows).removed.shape == (2, 160)
+    np.testing.assert_array_equal(ABTT().fit(rows).transform(rows), ABTT(2).fit(rows).transform(rows))
+
+
+def test_vectors_are_taken_as_they_are_and_not_normalised_first(rows, fresh):
+    lengths = 10 ** np.random.default_rng(0).uniform(-1, 1, size=(len(rows), 1))
+    np.testing.assert_allclose(
+        ABTT(2, renormalize=False).fit(rows * lengths).transform(fresh), formula(rows * lengths, fresh, 2), atol=1e-4
+    )
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(literal=st.booleans(), renormalize=st.booleans(), directions=st.integers(1, 20), normalize=st.booleans())
+def test_folded_equals_unfolded(rows, fresh, literal, renormalize, directions, normalize):
+    chain = Chain([ABTT(directions, literal, renormalize)], normalize).fit(rows)
+    np.testing.assert_allclose(chain.fold().transform(fresh), chain.transform(fresh), atol=1e-5)
+    assert len(chain.fold().transforms) == 1
+
+
+def test_moments_fit_like_the_rows(rows, fresh):
+    moments = Moments.from_vectors(rows[:150]).merge(Moments.from_vectors(rows[150:]))
+    np.testing.assert_allclose(ABTT(3).fit(moments).transform(fresh), ABTT(3).fit(rows).transform(fresh), atol=1e-6)
+
+
+def test_zero_stays_zero_in_both_forms(rows):
+    for literal in (False, True):
+        assert not ABTT(2, literal).fit(rows).transform(np.zeros((2, WIDTH))).any()
+
+
+def test_more_directions_than_vary_are_refused_with_the_number_that_works(rows):
+    with pytest.raises(InputError, match="abtt needs 5 directions .* these 5 rows have 4: .* at most 4"):
+        ABTT(5).fit(rows[:5])
+    ABTT(4).fit(rows[:5])
+
+
+def test_rows_that_do_not_differ_are_refused(rows):
+    with pytest.raises(InputError, match="abtt needs 1 directions"):
+        ABTT().fit(np.repeat(rows[:1], 9, axis=0))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_as_many_directions_as_there_are_cannot_go(width):
+    with pytest.raises(StepError, match=f"abtt takes 3 directions away; vectors {width} wide have no more"):
+        ABTT(3).fit(np.random.default_rng(0).normal(size=(9, width)))
+    with pytest.raises(StepError, match="abtt takes 1 directions away"):
+        ABTT().fit(np.ones((9, 1)))
+
+
+def test_it_is_written_with_its_directions_first():
+    (step,) = parse_steps("abtt:3,literal=true")
+    assert (step.directions, step.literal, step.renormalize) == (3, True, True)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"directions": 0}, "directions must be a whole number from 1, got 0"),
+        ({"directions": 2.5}, "directions must be a whole number from 1, got 2.5"),
+        ({"literal": "yes"}, "literal must be true or false, got 'yes'"),
+        ({"renormalize": 0}, "renormalize must be true or false, got 0"),
+    ],
+    ids=str,
+)
+def test_parameters_that_make_no_sense_are_refused_by_name(parameters, reason):
+    with pytest.raises(StepError, match=f"abtt: {reason}"):
+        ABTT(**parameters)
+
+
+def test_a_refused_fit_leaves_it_unfitted(rows):
+    abtt = ABTT(5)
+    with pytest.raises(InputError):
+        abtt.fit(rows[:5])
+    with pytest.raises(NotFittedError, match="ABTT"):
+        abtt.transform(rows)
+
+
+def test_a_fit_repeats_bit_for_bit(rows):
+    first, second = ABTT(3).fit(rows), ABTT(3).fit(rows.copy())
+    assert torch.equal(first.mean, second.mean)
+    assert torch.equal(first.removed, second.removed)

@@ -1,0 +1,405 @@
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transforms import (
+    PCA,
+    R2,
+    Chain,
+    InputError,
+    Int8,
+    LowRankAffine,
+    Moments,
+    Normalize,
+    NotFittedError,
+    PairedMoments,
+    Procrustes,
+    StepError,
+)
+
+WIDTH, OTHER = 16, 10
+ALIGNMENTS = [Procrustes, LowRankAffine]
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(300, WIDTH)
+
+
+@pytest.fixture(scope="module")
+def targets(rows):
+    """The same texts in another space: a linear map of the rows, noise, and a mean of its own."""
+    rng = np.random.default_rng(3)
+    return rows @ rng.normal(size=(WIDTH, OTHER)) + 0.3 * rng.normal(size=(len(rows), OTHER)) + rng.normal(size=OTHER)
+
+
+@pytest.fixture(scope="module")
+def rotation():
+    return np.linalg.qr(np.random.default_rng(4).normal(size=(WIDTH, WIDTH)))[0]
+
+
+def centred(rows):
+    rows = np.asarray(rows, np.float64)
+    return rows - rows.mean(0)
+
+
+def error_of(step, rows, targets):
+    return float(np.square(step.transform(rows).astype(np.float64) - targets).sum())
+
+
+def reduced_rank(rows, targets, rank):
+    """Coefficients `(d, k)` of rank r with the smallest squared error: least squares on its top directions."""
+    x, y = centred(rows), centred(targets)
+    coefficients = np.linalg.lstsq(x, y, rcond=None)[0]
+    top = np.linalg.svd(x @ coefficients, full_matrices=False)[2][:rank]
+    return coefficients @ top.T @ top
+
+
+def test_procrustes_is_scipys(rows, rotation):
+    noisy = rows @ rotation + 0.1 * np.random.default_rng(5).normal(size=rows.shape)
+    expected, _ = scipy.linalg.orthogonal_procrustes(rows.astype(np.float64), noisy)
+    np.testing.assert_allclose(Procrustes().fit(rows, targets=noisy).weight.T, expected, atol=1e-6)
+    expected, _ = scipy.linalg.orthogonal_procrustes(centred(rows), centred(noisy))
+    np.testing.assert_allclose(Procrustes(center=True).fit(rows, targets=noisy).weight.T, expected, atol=1e-6)
+
+
+def test_procrustes_recovers_a_rotation(rows, rotation):
+    procrustes = Procrustes().fit(rows, targets=rows @ rotation)
+    np.testing.assert_allclose(procrustes.weight.T, rotation, atol=1e-6)
+    np.testing.assert_allclose(procrustes.transform(rows), rows @ rotation, atol=1e-5)
+
+
+def test_procrustes_recovers_a_reflection(rows):
+    mirror = np.diag([-1.0] + [1.0] * (WIDTH - 1))
+    np.testing.assert_allclose(Procrustes().fit(rows, targets=rows @ mirror).weight, mirror, atol=1e-6)
+
+
+def test_with_centres_procrustes_recovers_a_rotation_and_a_shift(rows, rotation):
+    shifted = (rows - 3.0) @ rotation + 7.0
+    procrustes = Procrustes(center=True).fit(rows, targets=shifted)
+    np.testing.assert_allclose(procrustes.weight.T, rotation, atol=1e-6)
+    np.testing.assert_allclose(procrustes.transform(rows), shifted, atol=1e-4)
+    assert error_of(Procrustes().fit(rows, targets=shifted), rows, shifted) > 100
+
+
+def test_with_centres_the_mean_of_the_vectors_becomes_the_mean_of_the_targets(rows, targets):
+    for step in (Procrustes(center=True), LowRankAffine(), LowRankAffine(3)):
+        step.fit(rows, targets=targets)
+        mean = step.transform(rows.mean(0, dtype=np.float64)[None])[0]
+        np.testing.assert_allclose(mean, targets.mean(0), atol=1e-5)
+
+
+def test_lengths_and_angles_survive_procrustes(rows):
+    noise = np.random.default_rng(6).normal(size=rows.shape)
+    out = Procrustes().fit(rows, targets=noise).transform(rows).astype(np.float64)
+    np.testing.assert_allclose(out @ out.T, rows.astype(np.float64) @ rows.T, atol=1e-5)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), d=st.integers(1, 9), k=st.integers(1, 9), center=st.booleans())
+def test_the_smaller_side_of_procrustes_is_orthogonal(seed, d, k, center):
+    rng = np.random.default_rng(seed)
+    weight = Procrustes(center).fit(rng.normal(size=(40, d)), targets=rng.normal(size=(40, k))).weight.double().numpy()
+    assert weight.shape == (k, d)
+    gram = weight @ weight.T if k <= d else weight.T @ weight
+    np.testing.assert_allclose(gram, np.eye(min(d, k)), atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [5, WIDTH, 24])
+def test_no_orthogonal_map_comes_closer_than_procrustes(rows, k):
+    rng = np.random.default_rng(7)
+    targets = rows @ rng.normal(size=(WIDTH, k)) / 4 + rng.normal(size=(len(rows), k)) * 0.1
+    weight = Procrustes().fit(rows, targets=targets).weight.double().numpy()
+    # What counts where the widths differ is the inner product with the targets, which the error is made of.
+    best = np.sum((rows @ weight.T) * targets)
+    for _ in range(50):
+        near = weight + 0.05 * rng.normal(size=weight.shape)
+        left, _, right = np.linalg.svd(near, full_matrices=False)
+        assert np.sum((rows @ (left @ right).T) * targets) <= best + 1e-6
+
+
+def test_procrustes_to_a_wider_space_is_undone_and_to_a_narrower_one_is_not(rows, rotation):
+    rng = np.random.default_rng(8)
+    wide = rows @ np.linalg.qr(rng.normal(size=(24, WIDTH)))[0].T
+    for center in (False, True):
+        step = Procrustes(center).fit(rows, targets=wide)
+        assert step.inverse_kind == "exact"
+        np.testing.assert_allclose(step.inverse_transform(step.transform(rows)), rows, atol=1e-5)
+        narrow = Procrustes(center).fit(rows, targets=(rows @ rotation)[:, :5])
+        assert narrow.inverse_kind == "approximate"
+        out = narrow.transform(rows)
+        np.testing.assert_allclose(narrow.transform(narrow.inverse_transform(out)), out, atol=1e-5)
+
+
+def test_without_ridge_and_rank_it_is_least_squares_with_an_intercept(rows, targets):
+    design = np.concatenate([rows.astype(np.float64), np.ones((len(rows), 1))], axis=1)
+    coefficients = np.linalg.lstsq(design, targets, rcond=None)[0]
+    step = LowRankAffine(ridge=0).fit(rows, targets=targets)
+    np.testing.assert_allclose(step.weight.T, coefficients[:-1], atol=1e-5)
+    np.testing.assert_allclose(step.transform(rows), design @ coefficients, atol=1e-5)
+
+
+@pytest.mark.parametrize("rank", [1, 3, OTHER, 50])
+def test_of_rank_r_it_is_the_reduced_rank_regression(rows, targets, rank):
+    step = LowRankAffine(rank, ridge=0).fit(rows, targets=targets)
+    expected = reduced_rank(rows, targets, rank)
+    np.testing.assert_allclose(step.weight.T, expected, atol=1e-5)
+    assert np.linalg.matrix_rank(step.weight.double().numpy(), tol=1e-4) == min(rank, OTHER)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_alternating_least_squares_from_anywhere_comes_no_closer(rows, targets, rank):
+    x, y = centred(rows), centred(targets)
+    error = error_of(LowRankAffine(rank, ridge=0).fit(rows, targets=targets), rows, targets)
+    best = np.inf
+    for seed in range(5):
+        out = np.random.default_rng(seed).normal(size=(rank, OTHER))
+        for _ in range(60):
+            into = np.linalg.lstsq(x, y @ np.linalg.pinv(out), rcond=None)[0]
+            out = np.linalg.lstsq(x @ into, y, rcond=None)[0]
+        best = min(best, float(np.square(y - x @ into @ out).sum()))
+    assert error <= best * (1 + 1e-6)
+    assert error == pytest.approx(best, rel=1e-3)
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 0.1, 10.0])
+@pytest.mark.parametrize("rank", [None, 3])
+def test_a_ridge_is_that_many_rows_of_the_mean_variance(rows, targets, ridge, rank):
+    x, y = centred(rows), centred(targets)
+    level = ridge * np.square(x).sum() / WIDTH  # n·ρ·tr(C)/d
+    more = np.concatenate([x, np.sqrt(level) * np.eye(WIDTH)]), np.concatenate([y, np.zeros((WIDTH, OTHER))])
+    coefficients = np.linalg.lstsq(*more, rcond=None)[0]
+    if rank is not None:
+        top = np.linalg.svd(more[0] @ coefficients, full_matrices=False)[2][:rank]
+        coefficients = coefficients @ top.T @ top
+    step = LowRankAffine(rank, ridge).fit(rows, targets=targets)
+    np.testing.assert_allclose(step.weight.T, coefficients, atol=1e-5)
+
+
+def test_more_rank_is_never_a_larger_error_and_full_rank_beats_procrustes(rows, targets):
+    errors = [error_of(LowRankAffine(rank, ridge=0).fit(rows, targets=targets), rows, targets) for rank in range(1, 11)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < error_of(Procrustes(center=True).fit(rows, targets=targets), rows, targets)
+
+
+def test_it_recovers_an_affine_map_exactly(rows):
+    rng = np.random.default_rng(9)
+    weight, offset = rng.normal(size=(WIDTH, OTHER)), rng.normal(size=OTHER)
+    exact = rows @ weight + offset
+    np.testing.assert_allclose(LowRankAffine(ridge=0).fit(rows, targets=exact).transform(rows), exact, atol=1e-4)
+    low = rows @ weight[:, :2] @ rng.normal(size=(2, OTHER)) + offset
+    np.testing.assert_allclose(LowRankAffine(2, ridge=0).fit(rows, targets=low).transform(rows), low, atol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_what_a_low_rank_gives_back_maps_to_the_same_again(rows, targets, rank):
+    step = LowRankAffine(rank).fit(rows, targets=targets)
+    assert step.inverse_kind == "approximate"
+    out = step.transform(rows)
+    back = step.inverse_transform(out)
+    assert np.abs(back).max() < 100 * np.abs(rows).max()
+    np.testing.assert_allclose(step.transform(back), out, atol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [1, 4, WIDTH - 1])
+def test_a_square_map_of_less_than_full_rank_is_undone_approximately(rows, rotation, rank):
+    step = LowRankAffine(rank).fit(rows, targets=rows @ rotation)
+    assert step.inverse_kind == "approximate"
+    out = step.transform(rows)
+    np.testing.assert_allclose(step.transform(step.inverse_transform(out)), out, atol=1e-4)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(cuts=st.lists(st.integers(0, 300), max_size=5), order=st.randoms(use_true_random=False), center=st.booleans())
+def test_shards_merged_in_any_order_fit_like_the_whole(rows, targets, cuts, order, center):
+    parts = list(zip(np.split(rows, sorted(cuts)), np.split(targets, sorted(cuts)), strict=True))
+    order.shuffle(parts)
+    merged = PairedMoments(WIDTH)
+    for part in parts:
+        merged.merge(PairedMoments.from_pairs(*part))
+    whole = PairedMoments.from_pairs(rows, targets)
+    assert merged.count == whole.count
+    for centered in (False, True):
+        for found, expected in zip(merged.blocks(centered), whole.blocks(centered), strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-12)
+    for step in (Procrustes(center), LowRankAffine(3)):
+        from_shards = step.fit(merged).weight
+        np.testing.assert_allclose(from_shards, step.fit(rows, targets=targets).weight, atol=1e-5)
+
+
+def test_paired_moments_are_the_second_moments_of_numpy(rows, targets):
+    moments = PairedMoments.from_pairs(rows, targets)
+    n, precise = len(rows), rows.astype(np.float64)
+    own, cross = moments.blocks(centered=False)
+    np.testing.assert_allclose(own, precise.T @ precise / n, atol=1e-12)
+    np.testing.assert_allclose(cross, precise.T @ targets / n, atol=1e-12)
+    own, cross = moments.blocks(centered=True)
+    np.testing.assert_allclose(own, centred(rows).T @ centred(rows) / n, atol=1e-12)
+    np.testing.assert_allclose(cross, centred(rows).T @ centred(targets) / n, atol=1e-12)
+    np.testing.assert_allclose(moments.source_mean(), precise.mean(0), atol=1e-12)
+    np.testing.assert_allclose(moments.target_mean(), targets.mean(0), atol=1e-12)
+    assert (moments.source_dimensions, moments.dimensions) == (WIDTH, WIDTH + OTHER)
+
+
+def test_more_pairs_than_a_block_are_streamed(embeddings):
+    rows = embeddings(9000, 4)
+    targets = rows.astype(np.float64) @ np.random.default_rng(0).normal(size=(4, 3))
+    own, cross = PairedMoments.from_pairs(rows, targets).blocks(centered=False)
+    np.testing.assert_allclose(cross, rows.T.astype(np.float64) @ targets / 9000, atol=1e-10)
+    np.testing.assert_allclose(own, rows.T.astype(np.float64) @ rows / 9000, atol=1e-10)
+
+
+def test_paired_moments_that_split_elsewhere_are_not_merged(rows, targets):
+    moments = PairedMoments.from_pairs(rows, targets)
+    with pytest.raises(InputError, match="cannot merge pairs from 10 dimensions into pairs from 16"):
+        moments.merge(PairedMoments.from_pairs(targets, rows))
+    assert moments.count == 300
+
+
+def test_saved_paired_moments_fit_as_they_did(rows, targets):
+    moments = PairedMoments.from_pairs(rows, targets)
+    again = PairedMoments.from_bytes(moments.to_bytes())
+    assert again.source_dimensions == WIDTH
+    np.testing.assert_array_equal(Procrustes().fit(again).weight, Procrustes().fit(moments).weight)
+
+
+def test_a_step_that_is_not_fitted_on_pairs_learns_from_the_vectors_of_paired_moments_only(rows, targets):
+    moments = PairedMoments.from_pairs(rows, targets)
+    try:
+        step = PCA(4).fit(moments)
+    except InputError:
+        return
+    np.testing.assert_allclose(step.transform(rows), PCA(4).fit(rows).transform(rows), atol=1e-5)
+
+
+def test_tensors_and_arrays_of_any_float_are_pairs(rows, targets):
+    half = rows.astype(np.float16)
+    expected = LowRankAffine().fit(half.astype(np.float32), targets=targets).weight
+    for vectors in (half, torch.from_numpy(half), half.astype(np.float64)):
+        for others in (targets, torch.from_numpy(targets)):
+            np.testing.assert_allclose(LowRankAffine().fit(vectors, targets=others).weight, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", ALIGNMENTS)
+def test_vectors_without_targets_are_refused(rows, cls):
+    for data in (rows, Moments.from_vectors(rows)):
+        with pytest.raises(InputError, match=f"{cls.kind} is fitted on pairs: give vectors and the targets"):
+            cls().fit(data)
+    with pytest.raises(InputError, match=f"{cls.kind} is fitted on pairs"):
+        cls().fit(Moments.from_vectors(rows), targets=rows)
+    for steps in ([cls()], [R2(), cls(), PCA(4)]):
+        with pytest.raises(InputError, match=f"{cls.kind} is fitted on pairs: give targets"):
+            Chain(steps).fit(rows)
+        assert not any(step.fitted for step in steps)
+
+
+@pytest.mark.parametrize("cls", ALIGNMENTS)
+def test_other_counts_of_vectors_and_targets_are_refused(rows, targets, cls):
+    for fit in (cls().fit, Chain([cls()]).fit, Chain([R2(), cls()]).fit):
+        with pytest.raises(InputError, match="300 vectors and 299 targets are no pairs"):
+            fit(rows, targets=targets[1:])
+
+
+@pytest.mark.parametrize("cls", ALIGNMENTS)
+@pytest.mark.parametrize("side", ["vectors", "targets"])
+def test_a_pair_that_is_not_finite_is_named(rows, targets, cls, side):
+    pair = {"vectors": rows.copy(), "targets": targets.copy()}
+    pair[side][217, 2] = np.inf
+    with pytest.raises(InputError, match="row 217 "):
+        cls().fit(pair["vectors"], targets=pair["targets"])
+
+
+@pytest.mark.parametrize("cls", ALIGNMENTS)
+def test_no_pairs_are_refused(cls):
+    with pytest.raises(InputError, match="no rows"):
+        cls().fit(np.ones((0, 4)), targets=np.ones((0, 3)))
+    with pytest.raises(InputError, match="no rows"):
+        cls().fit(PairedMoments(4))
+
+
+def test_regression_on_what_does_not_vary_is_refused_unless_there_is_a_ridge(rows, targets):
+    flat = rows.copy()
+    flat[:, 5] = 0.5
+    with pytest.raises(InputError, match="low_rank_affine needs 16 directions .* have 15"):
+        LowRankAffine(ridge=0).fit(flat, targets=targets)
+    assert np.isfinite(LowRankAffine().fit(flat, targets=targets).transform(rows)).all()
+    with pytest.raises(InputError, match="vectors that differ"):
+        LowRankAffine().fit(np.repeat(rows[:1], 300, axis=0), targets=targets)
+
+
+def test_the_reason_why_a_regression_without_ridge_is_refused_names_the_ridge(rows, targets):
+    with pytest.raises(InputError, match="ridge"):
+        LowRankAffine(ridge=0).fit(rows[:9], targets=targets[:9])
+
+
+@pytest.mark.parametrize("cls", ALIGNMENTS)
+def test_within_a_chain_it_is_fitted_on_what_the_steps_before_give(rows, targets, cls):
+    chain = Chain([R2(), PCA(12), cls()], normalize=False).fit(rows, targets=targets)
+    before = Chain([R2(), PCA(12)], normalize=False).fit(rows).transform(rows)
+    alone = cls().fit(before, targets=targets)
+    np.testing.assert_allclose(chain.transform(rows), alone.transform(before), atol=1e-5)
+    assert (chain.input_dimensions, chain.output_dimensions) == (WIDTH, OTHER)
+
+
+@pytest.mark.parametrize("cls", ALIGNMENTS)
+def test_steps_after_it_are_fitted_on_what_it_gives(rows, targets, cls):
+    chain = Chain([cls(), PCA(4)], normalize=False).fit(rows, targets=targets)
+    aligned = cls().fit(rows, targets=targets).transform(rows)
+    np.testing.assert_allclose(chain.transform(rows), PCA(4).fit(aligned).transform(aligned), atol=1e-4)
+    np.testing.assert_allclose(chain.fold().transform(rows), chain.transform(rows), atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", ALIGNMENTS)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_chain_with_it_folds_and_loads_bit_equal(rows, targets, cls, normalize, tmp_path):
+    chain = Chain([Normalize(), cls(), R2(), Int8()], normalize).fit(rows, targets=targets)
+    chain.save(tmp_path / "chain")
+    loaded = Chain.load(tmp_path / "chain")
+    assert loaded == chain
+    np.testing.assert_array_equal(loaded.transform(rows), chain.transform(rows))
+    assert np.abs(chain.fold().transform(rows).astype(int) - chain.transform(rows)).max() <= 1
+
+
+@pytest.mark.parametrize("cls", ALIGNMENTS)
+def test_the_width_it_gives_is_known_after_the_fit_only(rows, targets, cls):
+    with pytest.raises(NotFittedError, match="width of the targets"):
+        Chain([R2(), cls()]).width_after(WIDTH)
+    assert Chain([cls().fit(rows, targets=targets)]).width_after(WIDTH) == OTHER
+
+
+def test_steps_that_the_width_of_the_targets_rules_out_are_refused_before_anything_is_fitted(rows, targets):
+    chain = Chain([R2(), Procrustes(), PCA(OTHER + 1)])
+    with pytest.raises(StepError, match="pca to 11 must follow vectors at least that wide, not 10"):
+        chain.fit(rows, targets=targets)
+    assert not any(step.fitted for step in chain.transforms)
+
+
+def test_a_chain_is_fitted_anew_on_targets_of_another_width(rows, targets):
+    chain = Chain([Procrustes(), PCA(3)]).fit(rows, targets=targets)
+    again = chain.fit(rows, targets=targets[:, :6])
+    np.testing.assert_array_equal(
+        again.transform(rows), Chain([Procrustes(), PCA(3)]).fit(rows, targets=targets[:, :6]).transform(rows)
+    )
+
+
+def test_zero_stays_zero_with_and_without_means(rows, targets):
+    for step in (Procrustes(), Procrustes(center=True), LowRankAffine()):
+        assert not step.fit(rows, targets=targets).transform(np.zeros((2, WIDTH))).any()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Procrustes(center=1), "procrustes: center must be true or false, got 1"),
+        (lambda: LowRankAffine(rank=0), "low_rank_affine: rank must be a whole number from 1, got 0"),
+        (lambda: LowRankAffine(ridge=-1), "low_rank_affine: ridge must be a number from 0"),
+        (lambda: LowRankAffine(ridge=True), "low_rank_affine: ridge must be a number from 0"),
+        (lambda: LowRankAffine(ridge=float("nan")), "low_rank_affine: ridge must be a number from 0"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused_by_name(make, reason):
+    with pytest.raises(StepError, match=reason):
+        make()

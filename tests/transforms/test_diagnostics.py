@@ -1,0 +1,137 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transforms import R2, InputError, Moments, diagnose, isoscore
+from transforms.diagnostics import centered_alignment, geometric_ranks, row_hashes, shape_of, uncentered_alignment
+from transforms.spectrum import Spectrum
+
+
+def direct_alignment(moments):
+    _, vectors = np.linalg.eigh(moments.second_moment())
+    return abs(vectors[:, -1] @ moments.mean) / np.linalg.norm(moments.mean)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000),
+    d=st.integers(2, 20),
+    n=st.integers(3, 60),
+    length=st.sampled_from([1e-3, 0.1, 0.5, 1.0, 10.0]),
+)
+def test_the_closed_form_of_appendix_d_is_what_a_direct_eigensolve_finds(seed, d, n, length):
+    rng = np.random.default_rng(seed)
+    direction = rng.normal(size=d)
+    rows = rng.normal(size=(n, d)) * rng.uniform(0.1, 1, d) + length * direction / np.linalg.norm(direction)
+    moments = Moments.from_vectors(rows)
+    values = np.linalg.eigvalsh(moments.second_moment())
+    if values[-1] - values[-2] < 1e-6 * values[-1]:
+        return  # two top directions: which one is meant is anybody's guess
+    closed = uncentered_alignment(Spectrum.of(moments.covariance(ddof=0)), moments.mean)
+    assert closed == pytest.approx(direct_alignment(moments), abs=1e-6)
+
+
+def test_the_closed_form_holds_where_the_mean_is_orthogonal_to_the_top_direction():
+    spread = np.diag([4.0, 1.0, 0.5])
+    spectrum = Spectrum.of(spread)
+    assert uncentered_alignment(spectrum, np.array([0.0, 0.3, 0.0])) == pytest.approx(0)  # too short to overtake it
+    assert uncentered_alignment(spectrum, np.array([0.0, 3.0, 0.0])) == pytest.approx(1)  # 1 + 9 > 4
+
+
+def test_centred_and_uncentred_directions_can_disagree_as_the_paper_says(embeddings):
+    moments = Moments.from_vectors(embeddings(2000, 32, mean=3.0))
+    spectrum = Spectrum.of(moments.covariance(ddof=0))
+    assert uncentered_alignment(spectrum, moments.mean) > 0.99
+    assert centered_alignment(spectrum, moments.mean) < 0.9
+
+
+def test_it_reports_what_was_put_in(embeddings):
+    rows = embeddings(500, 16)
+    rows[7] = 0
+    rows[9] = rows[8]
+    rows[11] = rows[8]
+    rows[12] /= np.linalg.norm(rows[12])
+    found = diagnose(rows)
+    assert (found["n"], found["dimensions"], found["zero_rows"], found["duplicate_rows"]) == (500, 16, 1, 2)
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+    assert found["norms"]["min"] == 0
+    assert found["norms"]["max"] == pytest.approx(lengths.max())
+    assert found["norms"]["mean"] == pytest.approx(lengths.mean())
+    assert found["norms"]["std"] == pytest.approx(lengths.std())
+    assert found["norms"]["unit"] == pytest.approx((np.abs(lengths - 1) <= 1e-3).mean())
+    assert 1 / 500 <= found["norms"]["unit"] < 0.1
+
+
+def test_mean_and_noise_floor_are_those_that_r2_keeps(embeddings):
+    rows = embeddings(300, 16)
+    found, r2 = diagnose(rows), R2().fit(rows)
+    assert found["mean_norm"] == pytest.approx(float(r2.mean_norm), rel=1e-6)
+    assert found["noise_floor"] == pytest.approx(float(r2.noise_floor), rel=1e-6)
+
+
+def test_the_spectrum_is_that_of_unit_rows(embeddings):
+    rows = embeddings(400, 12).astype(np.float64)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    values = np.linalg.eigvalsh(np.cov(unit.T, ddof=0))[::-1]
+    found = diagnose(rows)
+    assert [rank for rank, _ in found["spectrum"]] == [1, 2, 3, 4, 6, 8, 12]
+    for rank, share in found["spectrum"]:
+        assert share == pytest.approx(values[rank - 1] / values.sum())
+    ratio = values.sum() ** 2 / (values**2).sum()
+    assert found["participation_ratio"] == pytest.approx(ratio)
+    assert found["isoscore"] == pytest.approx((ratio - 1) / 11)
+    assert found["isoscore"] == pytest.approx(isoscore(Moments.from_vectors(unit)))
+    assert found["rank"] == 12
+    held = values.cumsum() / values.sum()
+    for share, count in found["dimensions_for"].items():
+        assert held[count - 1] >= float(share) - 1e-9
+        assert count == 1 or held[count - 2] < float(share)
+
+
+def test_it_is_json_and_streams_a_memmap(embeddings, tmp_path):
+    rows = embeddings(5000, 6)
+    np.save(tmp_path / "rows.npy", rows)
+    found = diagnose(np.load(tmp_path / "rows.npy", mmap_mode="r"))
+    assert json.loads(json.dumps(found)) == diagnose(rows)
+
+
+@pytest.mark.parametrize("rows", [np.ones((1, 4)), np.ones((5, 4)), np.zeros((5, 4)), np.ones((3, 1))])
+def test_rows_that_do_not_differ_have_no_spectrum_and_no_errors(rows):
+    found = diagnose(rows)
+    assert (found["rank"], found["isoscore"], found["participation_ratio"]) == (0, 0, 0)
+    assert found["alignment"]["centered"] is None
+    assert found["duplicate_rows"] == len(rows) - 1
+
+
+@pytest.mark.parametrize(("rows", "reason"), [(np.ones((0, 4)), "no rows"), (np.full((2, 4), np.nan), "row 0 ")])
+def test_rows_that_cannot_be_looked_at_are_refused(rows, reason):
+    with pytest.raises(InputError, match=reason):
+        diagnose(rows)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_equal_rows_have_equal_hashes_and_others_do_not(dtype):
+    rng = np.random.default_rng(0)
+    rows = rng.integers(-2, 3, size=(4000, 12)).astype(dtype)  # few bits set, as in sparse or rounded vectors
+    distinct = len(np.unique(rows, axis=0))
+    assert len(np.unique(row_hashes(rows))) == distinct
+    np.testing.assert_array_equal(row_hashes(rows), row_hashes(rows.copy()))
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 384, 4096])
+def test_the_ranks_shown_rise_from_one_to_the_last(d):
+    ranks = geometric_ranks(d)
+    assert ranks == sorted(set(ranks))
+    assert (ranks[0], ranks[-1]) == (1, d)
+    assert len(ranks) <= 26
+
+
+def test_moments_alone_tell_the_same(embeddings):
+    rows = embeddings(200, 8).astype(np.float64)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    found = diagnose(rows)
+    for key, value in shape_of(Moments.from_vectors(unit)).items():
+        assert found[key] == pytest.approx(value) if isinstance(value, float) else found[key] == value or key != "rank"

@@ -1,0 +1,654 @@
+import copy
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transforms import (
+    PCA,
+    R2,
+    TRANSFORMS,
+    Chain,
+    InputError,
+    Moments,
+    NotFittedError,
+    StepError,
+    build_steps,
+)
+
+WIDTH = 24
+PAIRED = ("procrustes", "low_rank_affine")
+CODES = ("int8", "binary")
+BLIND = ("normalize", "rand", "random_projection", "random_selection", "truncation")
+"""Of the rows these learn the width at most, so nothing in a row can be wrong for them."""
+
+SPECS = [
+    {"kind": "abtt", "directions": 2, "literal": False, "renormalize": True},
+    {"kind": "abtt", "directions": None, "literal": True, "renormalize": False},
+    {"kind": "binary"},
+    {"kind": "geopres", "dimensions": 8, "nested": True, "steps": 3, "batch": 64, "learning_rate": 1e-3, "seed": 1},
+    {"kind": "int8"},
+    {"kind": "low_rank_affine", "rank": None, "ridge": 1e-3},
+    {"kind": "low_rank_affine", "rank": 5, "ridge": 0.0},
+    {"kind": "mc"},
+    {"kind": "normalize"},
+    {"kind": "pca", "dimensions": 8, "center": "data"},
+    {"kind": "pca", "dimensions": None, "center": "data"},
+    {"kind": "pca", "dimensions": 8, "center": "none"},
+    {"kind": "pca", "dimensions": 8, "center": "directions"},
+    {"kind": "procrustes", "center": False},
+    {"kind": "procrustes", "center": True},
+    {"kind": "r1", "renormalize": True},
+    {"kind": "r1", "renormalize": False},
+    {"kind": "r2"},
+    {"kind": "rand", "seed": 3},
+    {"kind": "random_projection", "dimensions": 8, "seed": 3},
+    {"kind": "random_selection", "dimensions": 8, "seed": 3},
+    {"kind": "truncation", "dimensions": 8},
+] + [
+    {
+        "kind": "whitening",
+        "dimensions": None,
+        "form": "pca",
+        "power": 1.0,
+        "epsilon": 1e-8,
+        "relative": True,
+        "shrinkage": None,
+        "rcond": None,
+        "renormalize": True,
+    }
+    | changed
+    for changed in (
+        {},
+        {"renormalize": False},
+        {"dimensions": 8, "renormalize": False},
+        {"form": "zca", "renormalize": False},
+        {"form": "zca", "dimensions": 8, "renormalize": False},
+        {"form": "zca", "dimensions": 8},
+        {"shrinkage": "ledoit-wolf"},
+        {"rcond": 0.1, "renormalize": False},
+        {"power": 0.5, "epsilon": 1e-6, "relative": False},
+    )
+]
+
+
+def name_of(spec):
+    odd = {"kind", "steps", "batch", "learning_rate", "seed", "epsilon"}
+    return "-".join([spec["kind"], *(f"{key}={value}" for key, value in spec.items() if key not in odd and value)])
+
+
+def has_a_way_back(spec):
+    if spec["kind"] == "whitening":
+        return not spec["renormalize"]
+    return spec["kind"] not in ("abtt", "normalize", "r1", "r2", "rand", "truncation")
+
+
+def those(condition):
+    return pytest.mark.parametrize("spec", [spec for spec in SPECS if condition(spec)], ids=name_of)
+
+
+every = those(lambda spec: True)
+every_fitted = those(lambda spec: spec["kind"] != "normalize")
+"""All but the one that takes any width and learns nothing."""
+every_with_a_way_back = those(has_a_way_back)
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(300, WIDTH)
+
+
+@pytest.fixture(scope="module")
+def fresh(embeddings):
+    return embeddings(60, WIDTH, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    """Each spec fitted once on the same rows."""
+    known = {}
+
+    def get(spec):
+        key = json.dumps(spec)
+        if key not in known:
+            known[key] = fit(spec, rows)
+        return known[key]
+
+    return get
+
+
+def make(spec):
+    return build_steps([spec])[0]
+
+
+def targets_of(rows, width=16):
+    """What another encoder, 16 wide, might say of the same texts."""
+    rows = np.asarray(rows, np.float64)
+    rng = np.random.default_rng(width)
+    other = rows @ rng.normal(size=(rows.shape[1], width)) / np.sqrt(rows.shape[1])
+    return other + 0.01 * rng.normal(size=other.shape) * np.abs(other).mean() + 0.1
+
+
+def fit(spec, rows):
+    return make(spec).fit(rows, targets=targets_of(rows))
+
+
+def floats(step, rows):
+    """What a step gives; of codes, the floats that they stand for."""
+    out = step.transform(rows)
+    return step.inverse_transform(out) if step.kind in CODES else out
+
+
+def test_every_kind_of_step_is_in_the_table():
+    assert {spec["kind"] for spec in SPECS} == set(TRANSFORMS)
+
+
+@every
+def test_a_step_describes_itself_as_it_was_described(spec, fitted):
+    assert make(spec).spec() == spec
+    assert fitted(spec).spec() == spec
+    assert json.loads(json.dumps(fitted(spec).spec())) == spec
+
+
+@every
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_saved_chain_of_it_loads_bit_equal(spec, normalize, fitted, fresh, tmp_path):
+    chain = Chain([fitted(spec)], normalize)
+    if spec["kind"] == "normalize":
+        chain = Chain([fitted(spec), R2().fit(fresh)], normalize)
+    chain.save(tmp_path / "chain")
+    loaded = Chain.load(tmp_path / "chain")
+    assert loaded == chain
+    assert loaded.specs() == chain.specs()
+    assert (loaded.input_dimensions, loaded.output_dimensions) == (chain.input_dimensions, chain.output_dimensions)
+    np.testing.assert_array_equal(loaded.transform(fresh), chain.transform(fresh))
+    np.testing.assert_array_equal(loaded.fold().transform(fresh), chain.fold().transform(fresh))
+
+
+@every
+def test_a_fit_repeats_bit_for_bit_and_leaves_the_rows_alone(spec, rows, fitted):
+    before = rows.copy()
+    again = fit(spec, rows)
+    for name, buffer in fitted(spec).named_buffers():
+        assert torch.equal(again.get_buffer(name), buffer), name
+    np.testing.assert_array_equal(rows, before)
+
+
+@every
+def test_transforming_leaves_the_rows_alone(spec, fitted, fresh):
+    given = torch.from_numpy(fresh.copy())
+    fitted(spec).transform(given)
+    np.testing.assert_array_equal(given, fresh)
+
+
+@every
+def test_one_row_alone_comes_out_as_among_others(spec, fitted, fresh):
+    step = fitted(spec)
+    whole = step.transform(fresh)
+    np.testing.assert_allclose(
+        np.concatenate([step.transform(row[None]) for row in fresh]), whole, rtol=1e-6, atol=1e-6
+    )
+    np.testing.assert_allclose(np.stack([step.transform(row) for row in fresh]), whole, rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(spec=st.sampled_from(SPECS), cuts=st.lists(st.integers(0, 60), max_size=6))
+def test_however_rows_are_split_into_batches_they_come_out_the_same(fitted, fresh, spec, cuts):
+    step = fitted(spec)
+    edges = [0, *sorted(cuts), 60]
+    parts = [step.transform(fresh[start:stop]) for start, stop in itertools.pairwise(edges)]
+    np.testing.assert_allclose(np.concatenate(parts), step.transform(fresh), rtol=1e-6, atol=1e-6)
+
+
+@every
+def test_no_rows_in_give_no_rows_out(spec, fitted, fresh):
+    step = fitted(spec)
+    assert step.transform(fresh[:0]).shape == (0, step.transform(fresh).shape[1])
+
+
+@every
+def test_zero_stays_zero_alone_and_among_others_folded_or_not(spec, fitted, fresh):
+    mixed = fresh.copy()
+    mixed[[0, 7, 59]] = 0
+    for zeros in (np.zeros((3, WIDTH), np.float32), mixed):
+        lost = ~zeros.any(axis=1)
+        for normalize in (True, False):
+            chain = Chain([fitted(spec)], normalize)
+            for out in (floats(fitted(spec), zeros), chain.floats(zeros), chain.fold().floats(zeros)):
+                assert np.isfinite(out).all()
+                assert not out[lost].any()
+
+
+@every
+def test_other_rows_do_not_stay_zero(spec, fitted, fresh):
+    # A row without any positive number has no bit set, and would; there is none among these.
+    assert floats(fitted(spec), fresh).any(axis=1).all()
+
+
+@every
+def test_an_array_gives_an_array_and_a_tensor_a_tensor(spec, fitted, fresh):
+    step = fitted(spec)
+    array, tensor = step.transform(fresh), step.transform(torch.from_numpy(fresh))
+    assert isinstance(array, np.ndarray)
+    assert isinstance(tensor, torch.Tensor)
+    expected = {"int8": np.int8, "binary": np.uint8}.get(spec["kind"], np.float32)
+    assert array.dtype == expected
+    assert tensor.numpy().dtype == expected
+    np.testing.assert_array_equal(tensor, array)
+
+
+@every
+def test_a_tensor_that_wants_a_gradient_gives_one_that_has_none(spec, fitted, fresh):
+    out = fitted(spec).transform(torch.from_numpy(fresh).requires_grad_())
+    assert not out.requires_grad
+    np.testing.assert_allclose(out, fitted(spec).transform(fresh), atol=1e-6)
+
+
+@every
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_rows_of_any_float_come_out_like_their_float32_copies(spec, fitted, fresh, dtype):
+    step = fitted(spec)
+    half = fresh.astype(np.float16)
+    expected = step.transform(half.astype(np.float32))
+    out = step.transform(half.astype(dtype))
+    assert out.dtype == expected.dtype
+    np.testing.assert_array_equal(out, expected)
+    if any(buffer.is_floating_point() for buffer in step.buffers()):  # else it works in what the tensor is in
+        np.testing.assert_array_equal(step.transform(torch.from_numpy(half.astype(dtype))), expected)
+
+
+@every
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_rows_of_any_float_fit_like_their_float32_copies(spec, rows, dtype):
+    half = rows.astype(np.float16)
+    targets = targets_of(half)
+    expected = make(spec).fit(half.astype(np.float32), targets=targets)
+    found = make(spec).fit(half.astype(dtype), targets=targets)
+    for name, buffer in expected.named_buffers():
+        np.testing.assert_allclose(found.get_buffer(name), buffer, rtol=1e-5, atol=1e-5, err_msg=name)
+    assert all(buffer.dtype in (torch.float32, torch.int64) for buffer in found.buffers())
+
+
+@every
+def test_whole_numbers_fit_and_come_out_like_the_same_floats(spec):
+    numbers = np.random.default_rng(0).integers(-9, 12, size=(80, WIDTH))
+    whole, real = (fit(spec, data) for data in (numbers, numbers.astype(np.float32)))
+    np.testing.assert_array_equal(whole.transform(numbers), real.transform(numbers.astype(np.float32)))
+
+
+@every
+@pytest.mark.parametrize("normalize", [True, False])
+def test_folded_equals_unfolded(spec, normalize, fitted, fresh):
+    chain = Chain([fitted(spec)], normalize)
+    whole, folded = chain.transform(fresh), chain.fold().transform(fresh)
+    assert folded.dtype == whole.dtype
+    if spec["kind"] == "int8":
+        assert np.abs(whole.astype(int) - folded).max() <= 1
+    elif spec["kind"] == "binary":
+        sure = np.abs(fresh) > 1e-5
+        np.testing.assert_array_equal(np.unpackbits(whole, axis=1)[sure], np.unpackbits(folded, axis=1)[sure])
+    else:
+        np.testing.assert_allclose(folded, whole, rtol=1e-5, atol=1e-5)
+
+
+@every
+@pytest.mark.parametrize("normalize", [True, False])
+def test_folded_equals_unfolded_between_other_steps(spec, normalize, rows, fresh):
+    if spec["kind"] in CODES:
+        steps = [R2(), PCA(10), make(spec)]
+    elif spec["kind"] == "whitening":  # its pca form alone gives fewer numbers
+        steps = [PCA(20), make(spec), R2(), PCA(6)]
+    elif spec["kind"] == "low_rank_affine":  # off one direction it needs a ridge
+        steps = [R2(), make(spec | {"ridge": 1e-3}), R2(), PCA(4)]
+    else:
+        steps = [R2(), make(spec), R2(), PCA(6)]
+    chain = Chain(steps, normalize).fit(rows, targets=targets_of(rows))
+    whole, folded = chain.transform(fresh), chain.fold().transform(fresh)
+    if spec["kind"] == "int8":
+        assert np.abs(whole.astype(int) - folded).max() <= 1
+    elif spec["kind"] == "binary":
+        sure = np.abs(Chain(chain.float_steps, normalize).transform(fresh)) > 1e-5
+        bits, others = (np.unpackbits(codes, axis=1)[:, :10][sure] for codes in (whole, folded))
+        np.testing.assert_array_equal(bits, others)
+    else:
+        np.testing.assert_allclose(folded, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_there_is_nothing_to_fit_to_a_normalisation_and_any_width_will_do(rows):
+    step = make({"kind": "normalize"})
+    assert step.fitted
+    for width in (1, 5, WIDTH):
+        assert step.transform(rows[:, :width]).shape == (300, width)
+
+
+@every_fitted
+def test_it_must_be_fitted_before_it_is_applied_or_undone(spec, rows):
+    step = make(spec)
+    assert not step.fitted
+    for apply in (step.transform, step.inverse_transform, Chain([step]).transform, Chain([step]).floats):
+        with pytest.raises(NotFittedError):
+            apply(rows)
+    with pytest.raises(NotFittedError):
+        Chain([step]).fold()
+
+
+@every_fitted
+@pytest.mark.parametrize("shape", [(3, WIDTH - 1), (3, WIDTH + 1), (WIDTH - 1,), (0, WIDTH - 1), ()])
+def test_vectors_of_another_width_are_refused(spec, fitted, shape):
+    for module in (fitted(spec), Chain([fitted(spec)]), Chain([fitted(spec)]).fold()):
+        with pytest.raises(InputError, match=f"{WIDTH} wide"):
+            module.transform(np.ones(shape, np.float32))
+
+
+@every_with_a_way_back
+def test_the_way_back_refuses_vectors_of_another_width_than_the_way_there_gives(spec, fitted, fresh):
+    step = fitted(spec)
+    width = step.transform(fresh).shape[1]
+    for wrong in (width - 1, width + 1):
+        with pytest.raises(InputError, match=f"{width} wide"):
+            step.inverse_transform(np.ones((3, wrong), np.float32))
+
+
+@every
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_row_that_is_not_finite_is_named_by_all_that_look_at_rows(spec, rows, value, dtype):
+    bad = rows.astype(dtype)
+    bad[277, 3] = value
+    step = make(spec)
+    if spec["kind"] in BLIND:
+        step.fit(bad)
+        assert np.isfinite(step.transform(rows)).all()
+        return
+    with pytest.raises(InputError, match="row 277 "):
+        step.fit(bad, targets=targets_of(rows))
+    assert not step.fitted
+
+
+@pytest.mark.parametrize("kind", PAIRED)
+def test_a_target_that_is_not_finite_is_named(kind, rows):
+    targets = targets_of(rows)
+    targets[123, 2] = np.nan
+    with pytest.raises(InputError, match="row 123 "):
+        TRANSFORMS[kind]().fit(rows, targets=targets)
+
+
+@every
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (3, 0), (0, WIDTH)])
+def test_what_is_not_rows_cannot_be_fitted_on(spec, shape):
+    data = np.ones(shape, np.float32)
+    with pytest.raises(InputError, match=r"shape|no rows|no pairs"):
+        make(spec).fit(data, targets=np.ones((shape[0], 3), np.float32))
+
+
+@every
+def test_moments_of_no_rows_cannot_be_fitted_on(spec):
+    with pytest.raises(InputError):
+        make(spec).fit(Moments())
+
+
+def odd_data(embeddings):
+    rng = np.random.default_rng(0)
+    ordinary = embeddings(40, WIDTH)
+    return {
+        "one row": ordinary[:1],
+        "two rows": ordinary[:2],
+        "two rows that are one": np.repeat(ordinary[:1], 2, axis=0),
+        "one row of zeros": np.zeros((1, WIDTH), np.float32),
+        "zeros": np.zeros((50, WIDTH), np.float32),
+        "constant": np.repeat(ordinary[:1], 50, axis=0),
+        "constant in float64": np.repeat(rng.normal(size=(1, WIDTH)), 49, axis=0),
+        "constant in float16": np.repeat(ordinary[:1], 50, axis=0).astype(np.float16),
+        "duplicates": np.repeat(ordinary[:10], 5, axis=0),
+        "opposites": np.concatenate([ordinary, -ordinary]),
+        "fewer rows than dimensions": ordinary[:9],
+        "as many rows as dimensions": ordinary[:WIDTH],
+        "mixed scales": embeddings(200, WIDTH) * np.logspace(-3, 3, WIDTH, dtype=np.float32),
+        "mixed scales without a mean": rng.normal(size=(200, WIDTH)) * np.logspace(-3, 3, WIDTH),
+        "a mean far larger than the spread": ordinary * 1e-4 + 1,
+        "columns of zeros": ordinary * (np.arange(WIDTH) % 3 > 0),
+        "equal columns": np.repeat(ordinary[:, :2], WIDTH // 2, axis=1),
+        "tiny": ordinary * np.float32(1e-25),
+        "huge": ordinary * np.float32(1e25),
+        "one long row": np.concatenate([ordinary, ordinary[:1] * 1e6]),
+        "rows of one column": np.outer(rng.normal(size=40), np.eye(WIDTH)[0]).astype(np.float32),
+        "one-hot rows": np.eye(WIDTH, dtype=np.float32)[rng.integers(0, WIDTH, 100)],
+        "width one": ordinary[:, :1].copy(),
+        "width two": ordinary[:, :2].copy(),
+        "width eight": embeddings(100, 8),
+    }
+
+
+@pytest.fixture(scope="module")
+def odd(embeddings):
+    return odd_data(embeddings)
+
+
+ODD = [
+    "one row",
+    "two rows",
+    "two rows that are one",
+    "one row of zeros",
+    "zeros",
+    "constant",
+    "constant in float64",
+    "constant in float16",
+    "duplicates",
+    "opposites",
+    "fewer rows than dimensions",
+    "as many rows as dimensions",
+    "mixed scales",
+    "mixed scales without a mean",
+    "a mean far larger than the spread",
+    "columns of zeros",
+    "equal columns",
+    "tiny",
+    "huge",
+    "one long row",
+    "rows of one column",
+    "one-hot rows",
+    "width one",
+    "width two",
+    "width eight",
+]
+
+
+def test_every_odd_data_set_is_tried(odd):
+    assert sorted(odd) == sorted(ODD)
+
+
+def works_or_says_why(spec, data):
+    """The fitted step whose outputs are all finite, or None where it gave a reason not to."""
+    try:
+        step = fit(spec, data)
+    except (InputError, StepError) as error:
+        assert len(str(error).split()) >= 5, f"no reason in {error!s}"
+        return None
+    other = np.random.default_rng(5).normal(size=(9, data.shape[1])) * np.abs(data).max()
+    for rows in (data, other, np.zeros((2, data.shape[1]))):
+        for module in (Chain([step], normalize=False), Chain([step]), Chain([step]).fold()):
+            assert np.isfinite(module.floats(rows)).all()
+    if step.inverse_kind != "none":
+        assert np.isfinite(step.inverse_transform(step.transform(data))).all()
+    return step
+
+
+@every
+@pytest.mark.parametrize("name", ODD)
+def test_on_odd_data_it_works_or_says_why_not(spec, odd, name):
+    works_or_says_why(spec, odd[name])
+
+
+@every
+def test_rows_beyond_float32_are_refused_or_learned_from_without_an_infinity(spec, rows):
+    targets = targets_of(rows)
+    try:
+        step = make(spec).fit(rows.astype(np.float64) * 1e40, targets=targets)
+    except (InputError, StepError) as error:
+        assert len(str(error).split()) >= 5
+        return
+    for name, buffer in step.named_buffers():
+        assert torch.isfinite(buffer).all(), name
+
+
+def test_rows_whose_squares_are_beyond_float64_are_refused(rows):
+    with pytest.raises(InputError):
+        PCA(2).fit(rows.astype(np.float64) * 1e200)
+
+
+CANNOT_VARY = ["one row", "two rows that are one", "constant", "constant in float64", "zeros"]
+
+
+@pytest.mark.parametrize("name", CANNOT_VARY)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"kind": "abtt"},
+        {"kind": "geopres", "dimensions": 2},
+        {"kind": "low_rank_affine"},
+        {"kind": "whitening"},
+        {"kind": "pca", "dimensions": 1},
+    ],
+    ids=name_of,
+)
+def test_what_learns_from_differences_refuses_rows_without_any(spec, odd, name):
+    with pytest.raises(InputError):
+        fit(spec, odd[name])
+
+
+@every
+def test_it_works_on_vectors_384_wide(spec, embeddings):
+    step = works_or_says_why(spec, embeddings(450, 384, decay=0.5))
+    assert step is not None
+
+
+@pytest.mark.parametrize("kind", ["mc", "normalize", "r1", "rand", "truncation", "random_selection", "int8", "binary"])
+def test_it_works_on_vectors_4096_wide(kind):
+    rows = np.random.default_rng(0).normal(size=(20, 4096)).astype(np.float32) + 0.3
+    spec = next(spec for spec in SPECS if spec["kind"] == kind)
+    step = fit(spec, rows)
+    out = floats(step, rows)
+    assert out.shape == (20, 8 if "dimensions" in spec else 4096)
+    assert np.isfinite(out).all()
+
+
+def test_r2_and_a_random_projection_work_on_vectors_4096_wide():
+    rows = np.random.default_rng(0).normal(size=(20, 4096)).astype(np.float32) + 0.3
+    chain = Chain([R2(), *build_steps([{"kind": "random_projection", "dimensions": 16}])]).fit(rows)
+    out = chain.transform(rows)
+    assert out.shape == (20, 16)
+    np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1, atol=1e-6)
+
+
+UNIT_ROWS = ("r1", "r2")
+
+
+@those(lambda spec: spec["kind"] in ("pca", "abtt", "whitening", "mc", *UNIT_ROWS, *BLIND))
+def test_moments_fit_like_the_rows_they_are_of(spec, rows, fitted):
+    data = rows.astype(np.float64)
+    if spec["kind"] in UNIT_ROWS:
+        data /= np.linalg.norm(data, axis=1, keepdims=True)
+    moments = Moments.from_vectors(data[:100]).merge(Moments.from_vectors(data[100:]))
+    found = make(spec).fit(moments)
+    for name, buffer in fitted(spec).named_buffers():
+        np.testing.assert_allclose(found.get_buffer(name), buffer, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@every
+def test_it_is_undone_as_well_as_it_says(spec, fitted, fresh):
+    step = fitted(spec)
+    out = step.transform(fresh)
+    assert (step.inverse_kind != "none") == has_a_way_back(spec)
+    if not has_a_way_back(spec):
+        with pytest.raises(StepError, match="cannot be undone"):
+            step.inverse_transform(out)
+        return
+    back = step.inverse_transform(out)
+    assert back.dtype == np.float32
+    assert back.shape == fresh.shape
+    if step.inverse_kind == "exact":
+        np.testing.assert_allclose(back, fresh, atol=1e-4)
+    again = step.transform(back)
+    np.testing.assert_allclose(again, out, rtol=1e-4, atol=1e-4)
+    if step.inverse_kind == "approximate":
+        assert np.abs(back - fresh).max() > 1e-3, "it is exact and says it is not"
+
+
+@every_with_a_way_back
+def test_the_way_back_of_a_tensor_is_a_tensor(spec, fitted, fresh):
+    step = fitted(spec)
+    out = step.transform(torch.from_numpy(fresh))
+    back = step.inverse_transform(out)
+    assert isinstance(back, torch.Tensor)
+    np.testing.assert_array_equal(back, step.inverse_transform(out.numpy()))
+
+
+@every
+def test_a_chain_is_undone_as_well_as_its_only_step(spec, fitted, fresh):
+    step = fitted(spec)
+    plain, normalised = Chain([step], normalize=False), Chain([step])
+    assert plain.inverse_kind == step.inverse_kind
+    assert normalised.inverse_kind == "none"
+    with pytest.raises(StepError, match="cannot be undone"):
+        normalised.inverse_transform(normalised.transform(fresh))
+    if step.inverse_kind != "none":
+        out = plain.transform(fresh)
+        np.testing.assert_array_equal(plain.inverse_transform(out), step.inverse_transform(out))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"kind": "mc"},
+        {"kind": "pca"},
+        {"kind": "pca", "center": "none"},
+        {"kind": "pca", "dimensions": WIDTH},
+        {"kind": "procrustes"},
+        {"kind": "procrustes", "center": True},
+        {"kind": "low_rank_affine"},
+        {"kind": "random_projection", "dimensions": WIDTH, "seed": 1},
+        {"kind": "whitening", "renormalize": False},
+        {"kind": "whitening", "form": "zca", "renormalize": False},
+    ],
+    ids=str,
+)
+def test_what_loses_no_direction_and_no_length_is_undone_exactly(spec, rows, fresh):
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(WIDTH, WIDTH)))[0]
+    step = make(spec).fit(rows, targets=rows @ rotation + 0.5)
+    assert step.inverse_kind == "exact"
+    np.testing.assert_allclose(step.inverse_transform(step.transform(fresh)), fresh, atol=1e-4)
+
+
+@those(lambda spec: spec["kind"] not in CODES)
+def test_a_copy_in_float64_agrees(spec, fitted, fresh):
+    precise = copy.deepcopy(fitted(spec)).double()
+    out = precise.transform(fresh.astype(np.float64))
+    np.testing.assert_allclose(out, fitted(spec).transform(fresh), rtol=1e-5, atol=1e-5)
+
+
+@every
+def test_outputs_have_the_width_that_the_outline_foretold(spec, fitted, fresh):
+    chain = Chain([fitted(spec)])
+    found = chain.dequantize(chain.transform(fresh)).shape[1]
+    assert chain.width_after(WIDTH) == found
+    if spec["kind"] not in PAIRED:
+        assert Chain([make(spec)]).width_after(WIDTH) == found
+
+
+@every_fitted
+def test_it_cannot_be_applied_to_other_widths_than_it_was_fitted_on_within_a_chain(spec, fitted, rows):
+    with pytest.raises(StepError, match=f"fitted on vectors {WIDTH} wide and cannot follow ones 12 wide"):
+        Chain([PCA(12).fit(rows), fitted(spec)])
+
+
+@every
+def test_it_is_fitted_anew_on_another_width(spec, rows):
+    step = fit(spec, rows)
+    narrower = fit(spec, rows[:, :16])
+    refitted = step.fit(rows[:, :16], targets=targets_of(rows[:, :16]))
+    np.testing.assert_array_equal(refitted.transform(rows[:, :16]), narrower.transform(rows[:, :16]))
+    assert Chain([refitted]).width_after(16) == Chain([narrower]).width_after(16)

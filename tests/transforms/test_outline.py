@@ -1,0 +1,87 @@
+import pytest
+
+from transforms import (
+    ABTT,
+    PCA,
+    R2,
+    Binary,
+    Chain,
+    GeoPres,
+    Int8,
+    Normalize,
+    Procrustes,
+    RandomDirection,
+    StepError,
+    Truncation,
+    Whitening,
+)
+from transforms.outline import Outline
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([R2(), Whitening()], "1 of the directions without variance"),
+        ([R2(), RandomDirection(), Normalize(), Whitening()], "2 of the directions without variance"),
+        ([ABTT(3), Whitening()], "3 of the directions without variance"),
+        ([ABTT(3, literal=True), Whitening()], "2 of the directions without variance"),
+        ([Whitening(form="zca"), Int8(), Binary()], "int8 gives codes, which binary cannot follow"),
+        ([Int8(), Int8()], "quantise last, and once"),
+        ([Binary(), Normalize()], "binary gives codes"),
+        ([GeoPres(12), GeoPres(12)], "wider than that, not 12"),
+        ([PCA(8), PCA(9)], "at least that wide, not 8"),
+        ([Truncation(8), Whitening(16)], "at least that wide, not 8"),
+        ([Truncation(1), R2()], "at least 2 wide"),
+        ([Truncation(3), ABTT(3)], "takes 3 directions away; vectors 3 wide have no more"),
+    ],
+)
+def test_an_order_that_cannot_work_is_refused_when_it_is_put_together(steps, reason):
+    with pytest.raises(StepError, match=reason):
+        Chain(steps)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [R2(), Whitening(8)],
+        [R2(), Whitening(rcond=1e-6)],
+        [R2(), Whitening(shrinkage="ledoit-wolf")],
+        [R2(), Whitening(epsilon=0.1)],
+        [R2(), Whitening(power=0)],
+        [R2(), PCA(8), Whitening()],
+        [R2(), Whitening(8), GeoPres(4), Int8()],
+        [Whitening(), R2()],
+        [PCA(8), PCA(8)],
+        [Procrustes(), PCA(8)],
+    ],
+)
+def test_an_order_that_makes_sense_is_taken(steps):
+    assert len(Chain(steps)) == len(steps)
+
+
+def test_the_refusal_names_the_largest_size_that_works_once_the_width_is_known():
+    with pytest.raises(StepError, match="whitening:23 or fewer"):
+        Chain([R2(), Whitening(24)]).outline(24)
+    assert Chain([R2(), Whitening(23)]).outline(24) == Outline(23)
+
+
+@pytest.mark.parametrize("dimensions", [8, 22, 23])
+def test_a_reduction_to_no_more_than_the_rank_leaves_nothing_empty(dimensions):
+    assert Chain([R2(), PCA(dimensions)]).outline(24) == Outline(dimensions, 0)
+
+
+def test_a_reduction_that_reduces_less_than_is_missing_leaves_the_rest_empty():
+    assert Chain([ABTT(4), PCA(22)]).outline(24) == Outline(22, 2)
+    assert Chain([Whitening(20, form="zca")]).outline(24) == Outline(24, 4)
+
+
+def test_a_fitted_step_takes_no_other_width(embeddings):
+    pca = PCA(8).fit(embeddings(60, 24))
+    with pytest.raises(StepError, match="fitted on vectors 24 wide and cannot follow ones 16 wide"):
+        Chain([Truncation(16), pca])
+    assert Chain([pca, Truncation(4)]).outline() == Outline(4)
+
+
+def test_a_fitted_step_that_is_fitted_anew_may_take_another_width(embeddings):
+    chain = Chain([PCA(8)]).fit(embeddings(60, 24))
+    assert chain.fit(embeddings(60, 16)).input_dimensions == 16

@@ -1,0 +1,265 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.decomposition import PCA as Reference
+
+from transforms import PCA, R2, Chain, InputError, Moments, NotFittedError, StepError, parse_steps
+
+WIDTH = 20
+CENTERS = ["data", "directions", "none"]
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(400, WIDTH)
+
+
+@pytest.fixture(scope="module")
+def fresh(embeddings):
+    return embeddings(50, WIDTH, seed=1)
+
+
+def centred(rows):
+    rows = np.asarray(rows, np.float64)
+    return rows - rows.mean(0)
+
+
+def matrix_of(rows, center):
+    rows = np.asarray(rows, np.float64)
+    return rows.T @ rows / len(rows) if center == "none" else centred(rows).T @ centred(rows) / len(rows)
+
+
+def same_sign(found, expected):
+    """`expected` with the sign of each row that `found` has."""
+    return expected * np.sign((found * expected).sum(1))[:, None]
+
+
+@pytest.mark.parametrize("k", [1, 7, WIDTH])
+def test_its_directions_and_projections_are_scikit_learns(rows, fresh, k):
+    reference = Reference(n_components=k, svd_solver="full").fit(rows.astype(np.float64))
+    pca = PCA(k).fit(rows)
+    weight = pca.weight.double().numpy()
+    signs = np.sign((weight * reference.components_).sum(1))
+    np.testing.assert_allclose(weight, reference.components_ * signs[:, None], atol=1e-5)
+    np.testing.assert_allclose(pca.mean, reference.mean_, atol=1e-6)
+    np.testing.assert_allclose(pca.transform(fresh), reference.transform(fresh) * signs, atol=1e-5)
+    np.testing.assert_allclose(
+        pca.inverse_transform(pca.transform(fresh)),
+        reference.inverse_transform(reference.transform(fresh)),
+        atol=1e-5,
+    )
+
+
+def test_the_variances_of_its_outputs_fall_and_are_scikit_learns(rows):
+    variances = PCA(9).fit(rows).transform(rows).astype(np.float64).var(0, ddof=1)
+    reference = Reference(n_components=9).fit(rows.astype(np.float64))
+    np.testing.assert_allclose(variances, reference.explained_variance_, rtol=1e-4)
+    assert (np.diff(variances) < 0).all()
+
+
+@pytest.mark.parametrize("center", CENTERS)
+def test_each_form_is_its_formula_in_float64(rows, fresh, center):
+    values, vectors = np.linalg.eigh(matrix_of(rows, center))
+    pca = PCA(6, center).fit(rows)
+    directions = same_sign(pca.weight.double().numpy(), vectors[:, ::-1].T[:6])
+    np.testing.assert_allclose(pca.weight, directions, atol=1e-5)
+    given = fresh - rows.mean(0, dtype=np.float64) if center == "data" else fresh.astype(np.float64)
+    np.testing.assert_allclose(pca.transform(fresh), given @ directions.T, atol=1e-5)
+
+
+def test_its_directions_are_the_singular_vectors_of_the_rows(rows):
+    for center, data in (("data", centred(rows)), ("none", rows.astype(np.float64))):
+        right = np.linalg.svd(data, full_matrices=False)[2][:5]
+        weight = PCA(5, center).fit(rows).weight.double().numpy()
+        np.testing.assert_allclose(weight, same_sign(weight, right), atol=1e-5)
+
+
+def test_the_vector_is_centred_in_one_form_and_the_covariance_in_two(rows, fresh):
+    data, directions, none = (PCA(5, center).fit(rows) for center in CENTERS)
+    assert torch.equal(data.weight, directions.weight)
+    assert (data.weight - none.weight).abs().max() > 0.1
+    shift = directions.transform(fresh) - data.transform(fresh)
+    np.testing.assert_allclose(shift, np.broadcast_to(data.weight.numpy() @ rows.mean(0), shift.shape), atol=1e-5)
+    assert not hasattr(none, "mean")
+
+
+def test_the_three_forms_agree_on_rows_whose_mean_is_zero(rows):
+    opposites = np.concatenate([rows, -rows])
+    outs = [PCA(5, center).fit(opposites).transform(rows) for center in CENTERS]
+    np.testing.assert_allclose(outs[1], outs[0], atol=1e-5)
+    np.testing.assert_allclose(outs[2], outs[0], atol=1e-5)
+
+
+def test_its_projections_are_those_of_faiss(rows, fresh):
+    faiss = pytest.importorskip("faiss")
+    reference = faiss.PCAMatrix(WIDTH, 6)
+    reference.train(rows)
+    pca = PCA(6).fit(rows)
+    out, expected = pca.transform(fresh), reference.apply(fresh)
+    np.testing.assert_allclose(out, same_sign(out.T, expected.T).T, atol=1e-3)
+
+
+@pytest.mark.parametrize("center", CENTERS)
+def test_the_largest_entry_of_every_direction_is_positive(rows, center):
+    weight = PCA(center=center).fit(rows).weight
+    largest = weight.abs().argmax(dim=1, keepdim=True)
+    assert (weight.gather(1, largest) > 0).all()
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), d=st.integers(1, 12), extra=st.integers(1, 40), center=st.sampled_from(CENTERS))
+def test_its_rows_are_orthonormal_and_of_positive_sign_whatever_the_data(seed, d, extra, center):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(d + extra, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)
+    weight = PCA(center=center).fit(rows).weight.double().numpy()
+    np.testing.assert_allclose(weight @ weight.T, np.eye(d), atol=1e-6)
+    assert (weight[np.arange(d), np.abs(weight).argmax(1)] > 0).all()
+
+
+def test_whatever_their_order_or_sign_rows_fit_alike(rows):
+    expected = PCA(5).fit(rows).weight
+    shuffled = rows[np.random.default_rng(0).permutation(len(rows))]
+    np.testing.assert_allclose(PCA(5).fit(shuffled).weight, expected, atol=1e-5)
+    np.testing.assert_allclose(PCA(5).fit(-rows).weight, expected, atol=1e-5)
+
+
+def test_a_fit_repeats_bit_for_bit(rows):
+    first, second = PCA(5).fit(rows), PCA(5).fit(rows.copy())
+    assert torch.equal(first.weight, second.weight)
+    assert torch.equal(first.mean, second.mean)
+
+
+@pytest.mark.parametrize("center", CENTERS)
+def test_every_prefix_is_the_pca_of_that_size(rows, fresh, center):
+    whole = PCA(10, center).fit(rows)
+    assert whole.nested
+    for size in (1, 4, 9):
+        smaller = PCA(size, center).fit(rows)
+        np.testing.assert_allclose(whole.weight[:size], smaller.weight, atol=1e-6)
+        np.testing.assert_allclose(whole.transform(fresh)[:, :size], smaller.transform(fresh), atol=1e-6)
+
+
+def test_a_chain_serves_every_prefix_normalised(rows, fresh):
+    chain = Chain([PCA(10)]).fit(rows)
+    for size in (1, 4, 10):
+        np.testing.assert_allclose(
+            chain.transform(fresh, dimensions=size), Chain([PCA(size)]).fit(rows).transform(fresh), atol=1e-5
+        )
+        np.testing.assert_allclose(
+            chain.fold(size).transform(fresh), chain.transform(fresh, dimensions=size), atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("center", CENTERS)
+def test_the_whole_of_it_only_rotates_and_is_undone(rows, fresh, center):
+    pca = PCA(center=center).fit(rows)
+    out = pca.transform(fresh).astype(np.float64)
+    differences = np.linalg.norm(out[:, None] - out, axis=2)
+    np.testing.assert_allclose(differences, np.linalg.norm(fresh[:, None] - fresh, axis=2), atol=1e-5)
+    assert pca.inverse_kind == "exact"
+    np.testing.assert_allclose(pca.inverse_transform(out), fresh, atol=1e-5)
+
+
+def test_what_a_smaller_one_gives_back_is_the_closest_there_is(rows):
+    pca = PCA(6).fit(rows)
+    assert pca.inverse_kind == "approximate"
+    back = pca.inverse_transform(pca.transform(rows)).astype(np.float64)
+    left, values, right = np.linalg.svd(centred(rows), full_matrices=False)
+    best = (left[:, :6] * values[:6]) @ right[:6] + rows.mean(0, dtype=np.float64)
+    np.testing.assert_allclose(back, best, atol=1e-5)
+
+
+@pytest.mark.parametrize(("center", "rank"), [("data", 6), ("directions", 6), ("none", 7)])
+def test_more_dimensions_than_directions_that_vary_are_refused_with_the_size_that_works(rows, center, rank):
+    few = rows[:7]
+    with pytest.raises(
+        InputError, match=f"pca needs {rank + 1} directions .* these 7 rows have {rank}: .*most {rank}$"
+    ):
+        PCA(rank + 1, center).fit(few)
+    out = PCA(rank, center).fit(few).transform(few)
+    assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rank_is_told_from_rounding_in_every_precision(dtype):
+    rng = np.random.default_rng(0)
+    rows = (rng.integers(-4, 5, size=(200, 5)) @ rng.integers(-2, 3, size=(5, 16))).astype(dtype)
+    assert np.linalg.matrix_rank(rows.astype(np.float64) - rows.astype(np.float64).mean(0)) == 5
+    PCA(5).fit(rows)
+    with pytest.raises(InputError, match="at most 5"):
+        PCA(6).fit(rows)
+
+
+def test_after_r2_one_direction_less_varies(rows):
+    Chain([R2(), PCA(WIDTH - 1, "none")]).fit(rows)
+    Chain([R2(), PCA()]).fit(rows)
+
+
+def test_columns_that_never_vary_are_no_directions(rows):
+    padded = np.concatenate([rows, np.full((400, 3), 0.7, np.float32)], axis=1)
+    pca = PCA(WIDTH).fit(padded)
+    assert pca.weight[:, WIDTH:].abs().max() < 1e-6
+    with pytest.raises(InputError, match=f"at most {WIDTH}"):
+        PCA(WIDTH + 1).fit(padded)
+
+
+def test_a_mean_ten_thousand_times_the_spread_costs_no_accuracy():
+    rng = np.random.default_rng(0)
+    spread = rng.normal(size=(3000, 6)) * [3, 2.5, 2, 1.5, 1, 0.5]
+    expected = PCA(4).fit(spread - spread.mean(0)).weight
+    far = spread + 1e4
+    pca = PCA(4).fit(far)
+    np.testing.assert_allclose(pca.weight, expected, atol=1e-6)
+    np.testing.assert_allclose(PCA(4, "directions").fit(far).weight, expected, atol=1e-6)
+    np.testing.assert_allclose(pca.mean, far.mean(0), rtol=1e-7)
+
+
+def test_moments_of_shards_fit_like_all_rows(rows):
+    parts = [Moments.from_vectors(part) for part in np.array_split(rows, 5)]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged.merge(part)
+    for center in CENTERS:
+        np.testing.assert_allclose(PCA(5, center).fit(merged).weight, PCA(5, center).fit(rows).weight, atol=1e-6)
+
+
+def test_zero_stays_zero_and_the_mean_becomes_nothing(rows):
+    pca = PCA(5).fit(rows)
+    assert not pca.transform(np.zeros((2, WIDTH))).any()
+    np.testing.assert_allclose(pca.transform(rows.mean(0, dtype=np.float64)[None]), 0, atol=1e-6)
+
+
+def test_it_may_keep_the_width_and_not_exceed_it(rows):
+    assert Chain([PCA(WIDTH)]).width_after(WIDTH) == WIDTH
+    with pytest.raises(StepError, match=f"pca to {WIDTH + 1} must follow vectors at least that wide, not {WIDTH}"):
+        PCA(WIDTH + 1).fit(rows)
+    with pytest.raises(StepError, match="pca to 9 must follow vectors at least that wide, not 8"):
+        Chain([PCA(8), PCA(9)])
+
+
+def test_it_is_written_with_its_dimensions_first():
+    (step,) = parse_steps("pca:8,center=none")
+    assert (step.dimensions, step.center) == (8, "none")
+    assert parse_steps("pca")[0].dimensions is None
+
+
+@pytest.mark.parametrize("dimensions", [0, -1, 2.0, "8", True])
+def test_sizes_that_make_no_sense_are_refused(dimensions):
+    with pytest.raises(StepError, match="pca: dimensions must be a whole number from 1"):
+        PCA(dimensions)
+
+
+@pytest.mark.parametrize("center", ["mean", True, None, ["data"]])
+def test_forms_that_do_not_exist_are_refused(center):
+    with pytest.raises(StepError, match="pca: center must be data or directions or none"):
+        PCA(4, center)
+
+
+def test_a_refused_fit_leaves_it_unfitted(rows):
+    pca = PCA(10)
+    with pytest.raises(InputError):
+        pca.fit(rows[:5])
+    with pytest.raises(NotFittedError, match="PCA"):
+        pca.transform(rows)

@@ -1,0 +1,357 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from transforms import (
+    PCA,
+    R2,
+    Binary,
+    Chain,
+    InputError,
+    Int8,
+    MeanCentering,
+    Moments,
+    Normalize,
+    StepError,
+    Truncation,
+)
+
+WIDTH = 24
+QUANTIZERS = [Int8, Binary]
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(300, WIDTH)
+
+
+@pytest.fixture(scope="module")
+def fresh(embeddings):
+    return embeddings(80, WIDTH, seed=1)
+
+
+@pytest.fixture(scope="module")
+def int8(rows):
+    return Int8().fit(rows)
+
+
+@pytest.fixture(scope="module")
+def binary(rows):
+    return Binary().fit(rows)
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def quantize_linear(x, scale, zero_point):
+    """The formula of ONNX: y = saturate(round to even(x / scale) + zero point)."""
+    return np.clip(np.rint(x / scale) + zero_point, -128, 127).astype(np.int8)
+
+
+MATRICES = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 20), st.integers(1, 9)),
+    elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False),
+)
+
+
+def test_int8_is_the_formula_of_onnx(rows, fresh, int8):
+    low, high = np.minimum(rows.min(0), 0).astype(np.float64), np.maximum(rows.max(0), 0).astype(np.float64)
+    scale = (high - low) / 255
+    zero_point = np.clip(np.rint(-128 - low / scale), -128, 127)
+    np.testing.assert_allclose(int8.scale, scale, rtol=1e-6)
+    np.testing.assert_array_equal(int8.zero_point, zero_point)
+    codes = int8.transform(fresh)
+    assert codes.dtype == np.int8
+    np.testing.assert_array_equal(codes, quantize_linear(fresh, int8.scale.numpy(), zero_point))
+    expected = (codes.astype(np.float64) - zero_point) * scale
+    np.testing.assert_allclose(int8.inverse_transform(codes), expected, atol=1e-6)
+
+
+def test_halves_are_rounded_to_even_as_onnx_does():
+    rows = np.array([[-128.0], [127.0]])
+    int8 = Int8().fit(rows)
+    assert (float(int8.scale), float(int8.zero_point)) == (1.0, 0.0)
+    halves = np.array([[-2.5], [-1.5], [-0.5], [0.5], [1.5], [2.5]])
+    np.testing.assert_array_equal(int8.transform(halves)[:, 0], [-2, -2, 0, 0, 2, 2])
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(rows=MATRICES)
+def test_within_the_range_codes_are_half_a_step_off_at_most(rows):
+    int8 = Int8().fit(rows)
+    back = int8.inverse_transform(int8.transform(rows)).astype(np.float64)
+    step = int8.scale.double().numpy()
+    # Beside the half step there is the rounding of float32, of x/s and of what comes back.
+    assert (np.abs(back - rows) <= step * 0.5001 + 1e-6 * np.abs(rows)).all()
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(rows=MATRICES)
+def test_zero_is_exact_and_codes_stay_the_same_when_coded_again(rows):
+    int8 = Int8().fit(rows)
+    zeros = np.zeros((2, rows.shape[1]), np.float32)
+    assert not int8.inverse_transform(int8.transform(zeros)).any()
+    codes = int8.transform(rows)
+    np.testing.assert_array_equal(int8.transform(int8.inverse_transform(codes)), codes)
+
+
+def test_its_error_is_that_of_the_scalar_quantizer_of_faiss(rows):
+    faiss = pytest.importorskip("faiss")
+    reference = faiss.IndexScalarQuantizer(WIDTH, faiss.ScalarQuantizer.QT_8bit)
+    reference.train(rows)
+    theirs = reference.sa_decode(reference.sa_encode(rows))
+    int8 = Int8().fit(rows)
+    ours = int8.inverse_transform(int8.transform(rows))
+    assert np.square(ours - rows).sum() <= 1.1 * np.square(theirs - rows).sum()
+    # The steps are uniform: the mean square of the error is s²/12.
+    np.testing.assert_allclose(np.square(ours - rows).mean(0), int8.scale.numpy() ** 2 / 12, rtol=0.35)
+
+
+def test_what_lies_outside_the_range_is_clipped(rows, int8):
+    top = int8.transform(np.full((1, WIDTH), 1e9))
+    bottom = int8.transform(np.full((1, WIDTH), -1e9))
+    assert (top == 127).all()
+    assert (bottom == -128).all()
+    step = int8.scale.numpy()
+    highest, lowest = int8.inverse_transform(top)[0], int8.inverse_transform(bottom)[0]
+    assert (np.abs(highest - np.maximum(rows.max(0), 0)) <= step).all()
+    assert (np.abs(lowest - np.minimum(rows.min(0), 0)) <= step).all()
+
+
+def test_every_code_is_used_from_end_to_end(embeddings):
+    rows = embeddings(4000, 4, mean=0)
+    codes = Int8().fit(rows).transform(rows).astype(int)
+    assert codes.min() <= -127
+    assert codes.max() >= 126
+
+
+@pytest.mark.parametrize("value", [0.0, 0.7, -0.7, 1e-30, 1e30])
+def test_a_dimension_that_never_varies_is_coded(rows, value):
+    flat = rows.copy()
+    flat[:, 3] = value
+    int8 = Int8().fit(flat)
+    back = int8.inverse_transform(int8.transform(flat))
+    np.testing.assert_allclose(back[:, 3], value, rtol=1e-2)
+    assert float(int8.scale[3]) > 0
+
+
+def test_a_dimension_of_one_sign_covers_zero_too():
+    rows = np.random.default_rng(0).uniform(5, 6, size=(50, 3)) * [1, -1, 1]
+    int8 = Int8().fit(rows)
+    np.testing.assert_array_equal(int8.zero_point, [-128, 127, -128])
+    np.testing.assert_allclose(int8.inverse_transform(int8.transform(rows)), rows, atol=6 / 255 / 2 + 1e-6)
+
+
+def test_of_moments_int8_takes_four_standard_deviations(rows):
+    moments = Moments.from_vectors(rows[:100]).merge(Moments.from_vectors(rows[100:]))
+    int8 = Int8().fit(moments)
+    precise = rows.astype(np.float64)
+    low, high = (precise.mean(0) + side * precise.std(0) for side in (-4, 4))
+    np.testing.assert_allclose(int8.scale, (np.maximum(high, 0) - np.minimum(low, 0)) / 255, rtol=1e-5)
+    back = int8.inverse_transform(int8.transform(rows))
+    assert (np.abs(back - rows) <= 0.5001 * int8.scale.numpy() + 1e-6)[(rows > low) & (rows < high)].all()
+
+
+def test_ranges_are_those_of_all_blocks(embeddings):
+    rows = embeddings(9000, 4)
+    rows[8999, 2], rows[0, 1] = 50, -50
+    int8 = Int8().fit(rows)
+    np.testing.assert_allclose(int8.scale, (np.maximum(rows.max(0), 0) - np.minimum(rows.min(0), 0)) / 255, rtol=1e-6)
+    np.testing.assert_allclose(Binary().fit(rows).size, np.abs(rows).mean(0, dtype=np.float64), rtol=1e-6)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(rows=MATRICES)
+def test_binary_is_packbits(rows):
+    codes = Binary().fit(rows).transform(rows)
+    assert codes.dtype == np.uint8
+    np.testing.assert_array_equal(codes, np.packbits(rows > 0, axis=1))
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 16, 23, 384])
+def test_widths_that_fill_no_byte_are_filled_with_zeros(width):
+    rows = np.random.default_rng(width).normal(size=(30, width))
+    binary = Binary().fit(rows)
+    codes = binary.transform(rows)
+    assert codes.shape == (30, -(-width // 8))
+    bits = np.unpackbits(codes, axis=1)
+    np.testing.assert_array_equal(bits[:, :width], rows > 0)
+    assert not bits[:, width:].any()
+    back = binary.inverse_transform(codes)
+    assert back.shape == (30, width)
+    said = (rows > 0).any(axis=1)
+    np.testing.assert_array_equal(np.sign(back[said]), np.where(rows[said] > 0, 1, -1))
+
+
+def test_a_bit_stands_for_the_mean_size_of_its_dimension(rows, fresh, binary):
+    size = np.abs(rows.astype(np.float64)).mean(0)
+    expected = np.where(fresh > 0, size, -size)
+    np.testing.assert_allclose(binary.inverse_transform(binary.transform(fresh)), expected, rtol=1e-6)
+
+
+def test_of_moments_a_bit_stands_for_the_root_mean_square(rows):
+    size = Binary().fit(Moments.from_vectors(rows)).size
+    np.testing.assert_allclose(size, np.sqrt(np.square(rows.astype(np.float64)).mean(0)), rtol=1e-6)
+
+
+def test_zero_has_no_sign(binary):
+    zeros = np.zeros((2, WIDTH), np.float32)
+    assert not binary.transform(zeros).any()
+    assert not binary.inverse_transform(binary.transform(zeros)).any()
+    assert not binary.transform(-np.abs(np.random.default_rng(0).normal(size=(2, WIDTH)))).any()
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_what_codes_stand_for_is_coded_alike(rows, fresh, cls):
+    step = cls().fit(rows)
+    codes = step.transform(fresh)
+    back = step.inverse_transform(codes)
+    np.testing.assert_array_equal(step.transform(back), codes)
+    np.testing.assert_array_equal(step.inverse_transform(step.transform(back)), back)
+    assert step.inverse_kind == "approximate"
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_one_row_is_coded_as_within_a_batch(rows, fresh, cls):
+    chain = Chain([MeanCentering(), cls()], normalize=False).fit(rows)
+    whole = chain.transform(fresh)
+    np.testing.assert_array_equal(np.stack([chain.transform(row) for row in fresh]), whole)
+    np.testing.assert_array_equal(np.concatenate([chain.transform(row[None]) for row in fresh]), whole)
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_its_bits_are_fixed_by_the_fit_and_not_by_what_is_coded(rows, fresh, cls):
+    step = cls().fit(rows)
+    with_outlier = np.concatenate([fresh, fresh[:1] * 100])
+    np.testing.assert_array_equal(step.transform(with_outlier)[:-1], step.transform(fresh))
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(QUANTIZERS, QUANTIZERS)))
+def test_codes_are_not_quantised_again(first, second):
+    reason = f"{first.kind} gives codes, which {second.kind} cannot follow: quantise last, and once"
+    with pytest.raises(StepError, match=reason):
+        Chain([first(), second()])
+    with pytest.raises(StepError, match=reason):
+        Chain([R2(), first()]) + second()
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+@pytest.mark.parametrize("after", [Normalize, R2, lambda: PCA(4), lambda: Truncation(4), MeanCentering])
+def test_nothing_follows_codes(cls, after):
+    for steps in ([cls(), after()], [R2(), cls(), Normalize(), after()]):
+        with pytest.raises(StepError, match=f"{cls.kind} gives codes, which .* cannot follow: quantise last"):
+            Chain(steps)
+    with pytest.raises(StepError, match="gives codes"):
+        Chain([cls()]) + Chain([after()])
+
+
+@pytest.mark.parametrize(("cls", "bytes_of"), [(Int8, lambda k: k), (Binary, lambda k: -(-k // 8))])
+def test_a_vector_takes_a_byte_or_a_bit_for_each_dimension(rows, cls, bytes_of):
+    for k in (1, 7, 8, 12, 20):
+        chain = Chain([PCA(k), cls()]).fit(rows)
+        assert chain.bytes_per_vector == bytes_of(k) == chain.transform(rows[:1]).nbytes
+        assert chain.output_dimensions == k
+        assert Chain([PCA(k)]).fit(rows).bytes_per_vector == 4 * k
+    assert Chain([cls()]).bytes_per_vector is None
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_the_normalisation_of_a_chain_comes_before_the_codes(rows, fresh, cls):
+    chain = Chain([PCA(12, "none"), cls()]).fit(rows)
+    before = unit(PCA(12, "none").fit(rows).transform(rows))
+    alone = cls().fit(before)
+    for name, buffer in alone.named_buffers():
+        np.testing.assert_allclose(chain.quantizer.get_buffer(name), buffer, rtol=1e-4)
+    np.testing.assert_array_equal(chain.transform(fresh * 100), chain.transform(fresh))
+    np.testing.assert_array_equal(chain.transform(fresh), chain.quantizer.transform(chain_floats(chain, fresh)))
+
+
+def chain_floats(chain, rows):
+    return Chain(chain.float_steps, chain.normalize).transform(rows)
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_without_normalisation_the_lengths_are_coded(rows, fresh, cls):
+    chain = Chain([PCA(12), cls()], normalize=False).fit(rows)
+    np.testing.assert_array_equal(chain.transform(fresh), chain.quantizer.transform(PCA(12).fit(rows).transform(fresh)))
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_the_floats_of_a_chain_are_close_to_those_without_codes(rows, cls):
+    chain = Chain([R2(), PCA(16, "none"), cls()]).fit(rows)
+    floats, exact = chain.floats(rows), chain_floats(chain, rows)
+    assert floats.dtype == np.float32
+    assert floats.shape == exact.shape == (300, 16)
+    np.testing.assert_array_equal(chain.dequantize(chain.transform(rows)), floats)
+    cosines = (unit(floats) * exact).sum(1)
+    assert cosines.min() > (0.999 if cls is Int8 else 0.5)
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_chain_that_ends_in_codes_folds_and_loads(rows, fresh, cls, normalize, tmp_path):
+    chain = Chain([R2(), PCA(9), cls()], normalize).fit(rows)
+    folded = chain.fold()
+    assert [step.kind for step in folded.transforms][-1] == cls.kind
+    exact = chain_floats(chain, fresh)
+    if cls is Int8:
+        assert np.abs(folded.transform(fresh).astype(int) - chain.transform(fresh)).max() <= 1
+    else:
+        sure = np.abs(exact) > 1e-5
+        found, expected = (np.unpackbits(each.transform(fresh), axis=1)[:, :9] for each in (folded, chain))
+        np.testing.assert_array_equal(found[sure], expected[sure])
+    chain.save(tmp_path / "chain")
+    loaded = Chain.load(tmp_path / "chain")
+    assert (loaded.input_dimensions, loaded.output_dimensions) == (WIDTH, 9)
+    np.testing.assert_array_equal(loaded.transform(fresh), chain.transform(fresh))
+    np.testing.assert_array_equal(loaded.fold().transform(fresh), folded.transform(fresh))
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_codes_have_one_size(rows, cls):
+    chain = Chain([PCA(12), cls()]).fit(rows)
+    assert not chain.nested
+    with pytest.raises(InputError, match="only 12, not 6"):
+        chain.transform(rows, dimensions=6)
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_a_tensor_gives_a_tensor_of_codes_and_back(fresh, rows, cls):
+    step = cls().fit(rows)
+    codes = step.transform(torch.from_numpy(fresh))
+    assert codes.dtype == (torch.int8 if cls is Int8 else torch.uint8)
+    back = step.inverse_transform(codes)
+    assert back.dtype == torch.float32
+    np.testing.assert_array_equal(back, step.inverse_transform(codes.numpy()))
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_codes_of_another_width_are_refused(rows, cls):
+    step = cls().fit(rows)
+    width = step.transform(rows).shape[1]
+    for wrong in (width - 1, width + 1):
+        with pytest.raises(InputError, match=f"{width} wide"):
+            step.inverse_transform(np.ones((2, wrong), np.uint8))
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_named_behind_other_steps_too(embeddings, cls, value):
+    bad = embeddings(5000, 6)
+    bad[4321, 2] = value
+    for steps in ([cls()], [Normalize(), cls()], [Truncation(4), cls()]):
+        for normalize in (True, False):
+            with pytest.raises(InputError, match="row 4321 "):
+                Chain(steps, normalize).fit(bad)
+
+
+@pytest.mark.parametrize("cls", QUANTIZERS)
+def test_it_has_no_parameters_and_keeps_none(cls):
+    assert cls().spec() == {"kind": cls.kind}

@@ -1,0 +1,397 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.decomposition import PCA as Reference
+
+from transforms import (
+    ABTT,
+    PCA,
+    R2,
+    Chain,
+    InputError,
+    Moments,
+    StepError,
+    Whitening,
+    parse_steps,
+)
+from transforms.whitening import ledoit_wolf
+
+WIDTH = 16
+EXACT = {"epsilon": 0, "renormalize": False}
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(500, WIDTH)
+
+
+@pytest.fixture(scope="module")
+def fresh(embeddings):
+    return embeddings(60, WIDTH, seed=1)
+
+
+def spectrum_of(rows, ddof=1):
+    """Mean, variances and directions (rows), both falling, in float64."""
+    rows = np.asarray(rows, np.float64)
+    values, vectors = np.linalg.eigh(np.cov(rows.T, ddof=ddof))
+    return rows.mean(0), values[::-1], vectors[:, ::-1].T
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def in_the_sign_of(found, expected):
+    return expected * np.sign((found * expected).sum(0))
+
+
+@pytest.mark.parametrize("form", ["pca", "zca"])
+def test_the_covariance_of_its_outputs_is_the_identity(rows, form):
+    out = Whitening(form=form, **EXACT).fit(rows).transform(rows).astype(np.float64)
+    np.testing.assert_allclose(np.cov(out.T), np.eye(WIDTH), atol=1e-4)
+    np.testing.assert_allclose(out.mean(0), 0, atol=1e-5)
+
+
+def test_the_first_k_of_pca_whitening_have_the_identity_too(rows):
+    out = Whitening(5, **EXACT).fit(rows).transform(rows).astype(np.float64)
+    np.testing.assert_allclose(np.cov(out.T), np.eye(5), atol=1e-4)
+
+
+@pytest.mark.parametrize("k", [1, 5, WIDTH])
+def test_it_is_scikit_learns_whitening(rows, fresh, k):
+    reference = Reference(n_components=k, whiten=True, svd_solver="full").fit(rows.astype(np.float64))
+    out = Whitening(k, **EXACT).fit(rows).transform(fresh)
+    np.testing.assert_allclose(out, in_the_sign_of(out, reference.transform(fresh)), atol=1e-4)
+
+
+def test_zca_is_the_symmetric_root_of_the_inverse_covariance(rows, fresh):
+    mean, values, directions = spectrum_of(rows)
+    root = directions.T @ np.diag(values**-0.5) @ directions
+    whitening = Whitening(form="zca", **EXACT).fit(rows)
+    np.testing.assert_allclose(whitening.weight, root, atol=1e-4)
+    np.testing.assert_allclose(whitening.weight, whitening.weight.T, atol=1e-6)
+    np.testing.assert_allclose(whitening.transform(fresh), (fresh - mean) @ root, atol=1e-4)
+
+
+def test_zca_stays_closer_to_the_vectors_than_pca(rows):
+    centred = rows - rows.mean(0)
+    far, close = (Whitening(form=form, **EXACT).fit(rows).transform(rows) for form in ("pca", "zca"))
+    assert np.square(close - centred).sum() < np.square(far - centred).sum()
+
+
+def test_its_two_forms_have_the_same_distances(rows, fresh):
+    outs = [Whitening(form=form, **EXACT).fit(rows).transform(fresh).astype(np.float64) for form in ("pca", "zca")]
+    first, second = (np.linalg.norm(out[:, None] - out, axis=2) for out in outs)
+    np.testing.assert_allclose(first, second, atol=1e-4)
+
+
+def test_by_default_outputs_are_unit(rows, fresh):
+    plain = Whitening(epsilon=0, renormalize=False).fit(rows).transform(fresh)
+    out = Whitening(epsilon=0).fit(rows).transform(fresh)
+    np.testing.assert_allclose(out, unit(plain), atol=1e-5)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(power=st.floats(0, 2), epsilon=st.floats(1e-6, 10), relative=st.booleans(), form=st.sampled_from(["pca", "zca"]))
+def test_power_and_epsilon_are_their_formula(rows, fresh, power, epsilon, relative, form):
+    mean, values, directions = spectrum_of(rows)
+    ridge = epsilon * values.mean() if relative else epsilon
+    weight = np.diag((values + ridge) ** (-power / 2)) @ directions
+    weight = directions.T @ weight if form == "zca" else weight
+    whitening = Whitening(None, form, power, epsilon, relative, renormalize=False).fit(rows)
+    out, expected = whitening.transform(fresh), (fresh - mean) @ weight.T
+    expected = in_the_sign_of(out, expected) if form == "pca" else expected
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_the_setting_of_the_mean_bias_paper_divides_by_the_root_of_each_variance_and_a_millionth(rows, fresh):
+    mean, values, directions = spectrum_of(rows)
+    expected = unit((fresh - mean) @ directions.T / np.sqrt(values + 1e-6))
+    out = Whitening(epsilon=1e-6, relative=False).fit(rows).transform(fresh)
+    np.testing.assert_allclose(out, in_the_sign_of(out, expected), atol=1e-5)
+
+
+def test_a_relative_epsilon_is_in_units_of_the_mean_variance(rows):
+    _, values, _ = spectrum_of(rows)
+    relative = Whitening(epsilon=0.3, renormalize=False).fit(rows)
+    absolute = Whitening(epsilon=0.3 * values.mean(), relative=False, renormalize=False).fit(rows)
+    np.testing.assert_allclose(relative.weight, absolute.weight, rtol=1e-5, atol=1e-6)
+
+
+def test_the_scale_of_the_rows_does_not_matter_with_a_relative_epsilon(rows, fresh):
+    expected = Whitening(epsilon=0.1).fit(rows).transform(fresh)
+    for factor in (1e-6, 1e6):
+        out = Whitening(epsilon=0.1).fit(rows * factor).transform(fresh * factor)
+        np.testing.assert_allclose(out, expected, atol=1e-4)
+
+
+def test_without_power_it_only_rotates(rows, fresh):
+    whitening = Whitening(power=0, renormalize=False).fit(rows)
+    np.testing.assert_allclose(whitening.transform(fresh), PCA().fit(rows).transform(fresh), atol=1e-5)
+    zca = Whitening(form="zca", power=0, renormalize=False).fit(rows)
+    np.testing.assert_allclose(zca.weight, np.eye(WIDTH), atol=1e-5)
+
+
+def test_half_the_power_twice_is_the_whole(rows, fresh):
+    half = Whitening(form="zca", power=0.5, **EXACT).fit(rows)
+    whole = Whitening(form="zca", **EXACT).fit(rows)
+    np.testing.assert_allclose(half.weight @ half.weight, whole.weight, atol=1e-4)
+
+
+@pytest.mark.parametrize("rcond", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("form", ["pca", "zca"])
+def test_directions_below_rcond_come_out_as_exact_zeros(rows, fresh, rcond, form):
+    mean, values, directions = spectrum_of(rows)
+    kept = values > rcond * values[0]
+    whitening = Whitening(form=form, rcond=rcond, **EXACT).fit(rows)
+    if form == "pca":
+        out = whitening.transform(fresh)
+        assert out.shape == (60, WIDTH)
+        assert not out[:, ~kept].any()
+        assert not kept.any() or np.abs(out[:, kept]).min(0).all()
+        np.testing.assert_allclose(np.cov(whitening.transform(rows)[:, kept].T), np.eye(kept.sum()), atol=1e-4)
+    else:
+        expected = directions[kept].T @ np.diag(values[kept] ** -0.5) @ directions[kept]
+        np.testing.assert_allclose(whitening.weight, expected, atol=1e-4)
+
+
+def test_rcond_drops_what_an_epsilon_alone_would_scale(rows):
+    _, values, _ = spectrum_of(rows)
+    both = Whitening(rcond=0.2, epsilon=0.1, renormalize=False).fit(rows).weight.norm(dim=1).numpy()
+    expected = np.where(values > 0.2 * values[0], (values + 0.1 * values.mean()) ** -0.5, 0)
+    np.testing.assert_allclose(both, expected, rtol=1e-4)
+
+
+def test_an_rcond_of_zero_drops_only_what_has_no_variance(rows, fresh):
+    flat = rows.copy()
+    flat[:, 3] = 0.25
+    out = Whitening(rcond=0, **EXACT).fit(flat).transform(flat).astype(np.float64)
+    assert not out[:, -1].any()
+    np.testing.assert_allclose(np.cov(out[:, :-1].T), np.eye(WIDTH - 1), atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [2, 5, 30, 500])
+def test_the_weight_of_ledoit_and_wolf_is_scikit_learns(embeddings, n):
+    rows = embeddings(n, WIDTH, seed=n).astype(np.float64)
+    expected = ledoit_wolf_shrinkage(rows)
+    assert ledoit_wolf(Moments.from_vectors(rows)) == pytest.approx(expected, abs=1e-8)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000), n=st.integers(3, 80), d=st.integers(2, 12), offset=st.floats(-100, 100), data=st.data()
+)
+def test_merged_moments_choose_the_weight_that_all_rows_choose(seed, n, d, offset, data):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_t(4, size=(n, d)) @ rng.normal(size=(d, d)) + offset
+    cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=4)))
+    merged = Moments()
+    for part in np.split(rows, cuts):
+        merged.merge(Moments.from_vectors(part))
+    assert ledoit_wolf(merged) == pytest.approx(ledoit_wolf_shrinkage(rows), abs=1e-8)
+
+
+def test_a_shrinkage_mixes_in_the_equal_spectrum(rows, fresh):
+    mean, values, directions = spectrum_of(rows, ddof=0)
+    for shrinkage in (0.25, 1.0, "ledoit-wolf"):
+        weight = ledoit_wolf_shrinkage(rows.astype(np.float64)) if shrinkage == "ledoit-wolf" else shrinkage
+        shrunk = (1 - weight) * values + weight * values.mean()
+        zca = directions.T @ np.diag(shrunk**-0.5) @ directions
+        whitening = Whitening(form="zca", shrinkage=shrinkage, **EXACT).fit(rows)
+        np.testing.assert_allclose(whitening.weight, zca, atol=1e-4)
+
+
+def test_a_shrinkage_makes_fewer_rows_than_dimensions_enough(rows):
+    few = rows[:6]
+    for shrinkage in (0.1, "ledoit-wolf"):
+        out = Whitening(shrinkage=shrinkage, **EXACT).fit(few).transform(rows)
+        assert np.isfinite(out).all()
+    with pytest.raises(InputError, match="at most 5"):
+        Whitening(epsilon=0).fit(few)
+
+
+def test_moments_fit_like_the_rows(rows):
+    moments = Moments.from_vectors(rows[:200]).merge(Moments.from_vectors(rows[200:]))
+    for parameters in ({}, {"form": "zca"}, {"shrinkage": "ledoit-wolf"}, {"rcond": 0.3}):
+        found, expected = Whitening(**parameters).fit(moments), Whitening(**parameters).fit(rows)
+        np.testing.assert_allclose(found.weight, expected.weight, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found.mean, expected.mean, atol=1e-6)
+
+
+def test_zca_of_the_top_k_keeps_the_width_and_has_rank_k(rows, fresh):
+    mean, values, directions = spectrum_of(rows)
+    whitening = Whitening(4, form="zca", **EXACT).fit(rows)
+    expected = directions[:4].T @ np.diag(values[:4] ** -0.5) @ directions[:4]
+    np.testing.assert_allclose(whitening.weight, expected, atol=1e-4)
+    out = whitening.transform(rows).astype(np.float64)
+    assert out.shape == (500, WIDTH)
+    spread = np.linalg.eigvalsh(np.cov(out.T))
+    np.testing.assert_allclose(spread[-4:], 1, atol=1e-4)
+    np.testing.assert_allclose(spread[:-4], 0, atol=1e-6)
+
+
+def test_only_pca_is_nested_and_its_prefixes_are_the_smaller_whitenings(rows, fresh):
+    whole = Chain([Whitening(epsilon=0)]).fit(rows)
+    assert whole.nested
+    assert not Chain([Whitening(form="zca")]).nested
+    for size in (1, 4, 11):
+        smaller = Chain([Whitening(size, epsilon=0)]).fit(rows)
+        kept = np.linalg.norm(smaller.transform(fresh), axis=1) > 0
+        cut = whole.transform(fresh, dimensions=size)
+        np.testing.assert_allclose(cut[kept], smaller.transform(fresh)[kept], atol=1e-4)
+
+
+STARTS = [
+    ("r2", 1),
+    ("r2,normalize,mc", 1),
+    ("r2,r2", 2),
+    ("abtt:3", 3),
+    ("r1,abtt:2,r2", 3),
+    (f"whitening:{WIDTH - 4},form=zca", 4),
+]
+
+
+@pytest.mark.parametrize(("steps", "missing"), STARTS)
+@pytest.mark.parametrize("form", ["pca", "zca"])
+def test_after_steps_that_empty_directions_it_is_refused_before_any_row_is_read(steps, missing, form):
+    message = f"leave {missing} of the directions .*whitening:{WIDTH - missing} or fewer.* rcond, or shrinkage"
+    for dimensions in (None, WIDTH - missing + 1):
+        with pytest.raises(StepError, match=message):
+            Chain([PCA(WIDTH), *parse_steps(steps), Whitening(dimensions, form)])
+
+
+@pytest.mark.parametrize("steps", ["r2", "abtt:3", "r1,r2,normalize"])
+def test_it_is_refused_though_no_width_is_known_and_names_no_size_then(steps):
+    with pytest.raises(StepError, match=r"without variance.*give the dimensions to keep, or rcond"):
+        Chain([*parse_steps(steps), Whitening()])
+
+
+def test_zca_keeps_a_width_that_is_not_known_yet():
+    assert Chain([Whitening(12, form="zca")]).outline().width is None
+    assert Chain([Whitening(12, form="zca"), PCA(12)]).width_after(WIDTH) == 12
+    assert Chain([Whitening(12, form="zca"), PCA(14, "directions")]).width_after(WIDTH) == 14
+
+
+@pytest.mark.parametrize("form", ["pca", "zca"])
+def test_directions_that_rcond_dropped_stay_known_as_empty(form):
+    with pytest.raises(StepError, match="without variance"):
+        Chain([PCA(WIDTH), R2(), Whitening(form=form, rcond=1e-5), Whitening()])
+
+
+def test_the_literal_form_of_abtt_that_keeps_lengths_leaves_its_directions_without_variance(rows):
+    abtt = ABTT(2, literal=True, renormalize=False)
+    spread = np.linalg.eigvalsh(np.cov(abtt.fit(rows).transform(rows).T.astype(np.float64)))
+    np.testing.assert_allclose(spread[:2], 0, atol=1e-9)
+    with pytest.raises(StepError, match="leave 2 of the directions without variance"):
+        Chain([ABTT(2, literal=True, renormalize=False), Whitening()])
+
+
+def test_the_message_names_a_size_as_soon_as_the_width_is_known():
+    with pytest.raises(StepError, match=r"whitening:11 or fewer"):
+        Chain([PCA(12), R2(), Whitening()])
+
+
+@pytest.mark.parametrize(("steps", "missing"), STARTS)
+def test_the_size_that_the_message_names_works(rows, steps, missing):
+    chain = Chain([*parse_steps(steps), Whitening(WIDTH - missing, epsilon=0)], normalize=False)
+    out = chain.fit(rows).transform(rows)
+    assert out.shape == (500, WIDTH - missing)
+    np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1, atol=1e-5)
+    assert len(chain.transforms[-1].weight) == WIDTH - missing
+    assert float(chain.transforms[-1].weight.abs().max()) < 1e3
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"rcond": 1e-5},
+        {"shrinkage": 0.1},
+        {"shrinkage": "ledoit-wolf"},
+        {"epsilon": 1e-4},
+        {"epsilon": 1e-6, "relative": False},
+        {"power": 0},
+        {"dimensions": 8},
+    ],
+    ids=str,
+)
+def test_after_r2_it_is_taken_where_something_says_what_to_do(rows, parameters):
+    chain = Chain([R2(), Whitening(**parameters)]).fit(rows)
+    out = chain.transform(rows)
+    np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(chain.fold().transform(rows), out, atol=1e-5)
+
+
+def test_without_variance_in_a_direction_and_without_epsilon_it_is_refused(rows):
+    flat = rows.copy()
+    flat[:, 3] = 0.25
+    with pytest.raises(InputError, match=f"whitening needs {WIDTH} directions .* have {WIDTH - 1}"):
+        Whitening(epsilon=0).fit(flat)
+    Whitening(WIDTH - 1, epsilon=0).fit(flat)
+    out = Whitening().fit(flat).transform(rows)
+    assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize(
+    "parameters", [{}, {"rcond": 0.1}, {"shrinkage": 0.5}, {"power": 0.0}, {"epsilon": 0}], ids=str
+)
+def test_rows_without_differences_are_refused(rows, parameters):
+    with pytest.raises(InputError):
+        Whitening(**parameters).fit(np.repeat(rows[:1], 20, axis=0))
+
+
+def test_the_small_default_epsilon_changes_next_to_nothing(rows, fresh):
+    np.testing.assert_allclose(
+        Whitening().fit(rows).transform(fresh), Whitening(epsilon=0).fit(rows).transform(fresh), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("form", ["pca", "zca"])
+@pytest.mark.parametrize("dimensions", [None, 5])
+def test_without_renormalising_it_is_undone_as_far_as_it_kept_directions(rows, fresh, form, dimensions):
+    whitening = Whitening(dimensions, form, renormalize=False).fit(rows)
+    assert whitening.inverse_kind == ("exact" if dimensions is None else "approximate")
+    mean, _, directions = spectrum_of(rows)
+    kept = directions[:dimensions]
+    expected = (fresh - mean) @ kept.T @ kept + mean
+    np.testing.assert_allclose(whitening.inverse_transform(whitening.transform(fresh)), expected, atol=1e-4)
+
+
+def test_what_was_renormalised_is_not_undone(rows, fresh):
+    whitening = Whitening().fit(rows)
+    assert whitening.inverse_kind == "none"
+    with pytest.raises(StepError, match="cannot be undone"):
+        whitening.inverse_transform(whitening.transform(fresh))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"dimensions": 0}, "dimensions must be a whole number from 1"),
+        ({"form": "cholesky"}, "form must be pca or zca"),
+        ({"power": 2.1}, "power must be a number from 0 to 2"),
+        ({"power": -0.1}, "power must be a number from 0 to 2"),
+        ({"epsilon": -1e-9}, "epsilon must be a number from 0"),
+        ({"epsilon": float("nan")}, "epsilon must be a number from 0"),
+        ({"relative": 1}, "relative must be true or false"),
+        ({"shrinkage": "oas"}, "shrinkage must be ledoit-wolf"),
+        ({"shrinkage": 1.5}, "shrinkage must be a number from 0 to 1"),
+        ({"shrinkage": True}, "shrinkage must be a number from 0 to 1"),
+        ({"rcond": 2}, "rcond must be a number from 0 to 1"),
+        ({"renormalize": None}, "renormalize must be true or false"),
+    ],
+    ids=str,
+)
+def test_parameters_out_of_range_are_refused_by_name(parameters, reason):
+    with pytest.raises(StepError, match=f"whitening: {reason}"):
+        Whitening(**parameters)
+
+
+def test_a_loaded_one_is_bit_equal(rows, fresh, tmp_path):
+    chain = Chain([Whitening(9, shrinkage="ledoit-wolf")]).fit(rows)
+    chain.save(tmp_path / "chain")
+    loaded = Chain.load(tmp_path / "chain")
+    assert torch.equal(loaded.transforms[0].weight, chain.transforms[0].weight)
+    np.testing.assert_array_equal(loaded.transform(fresh), chain.transform(fresh))
