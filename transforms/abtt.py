@@ -3,15 +3,16 @@
 import torch
 from torch import Tensor
 
-from transforms.affine import Affine, keep_zeros
+from transforms.affine import Affine
 from transforms.arrays import Vectors
 from transforms.errors import StepError
+from transforms.linear import Back
 from transforms.moments import Moments
-from transforms.normalize import Normalize, unit_rows
+from transforms.normalize import Normalize, drop_rounding_residue, unit_image
 from transforms.outline import Outline
 from transforms.parameters import require_flag, require_whole
 from transforms.spectrum import Spectrum
-from transforms.transform import Progress, Transform
+from transforms.transform import Inverse, Progress, Transform
 
 
 class ABTT(Transform):
@@ -44,17 +45,18 @@ class ABTT(Transform):
         return self.directions or max(1, round(width / 100))
 
     def after(self, before: Outline) -> Outline:
-        """D directions less; the literal form keeps one of them by its constant.
+        """D directions less; of the literal form's constant, renormalising makes one again.
 
         Raises:
             StepError: if nothing would be left.
         """
+        kept = int(self.literal and self.renormalize)
         if before.width is None:
-            return before.without((self.directions or 1) - self.literal)
+            return before.without((self.directions or 1) - kept)
         depth = self.depth(before.width)
         if depth >= before.width:
             raise StepError(f"abtt takes {depth} directions away; vectors {before.width} wide have no more")
-        return before.without(depth - self.literal)
+        return before.without(depth - kept)
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """Mean and directions from the moments, float64, stored in float32.
@@ -64,7 +66,7 @@ class ABTT(Transform):
         """
         moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
         depth = self.depth(moments.dimensions)
-        spectrum = Spectrum.of(moments.covariance(ddof=0))
+        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
         spectrum.require(self.kind, depth, moments.count)
         self.mean = torch.from_numpy(moments.mean).float()
         self.removed = torch.from_numpy(spectrum.directions[:depth].copy()).float()
@@ -72,8 +74,17 @@ class ABTT(Transform):
     def forward(self, x: Tensor) -> Tensor:
         """Debias rows, `(n, d)` to `(n, d)`; zero stays zero."""
         centred = x - self.mean
-        y = keep_zeros(centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed, x)
-        return unit_rows(y) if self.renormalize else y
+        y = centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed
+        return (unit_image if self.renormalize else drop_rounding_residue)(y, x)
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """Approximate: the directions removed come back as the mean has them; none once lengths are lost."""
+        return "none" if self.renormalize else "approximate"
+
+    def inverse(self) -> Transform:
+        """Y + μ."""
+        return Back(None, self.mean)
 
     def primitives(self) -> list[Transform]:
         """The affine map, and a normalisation if there is one."""

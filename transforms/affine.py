@@ -7,7 +7,7 @@ from torch.nn import functional
 from transforms.arrays import Vectors
 from transforms.errors import StepError
 from transforms.moments import Moments
-from transforms.normalize import drop_rounding_residue, unit_image, unit_rows
+from transforms.normalize import drop_rounding_residue, unit_image
 from transforms.outline import Outline
 from transforms.transform import Progress, Transform
 
@@ -18,8 +18,8 @@ GAIN_STEPS = 30
 class Affine(Transform, registered=False):
     """x ↦ Wx + b, with the weight W `(k, d)` and the bias b `(k,)` or None; then to unit length if so said.
 
-    Computed by `Chain.fold`, never fitted or saved. Zero stays zero; without a bias, so do rows
-    inside the kernel of W.
+    Computed by `Chain.fold`, never fitted or saved. Zero stays zero, and what comes out as mere
+    rounding error becomes zero.
     """
 
     kind = "affine"
@@ -54,10 +54,7 @@ class Affine(Transform, registered=False):
     def forward(self, x: Tensor) -> Tensor:
         """Map rows, `(n, d)` to `(n, k)`."""
         y = functional.linear(x, self.weight, self.bias)
-        if self.bias is None:
-            return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
-        y = keep_zeros(y, x)
-        return unit_rows(y) if self.normalize else y
+        return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def then(self, following: "Affine") -> "Affine":
         """The one map that does this and then `following`, multiplied in float64."""
@@ -70,11 +67,6 @@ class Affine(Transform, registered=False):
         if following.bias is not None:
             bias = bias + following.bias.double()
         return Affine(weight, bias)
-
-
-def keep_zeros(y: Tensor, x: Tensor) -> Tensor:
-    """`y` with zeros where the row of `x` is zero: no vector says nothing, so its image says nothing."""
-    return torch.where(x.any(dim=-1, keepdim=True), y, 0)
 
 
 def gain_of(weight: Tensor) -> float:

@@ -1,14 +1,18 @@
 """Bringing one encoder's vectors into another's space, fitted on the same texts in both."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from transforms.affine import Affine, keep_zeros
+from transforms.affine import Affine
 from transforms.arrays import Vectors
 from transforms.errors import InputError
-from transforms.linear import Back, Linear
+from transforms.linear import Back, Linear, pseudo_inverse
 from transforms.moments import Moments
+from transforms.normalize import drop_rounding_residue
 from transforms.outline import Outline
 from transforms.paired import PairedMoments
 from transforms.parameters import require_between, require_flag, require_whole
@@ -32,8 +36,15 @@ class Alignment(Linear, registered=False):
             self.register_buffer("target_mean", torch.empty(0))
 
     def after(self, before: Outline) -> Outline:
-        """The width of the targets; unknown before the fit."""
-        return Outline(self.weight.shape[0] if self.fitted else None)
+        """The width of the targets; unknown before the fit unless they were named."""
+        width = before.targets if before.targets is not None else self.weight.shape[0] if self.fitted else None
+        if width is None or before.width is None:
+            return replace(before, width=width)
+        return replace(before, width=width, missing=max(0, width - self.rank_after(before.width - before.missing)))
+
+    def rank_after(self, rank: int) -> int:
+        """The rank of the outputs, for inputs of that rank."""
+        return rank
 
     def set_pairs(self, weight: torch.Tensor, moments: PairedMoments) -> None:
         """Keep the weight, and the means if it is centred."""
@@ -43,8 +54,9 @@ class Alignment(Linear, registered=False):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows, `(n, d)` to `(n, k)`; zero stays zero."""
-        y = super().forward(x)
-        return keep_zeros(y + self.target_mean, x) if self.centered else y
+        if not self.centered:
+            return super().forward(x)
+        return drop_rounding_residue(functional.linear(x - self.mean, self.weight) + self.target_mean, x, self.gain)
 
     def primitives(self) -> list[Transform]:
         """The affine map."""
@@ -55,7 +67,7 @@ class Alignment(Linear, registered=False):
 
     def inverse(self) -> Transform:
         """Y ↦ W⁺(y − μ_y) + μ_x."""
-        back = torch.linalg.pinv(self.weight.double())
+        back = pseudo_inverse(self.weight.double())
         offset = self.mean - back @ self.target_mean.double() if self.centered else None
         return Back(back.float(), None if offset is None else offset.float())
 
@@ -90,7 +102,7 @@ class LowRankAffine(Alignment):
     descent; this is its closed form.
 
     Args:
-        rank: r; None is the full rank.
+        rank: r, at most the width of the targets; None is the full rank.
         ridge: ρ in units of tr(C_xx)/d.
     """
 
@@ -104,6 +116,10 @@ class LowRankAffine(Alignment):
         self.rank = rank
         self.ridge = ridge
 
+    def rank_after(self, rank: int) -> int:
+        """At most r."""
+        return rank if self.rank is None else min(rank, self.rank)
+
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """From the centred moments of the pairs, float64.
 
@@ -113,10 +129,13 @@ class LowRankAffine(Alignment):
         moments = require_pairs(data)
         own, cross = moments.blocks(centered=True)
         level = own.trace() / len(own)
-        if level == 0:
+        if level <= moments.rounding():
             raise InputError(f"{self.kind} needs vectors that differ: there is nothing to regress on")
-        if self.ridge == 0:
-            Spectrum.of(own).require(self.kind, len(own), moments.count)
+        if self.ridge == 0 and Spectrum.of(own, moments.rounding()).rank < len(own):
+            raise InputError(
+                f"{self.kind} without a ridge needs vectors that vary in all {len(own)} directions, these "
+                f"{moments.count} rows do not: set a ridge above 0, or fit on more"
+            )
         regression = np.linalg.solve(own + self.ridge * level * np.eye(len(own)), cross)
         kept = Spectrum.of(cross.T @ regression).directions[: self.rank]
         self.set_pairs(torch.from_numpy(kept.T @ (kept @ regression.T)), moments)

@@ -54,7 +54,10 @@ def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
 
 def require_matrix(vectors: Vectors) -> None:
     """Raise `InputError` unless `vectors` has the shape `(n, d)` with d ≥ 1."""
-    shape = tuple(vectors.shape)
+    found = getattr(vectors, "shape", None)
+    if found is None:
+        raise InputError(f"vectors must be an array or a tensor (n, d), got {type(vectors).__name__}")
+    shape = tuple(found)
     if len(shape) != 2 or shape[1] == 0:
         raise InputError(f"vectors must have the shape (n, d), got {shape}")
 

@@ -4,12 +4,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.affine import Affine, keep_zeros
+from transforms.affine import Affine
 from transforms.arrays import Vectors, row_blocks
 from transforms.errors import InputError, StepError
 from transforms.linear import Back
 from transforms.moments import Moments
-from transforms.normalize import Normalize, norms_of, unit_image, unit_rows
+from transforms.normalize import Normalize, drop_rounding_residue, norms_of, unit_image, unit_rows
 from transforms.outline import Outline
 from transforms.parameters import require_flag, require_whole
 from transforms.transform import Inverse, Progress, Transform
@@ -124,7 +124,7 @@ class MeanCentering(Transform):
 
     def forward(self, x: Tensor) -> Tensor:
         """Centre rows, `(n, d)` to `(n, d)`; zero stays zero."""
-        return keep_zeros(x - self.mean, x)
+        return drop_rounding_residue(x - self.mean, x)
 
     def primitives(self) -> list[Transform]:
         """The shift by −μ."""
@@ -176,8 +176,8 @@ class R1(Transform):
 
     def forward(self, x: Tensor) -> Tensor:
         """Debias rows, `(n, d)` to `(n, d)`; zero stays zero."""
-        y = keep_zeros(unit_rows(x) - self.mean, x)
-        return unit_rows(y) if self.renormalize else y
+        unit = unit_rows(x)
+        return (unit_image if self.renormalize else drop_rounding_residue)(unit - self.mean, unit)
 
     def primitives(self) -> list[Transform]:
         """A normalisation, the shift by −μ, and another normalisation if there is one."""

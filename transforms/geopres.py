@@ -129,7 +129,7 @@ def spectral_start(moments: Moments, dimensions: int) -> Tensor:
     # The scatter of equal unit rows is rounding error, not zero.
     if moments.count < 2 or moments.scatter.trace() <= 1e-12 * moments.count * total:
         raise InputError("geopres needs rows that differ: there are no distances to keep")
-    spectrum = Spectrum.of(second)
+    spectrum = Spectrum.of(second, moments.rounding())
     eigenvalues = spectrum.values + RIDGE * total / moments.dimensions
     directions = spectrum.directions[:dimensions]
     left_out = eigenvalues[dimensions:].sum()

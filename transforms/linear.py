@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from transforms.affine import Affine, gain_of, keep_zeros
-from transforms.normalize import Normalize, drop_rounding_residue, unit_image, unit_rows
+from transforms.affine import Affine, gain_of
+from transforms.normalize import Normalize, drop_rounding_residue, unit_image
 from transforms.transform import Inverse, Transform
 
 
@@ -52,11 +52,8 @@ class Linear(Transform, registered=False):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows, `(n, d)` to `(n, k)`."""
-        if not self.centered:
-            y = functional.linear(x, self.weight)
-            return (unit_image if self.renormalize else drop_rounding_residue)(y, x, self.gain)
-        y = keep_zeros(functional.linear(x - self.mean, self.weight), x)
-        return unit_rows(y) if self.renormalize else y
+        y = functional.linear(x - self.mean if self.centered else x, self.weight)
+        return (unit_image if self.renormalize else drop_rounding_residue)(y, x, self.gain)
 
     def primitives(self) -> list[Transform]:
         """The affine map, and a normalisation if there is one."""
@@ -85,8 +82,14 @@ class Linear(Transform, registered=False):
         if self.orthogonal_rows:
             back = (weight / squares.masked_fill(squares == 0, 1).unsqueeze(1)).T
         else:
-            back = torch.linalg.pinv(weight)
+            back = pseudo_inverse(weight)
         return Back(back.float(), self.mean if self.centered else None)
+
+
+def pseudo_inverse(weight: Tensor) -> Tensor:
+    """W⁺ of a float64 copy of a float32 weight: what float32 cannot tell from zero counts as zero."""
+    back: Tensor = torch.linalg.pinv(weight, rtol=max(weight.shape) * torch.finfo(torch.float32).eps)
+    return back
 
 
 class Back(Transform, registered=False):

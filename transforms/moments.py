@@ -1,6 +1,7 @@
 """Count, mean and centred second moment: what every spectral fit starts from."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -9,6 +10,9 @@ from safetensors.torch import load, save
 
 from transforms.arrays import BLOCK_ROWS, FloatArray, Vectors, as_numpy, require_finite, require_matrix, row_blocks
 from transforms.errors import ArtifactError, InputError
+
+ROUNDING = 1e-28
+"""Of the mean square: rows are centred to 1e-16 of their length."""
 
 Precision = Literal["float64", "float32"]
 
@@ -144,6 +148,10 @@ class Moments:
         """The uncentred second moment `(d, d)`, the mean of xxᵀ."""
         return self.covariance(ddof=0) + np.outer(self.mean, self.mean)
 
+    def rounding(self) -> float:
+        """A variance this small is what float64 makes of rows that are all the same."""
+        return ROUNDING * float(np.trace(self.second_moment()))
+
     def mean_norm(self) -> float:
         """‖μ‖: for unit vectors 0 is no common direction, 1 is nothing else."""
         return float(np.linalg.norm(self.mean))
@@ -152,16 +160,27 @@ class Moments:
         """√(tr Σ / n): the length ‖μ‖ would have by chance if the true mean were zero."""
         return float(np.sqrt(np.trace(self.scatter)) / max(self.count, 1))
 
-    def to_bytes(self) -> bytes:
-        """These moments as safetensors, bit-equal after `from_bytes`."""
-        arrays = {
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is saved of these moments."""
+        return {
             "count": np.array([self.count], np.int64),
             "mean": self.mean,
             "scatter": self.scatter,
             "third": self.third,
             "fourth": np.array([self.fourth]),
         }
-        return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Moments of what `arrays` gave."""
+        moments = cls()
+        moments.count, moments.fourth = int(arrays["count"][0]), float(arrays["fourth"][0])
+        moments.mean, moments.scatter, moments.third = arrays["mean"], arrays["scatter"], arrays["third"]
+        return moments
+
+    def to_bytes(self) -> bytes:
+        """These moments as safetensors, bit-equal after `from_bytes`."""
+        return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self.arrays().items()})
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
@@ -170,14 +189,10 @@ class Moments:
         Raises:
             ArtifactError: if these are none.
         """
-        moments = cls()
         try:
-            found = {name: tensor.numpy() for name, tensor in load(payload).items()}
-            moments.count, moments.fourth = int(found["count"][0]), float(found["fourth"][0])
-            moments.mean, moments.scatter, moments.third = found["mean"], found["scatter"], found["third"]
+            return cls.from_arrays({name: tensor.numpy() for name, tensor in load(payload).items()})
         except Exception as error:  # the library raises its own, by what is wrong
             raise ArtifactError(f"these are no saved moments: {error}") from error
-        return moments
 
 
 def centred_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:

@@ -31,17 +31,23 @@ def unit_rows(x: Tensor) -> Tensor:
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Set to zero the rows of `y` that are nothing but the rounding error of mapping `x`.
+    """Set to zero the rows of `y` that say nothing: images of zero, and rounding error of mapping `x`.
 
-    A vector inside a map's kernel comes out as noise of about eps·‖x‖; normalising that would
-    make a confident unit vector out of nothing.
+    A vector inside a map's kernel, or at the centre it subtracts, comes out as noise of about
+    eps·‖x‖; normalising that would make a confident unit vector out of nothing. A zero has
+    nothing to say before any map, whatever the map adds to it.
 
     Args:
         y: `(n, k)`, the image of `x`.
         x: `(n, d)`.
         gain: the largest factor by which the map can lengthen a vector.
     """
-    return torch.where(row_norms(y) <= residue(y, gain) * row_norms(x), 0, y)
+    if can_be_quick(y):
+        low, high = torch.aminmax(norms_of(y) / norms_of(x))
+        if float(low) > residue(y, gain) and float(high) < torch.inf:
+            return y
+    before = row_norms(x)
+    return torch.where((row_norms(y) <= residue(y, gain) * before) | (before == 0), 0, y)
 
 
 def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:

@@ -13,11 +13,13 @@ class Outline:
         width: their dimensions; None while nothing says so.
         missing: directions that earlier steps emptied: the rank is at most `width − missing`.
         codes: the kind of the quantisation that made them; None for floats.
+        targets: the width of what steps that are fitted on pairs will make of them, if it is known.
     """
 
     width: int | None = None
     missing: int = 0
     codes: str | None = None
+    targets: int | None = None
 
     def without(self, directions: int) -> "Outline":
         """The same vectors with so many more directions emptied."""
@@ -35,8 +37,8 @@ class Outline:
             StepError: if that is more than there are.
         """
         if self.width is None:
-            return Outline(dimensions)
+            return replace(self, width=dimensions, missing=0)
         if dimensions > self.width or (dimensions == self.width and not whole):
             wider = "at least that wide" if whole else "wider than that"
             raise StepError(f"{kind} to {dimensions} must follow vectors {wider}, not {self.width}")
-        return Outline(dimensions, max(0, dimensions - (self.width - self.missing)))
+        return replace(self, width=dimensions, missing=max(0, dimensions - (self.width - self.missing)))

@@ -1,5 +1,6 @@
 """Moments of pairs: vectors of one space beside what they are in another."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -17,9 +18,18 @@ class PairedMoments(Moments):
         split: d, where x ends and y begins.
     """
 
-    def __init__(self, split: int = 0, precision: Precision = "float64") -> None:
+    def __init__(self, precision: Precision = "float64", split: int = 0) -> None:
         super().__init__(precision)
         self.split = split
+
+    @classmethod
+    def from_vectors(cls, vectors: Vectors, *_arguments: Any, **_keywords: Any) -> Self:
+        """Refuse: pairs are two sets of vectors.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError("moments of pairs are made by from_pairs(vectors, targets)")
 
     @classmethod
     def from_pairs(cls, vectors: Vectors, targets: Vectors, precision: Precision = "float64") -> Self:
@@ -29,7 +39,7 @@ class PairedMoments(Moments):
             InputError: if they do not correspond row by row, or hold NaN or inf.
         """
         pairs = Pairs(vectors, targets)
-        moments = cls(vectors.shape[1], precision)
+        moments = cls(precision, vectors.shape[1])
         for block in row_blocks(pairs):
             moments.update(block)
         return moments
@@ -44,6 +54,17 @@ class PairedMoments(Moments):
         if theirs != self.split:
             raise InputError(f"cannot merge pairs from {theirs} dimensions into pairs from {self.split}")
         return super().merge(other)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is saved of these moments."""
+        return super().arrays() | {"split": np.array([self.split], np.int64)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Moments of what `arrays` gave."""
+        moments = super().from_arrays(arrays)
+        moments.split = int(arrays["split"][0])
+        return moments
 
     @property
     def source_dimensions(self) -> int:

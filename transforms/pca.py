@@ -55,7 +55,7 @@ class PCA(Linear):
         """
         moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
         matrix = moments.second_moment() if self.center == "none" else moments.covariance(ddof=0)
-        spectrum = Spectrum.of(matrix)
+        spectrum = Spectrum.of(matrix, moments.rounding())
         kept = self.dimensions or moments.dimensions
         if kept < moments.dimensions:  # a whole rotation leaves nothing to chance
             spectrum.require(self.kind, kept, moments.count)

@@ -58,9 +58,9 @@ class Selection(Transform, registered=False):
         super().__init__()
         self.columns: Tensor
         self.width: Tensor
-        empty = torch.empty(0, dtype=torch.int64)
-        self.register_buffer("columns", empty if columns is None else columns)
-        self.register_buffer("width", empty if width is None else torch.tensor(width))
+        nothing = [torch.empty(0, dtype=torch.int64) for _ in range(2)]  # a shared buffer would count once
+        self.register_buffer("columns", nothing[0] if columns is None else columns)
+        self.register_buffer("width", nothing[1] if width is None else torch.tensor(width))
 
     @property
     def input_dimensions(self) -> int | None:

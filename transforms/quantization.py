@@ -12,6 +12,8 @@ from transforms.moments import Moments
 from transforms.outline import Outline
 from transforms.transform import Inverse, Progress, Transform
 
+SMALLEST_SIZE = 1e-30
+
 INT8_SPREAD = 4.0
 """Standard deviations either side of the mean that int8 covers where only moments are known."""
 
@@ -110,12 +112,13 @@ class Binary(Quantizer):
             size = np.sqrt(np.diag(data.second_moment()))
         else:
             size = sum(np.abs(block).sum(0, dtype=np.float64) for block in finite_blocks(data)) / data.shape[0]
-        self.size = torch.from_numpy(np.asarray(size)).float()
+        # A dimension that was always 0 has a sign all the same, which codes of codes must keep.
+        self.size = torch.from_numpy(np.maximum(size, SMALLEST_SIZE)).float()
 
     def forward(self, x: Tensor) -> Tensor:
         """Codes `(n, ⌈k/8⌉)`, uint8."""
         bits = torch.nn.functional.pad((x > 0).to(torch.uint8), (0, -x.shape[-1] % 8))
-        octets = bits.reshape(*x.shape[:-1], -1, 8) << shifts(x)
+        octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << shifts(x)
         return torch.sum(octets, dim=-1, dtype=torch.uint8)
 
     def inverse(self) -> Transform:

@@ -26,13 +26,13 @@ class Spectrum:
     directions: NDArray[np.float64]
 
     @classmethod
-    def of(cls, matrix: NDArray[np.float64]) -> "Spectrum":
-        """Decompose a symmetric matrix `(d, d)`."""
+    def of(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
+        """Decompose a symmetric matrix `(d, d)`; values below `rounding` count as zero."""
         values, vectors = np.linalg.eigh(matrix)
         directions = vectors[:, ::-1].T
         largest = np.abs(directions).argmax(axis=1)
         directions = directions * np.sign(directions[np.arange(len(directions)), largest])[:, None]
-        return cls(values[::-1].clip(min=0), directions)
+        return cls(np.where(values[::-1] > rounding, values[::-1], 0), directions)
 
     @property
     def rank(self) -> int:

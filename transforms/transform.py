@@ -56,7 +56,7 @@ class Transform(nn.Module):
 
     A subclass names its `kind`, stores its parameters in `__init__` under their own names,
     registers what it learns as empty buffers, and writes `learn`, `forward` and `after`.
-    One `.to(device)` moves it, one `state_dict` saves it. What is learned is kept in float32.
+    One `.to(device)` moves it; its buffers are what `Chain.save` keeps, in float32.
     """
 
     kind: ClassVar[str]
@@ -84,6 +84,8 @@ class Transform(nn.Module):
             if targets is None or isinstance(data, Moments):
                 raise InputError(f"{self.kind} is fitted on pairs: give vectors and the targets they should become")
             data = PairedMoments.from_pairs(data, targets)
+        if isinstance(data, PairedMoments) and not self.paired:
+            raise InputError(f"{self.kind} is not fitted on pairs: give the moments of the vectors alone")
         if isinstance(data, Moments):
             rows, width = data.count, data.source_dimensions
         else:
@@ -92,7 +94,18 @@ class Transform(nn.Module):
         if rows == 0:
             raise InputError(f"{self.kind} cannot be fitted on no rows")
         self.after(Outline(width))
-        self.learn(data, on_progress)
+        before = dict(self.named_buffers())
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.learn(data, on_progress)
+            if not all(torch.isfinite(buffer).all() for buffer in self.buffers()):
+                raise InputError(f"{self.kind} cannot be fitted: the vectors hold numbers too large for float32")
+        except np.linalg.LinAlgError as error:
+            raise InputError(f"{self.kind} cannot be fitted on these vectors: {error}") from error
+        except InputError:
+            for name, buffer in before.items():
+                setattr(self, name, buffer)
+            raise
         return self
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
@@ -135,7 +148,7 @@ class Transform(nn.Module):
 
     def inverse(self) -> "Transform":
         """The way back, where `inverse_kind` is not none."""
-        raise StepError(f"{self.kind} cannot be undone: it keeps no lengths")
+        raise StepError(f"{self.kind} cannot be undone")
 
     def inverse_transform(self, rows: Any) -> Any:
         """Undo `transform`, as far as `inverse_kind` says: `(n, k)` to `(n, d)`, an array or a tensor.
@@ -147,12 +160,14 @@ class Transform(nn.Module):
         """
         if not self.fitted:
             raise NotFittedError("fit comes before inverse_transform")
+        if self.inverse_kind == "none":
+            raise StepError(f"{self.kind} cannot be undone")
         return apply(self.inverse(), rows)
 
     @overload
     def transform(self, rows: Tensor) -> Tensor: ...
     @overload
-    def transform(self, rows: Any) -> NDArray[np.float32]: ...
+    def transform(self, rows: Any) -> NDArray[Any]: ...
     def transform(self, rows: Any) -> Any:
         """Apply to a tensor `(n, d)` (out comes a tensor on its device) or an array (an array).
 
@@ -241,6 +256,8 @@ def apply(module: RowMap, rows: Any, **keywords: Any) -> Any:
         raise InputError(f"vectors must be {wanted} wide, got the shape {tuple(tensor.shape)}")
     with torch.no_grad():
         result: Tensor = module(tensor, **keywords)
+    if not result.is_floating_point() and not torch.isfinite(tensor).all():  # a code cannot say so
+        raise InputError("vectors that hold NaN or inf have no codes")
     return result.to(rows.device) if isinstance(rows, Tensor) else result.cpu().numpy()
 
 

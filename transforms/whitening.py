@@ -1,5 +1,6 @@
 """Whitening: equal variance in every direction, fully or in part."""
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -17,8 +18,8 @@ from transforms.transform import Progress
 
 Form = Literal["pca", "zca"]
 
-SOFT = 1e-4
-"""An ε, relative to tr(C)/d, that lengthens rounding error no more than a hundredfold."""
+SOFT = 1e-3
+"""An ε, relative to tr(C)/d, or a shrinkage, that lengthens rounding error no more than thirtyfold."""
 
 
 class Whitening(Linear):
@@ -29,8 +30,8 @@ class Whitening(Linear):
 
     A direction without variance cannot be scaled to one. The small default ε bounds what becomes of
     the few that encoders have (MiniLM has 3 of 384). Without it they are refused, and after steps
-    that are known to empty directions it is not enough: `dimensions`, `rcond`, `shrinkage` or an ε
-    of at least 1e-4 must say what to do.
+    that are known to empty directions it is not enough: `dimensions`, `rcond`, `shrinkage` or a
+    relative ε of at least 1e-3 must say what to do.
 
     Args:
         dimensions: keep the top k directions only. `pca` then gives k numbers, `zca` all d, of rank k.
@@ -94,8 +95,9 @@ class Whitening(Linear):
     @property
     def regular(self) -> bool:
         """Whether directions that are known to be empty do no harm."""
-        large = self.epsilon >= SOFT if self.relative else self.epsilon > 0
-        return self.rcond is not None or bool(self.shrinkage) or self.power == 0 or large
+        shrunk = isinstance(self.shrinkage, str) or (self.shrinkage or 0) >= SOFT
+        softened = self.relative and self.epsilon >= SOFT  # what an absolute ε amounts to, only the data tells
+        return self.rcond is not None or self.power == 0 or shrunk or softened
 
     def after(self, before: Outline) -> Outline:
         """The size reduced to; zca keeps the width.
@@ -109,11 +111,12 @@ class Whitening(Linear):
             raise StepError(
                 f"{self.kind} cannot follow steps that leave {before.missing} of the directions without variance: it "
                 f"would blow up rounding error; give the dimensions to keep{most}, or rcond, or shrinkage, "
-                f"or an epsilon of {SOFT:g} or more"
+                f"or a relative epsilon of {SOFT:g} or more"
             )
-        if self.form == "pca" or before.width is None:
-            return Outline(kept.width)
-        return Outline(before.width, 0 if self.dimensions is None else before.width - self.dimensions)
+        if self.form == "pca":
+            return kept
+        dropped = 0 if self.dimensions is None or before.width is None else before.width - self.dimensions
+        return replace(before, missing=kept.missing + dropped)
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """Directions and scales from the moments, float64.
@@ -122,7 +125,7 @@ class Whitening(Linear):
             InputError: if a direction to be scaled has no variance and nothing says what to do then.
         """
         moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
-        spectrum = Spectrum.of(self.covariance(moments))
+        spectrum = Spectrum.of(self.covariance(moments), moments.rounding())
         kept = self.dimensions or moments.dimensions
         if not self.regular and self.epsilon == 0:
             spectrum.require(self.kind, kept, moments.count)
@@ -134,7 +137,7 @@ class Whitening(Linear):
 
     def covariance(self, moments: Moments) -> NDArray[np.float64]:
         """The covariance, shrunk if so said."""
-        if not self.shrinkage:
+        if self.shrinkage is None:
             return moments.covariance()
         weight = ledoit_wolf(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
         covariance = moments.covariance(ddof=0)
@@ -160,8 +163,6 @@ class Whitening(Linear):
 
 def ledoit_wolf(moments: Moments) -> float:
     """The weight of the equal spectrum that Ledoit and Wolf (2004, Lemma 3.3) choose, 0 to 1."""
-    if moments.count < 1:
-        raise StepError("a shrinkage needs rows")
     n, d = moments.count, moments.dimensions
     covariance = moments.covariance(ddof=0)
     squares = float((covariance * covariance).sum())

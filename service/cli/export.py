@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from service.cli.options import find_encoder, flag, registry_with_places, state
+from service.errors import BadValueError
 from service.settings import Settings
 from training.encoders import Encoder, EncoderSpec
 from transforms.chain import Chain
@@ -32,6 +33,8 @@ def export(
     loaded = registry.load(chain)
     folded = loaded.chain.fold(dimensions)
     folded.metadata = loaded.chain.metadata
+    if format_ == "faiss" and encoder is not None:
+        raise BadValueError("a FAISS export has no encoder in it: leave --encoder out")
     if format_ == "faiss":
         from training.export.faiss_transforms import export_faiss
 

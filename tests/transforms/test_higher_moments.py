@@ -79,7 +79,7 @@ def test_pairs_in_shards_are_the_pairs_of_the_whole():
     x, y = rng.normal(size=(90, 4)), rng.normal(size=(90, 3))
     whole = PairedMoments.from_pairs(x, y)
     parts = [PairedMoments.from_pairs(x[part], y[part]) for part in (slice(0, 10), slice(10, 55), slice(55, 90))]
-    merged = PairedMoments(4).merge(parts[2]).merge(parts[0]).merge(parts[1])
+    merged = PairedMoments(split=4).merge(parts[2]).merge(parts[0]).merge(parts[1])
     for centered in (True, False):
         for one, other in zip(merged.blocks(centered), whole.blocks(centered), strict=True):
             np.testing.assert_allclose(one, other, atol=1e-12)
@@ -95,4 +95,4 @@ def test_pairs_that_do_not_correspond_are_refused():
     with pytest.raises(InputError, match="row 1 "):
         PairedMoments.from_pairs(np.ones((3, 2)), np.array([[1.0], [np.nan], [1.0]]))
     with pytest.raises(InputError, match="from 3 dimensions into pairs from 2"):
-        PairedMoments(2).merge(PairedMoments.from_pairs(np.ones((3, 3)), np.ones((3, 2))))
+        PairedMoments(split=2).merge(PairedMoments.from_pairs(np.ones((3, 3)), np.ones((3, 2))))

@@ -17,7 +17,7 @@ from training.errors import ExportError
 from transforms.chain import Chain
 
 TOLERANCE = 1e-4
-"""How far an export may be from the chain, in float32, on any number of a unit vector."""
+"""How far an export may be from the chain, in float32, relative to the largest number if that is above 1."""
 
 PROBE_ROWS = 64
 PROBE_TEXTS = [
@@ -55,14 +55,20 @@ def staged_folder(folder: Path) -> Iterator[Path]:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{folder} is there already; name a new folder, or an empty one")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder = folder.absolute()
+    made = [parent for parent in folder.parents if not parent.exists()]
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}")
     try:
-        staging.mkdir()
+        staging.mkdir(parents=True)
         yield staging
-        if folder.exists():
-            folder.rmdir()
-        staging.rename(folder)
+        if folder.exists():  # empty, and perhaps somebody's current one: it stays the same folder
+            for path in staging.iterdir():
+                path.rename(folder / path.name)
+        else:
+            staging.rename(folder)
+    except BaseException:
+        shutil.rmtree(made[-1] if made else staging, ignore_errors=True)
+        raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -70,6 +76,10 @@ def staged_folder(folder: Path) -> Iterator[Path]:
 def write_about(folder: Path, chain: Chain, reference: str, usage: str) -> None:
     """Say in the folder what it is: `README.md` for people, `lathe.json` for programs."""
     described = {key: value for key, value in chain.metadata.items() if key != "manifest_sha256"}
+    whole = described.get("output_dimensions", chain.output_dimensions)
+    described |= {"input_dimensions": chain.input_dimensions, "output_dimensions": chain.output_dimensions}
+    if whole != chain.output_dimensions and "certificate" in described:
+        described[f"certificate_at_{whole}"] = described.pop("certificate")
     (folder / "lathe.json").write_text(json.dumps({"chain": reference} | described, indent=1) + "\n")
     steps = ", ".join(step["kind"] for step in chain.metadata.get("steps", chain.specs()))
     sizes = f"{chain.input_dimensions} → {chain.output_dimensions} dimensions"
@@ -95,13 +105,24 @@ def probe_vectors(chain: Chain) -> NDArray[np.float32]:
     return rows
 
 
-def require_close(found: NDArray[Any], expected: NDArray[Any], what: str) -> float:
+def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
     """The largest difference between an export and the chain.
+
+    Args:
+        found: what the export gives, `(n, k)`.
+        expected: what the chain gives.
+        what: the export, for the message.
+        codes: whether the numbers stand for codes. Then one in a hundred may be another code, because
+            rounding tips over where a float lies between two; the difference is that of the rest.
 
     Raises:
         ExportError: if it is too large to trust.
     """
-    difference = float(np.abs(found.astype(np.float64) - expected).max()) if found.shape == expected.shape else np.inf
+    if found.shape != expected.shape:
+        raise ExportError(f"{what} gives {found.shape}, not {expected.shape}: it was not written")
+    scale = max(1.0, float(np.abs(expected).max()))
+    differences = np.sort(np.abs(found.astype(np.float64) - expected).ravel()) / scale
+    difference = float(differences[-1 - (len(differences) // 100 if codes else 0)])
     if not difference <= TOLERANCE:
         raise ExportError(f"{what} is off by {difference:.1e}, more than {TOLERANCE:g}: it was not written")
     return difference
@@ -114,7 +135,8 @@ def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
         ExportError: if there is none, or another's.
     """
     if encoder is None:
-        raise ExportError("this chain was fitted on vectors of nobody's: name the encoder it is for")
+        raise ExportError("this chain was fitted on vectors of nobody's: name the encoder it is for (--encoder)")
+    require_width(chain)
     fitted_on = (chain.metadata.get("encoder") or {}).get("fingerprint", encoder.fingerprint)
     if fitted_on != encoder.fingerprint or chain.input_dimensions != encoder.dimensions:
         raise ExportError(

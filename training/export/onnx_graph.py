@@ -24,6 +24,7 @@ from training.export.folder import (
     probe_vectors,
     require_close,
     require_encoder,
+    require_width,
     staged_folder,
     write_about,
 )
@@ -83,14 +84,15 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         raise ExportError("ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe[onnx]'") from error
     if encoder is not None:
         require_encoder(chain, encoder)
+    require_width(chain)
     with staged_folder(folder) as staging:
         graph = ChainGraph(onnx, chain).model()
         onnx.checker.check_model(graph, full_check=True)
         onnx.save(graph, staging / "chain.onnx")
         session = onnxruntime.InferenceSession(staging / "chain.onnx")
-        probes = probe_vectors(chain)
+        probes, codes = probe_vectors(chain), chain.quantizer is not None
         found = session.run([EMBEDDINGS], {VECTORS: probes})[0]
-        difference = require_close(found, chain.floats(probes), "chain.onnx")
+        difference = require_close(found, chain.floats(probes), "chain.onnx", codes)
         if encoder is not None:
             path = staging / "model.onnx"
             trace(encoder, path)
@@ -103,7 +105,7 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
             inputs = token_inputs(encoder, PROBE_TEXTS)
             found = session.run([EMBEDDINGS], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
             expected = chain.floats(encoder.encode(PROBE_TEXTS).vectors)
-            difference = max(difference, require_close(found, expected, "model.onnx"))
+            difference = max(difference, require_close(found, expected, "model.onnx", codes))
             encoder.model.tokenizer.save_pretrained(str(staging))
         usage = USAGE if encoder is None else USAGE + USAGE_OF_MODEL.replace("MAX", str(encoder.max_length))
         write_about(staging, chain, reference, usage)
@@ -113,7 +115,7 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
 class ChainGraph:
     """Writes the nodes of a folded chain, one method for each primitive.
 
-    Zero rows stay zero and rows inside a map's kernel become zero, as in the chain itself.
+    Zero rows stay zero and what is mere rounding error becomes zero, as in the chain itself.
     """
 
     def __init__(self, onnx: Any, chain: Chain) -> None:
@@ -158,23 +160,34 @@ class ChainGraph:
         y = self.node("MatMul", [x, self.constant(step.weight.T.cpu().numpy())])
         if step.bias is not None:
             y = self.node("Add", [y, self.constant(step.bias.cpu().numpy())])
-            largest = self.node("ReduceMax", [self.node("Abs", [x]), self.constant(np.array([-1]))], keepdims=1)
-            kept = self.node("Greater", [largest, self.number(0.0)])
-        else:
-            tolerance = self.node("Mul", [self.length(x), self.number(residue(step.weight, step.gain))])
-            kept = self.node("Greater", [self.length(y), tolerance])
+        before = self.length(x)
+        tolerance = self.node("Mul", [before, self.number(residue(step.weight.float(), step.gain))])
+        more = self.node("Greater", [self.length(y), tolerance])
+        kept = self.node("And", [more, self.node("Greater", [before, self.number(0.0)])])
         y = self.node("Where", [kept, y, self.number(0.0)])
         return self.unit(y) if step.normalize else y
 
     def unit(self, x: str) -> str:
-        """X / ‖x‖, 0 for 0."""
-        length = self.length(x)
-        odd = self.node("Equal", [length, self.number(0.0)])
-        return self.node("Div", [x, self.node("Where", [odd, self.number(1.0), length])])
+        """Unit rows, 0 for 0."""
+        scaled, _ = self.scaled(x)
+        length = self.node("ReduceL2", [scaled, self.constant(np.array([-1]))], keepdims=1)
+        return self.node("Div", [scaled, self.or_one(length)])
 
     def length(self, x: str) -> str:
         """‖x‖ of each row."""
-        return self.node("ReduceL2", [x, self.constant(np.array([-1]))], keepdims=1)
+        scaled, largest = self.scaled(x)
+        length = self.node("ReduceL2", [scaled, self.constant(np.array([-1]))], keepdims=1)
+        return self.node("Mul", [length, largest])
+
+    def scaled(self, x: str) -> tuple[str, str]:
+        """Rows over their largest entry, and that entry: squares of 1e-30 and of 1e30 do not exist in float32."""
+        largest = self.node("ReduceMax", [self.node("Abs", [x]), self.constant(np.array([-1]))], keepdims=1)
+        return self.node("Div", [x, self.or_one(largest)]), largest
+
+    def or_one(self, x: str) -> str:
+        """The same with 1 for 0."""
+        odd = self.node("Equal", [x, self.number(0.0)])
+        return self.node("Where", [odd, self.number(1.0), x])
 
     def int8(self, x: str, step: Int8) -> str:
         """Codes to their output; the floats they stand for."""
@@ -208,6 +221,7 @@ class ChainGraph:
 
     def constant(self, values: NDArray[Any]) -> str:
         """Add a constant; its name."""
+        values = values.astype(np.float32) if values.dtype == np.float64 else values
         name = f"chain_constant_{len(self.constants)}"
         self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name

@@ -9,10 +9,13 @@ folder/
 
 import json
 import shutil
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -52,22 +55,43 @@ def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: 
         OSError: if it cannot be written; nothing is left behind.
     """
     encoder = require_encoder(chain, encoder)
-    expected = chain.floats(encoder.encode(PROBE_TEXTS).vectors)
+    floats = Chain(chain.float_steps, chain.normalize).floats(encoder.encode(PROBE_TEXTS).vectors)
     with staged_folder(folder) as staging:
         encoder.model.save(str(staging), create_model_card=False)
         modules = json.loads((staging / "modules.json").read_text())
         unit = [] if modules[-1]["type"].endswith(".Normalize") else [Normalize()]  # chains take unit vectors
-        for step in [*unit, *chain.fold().transforms]:
+        for step in [*unit, *chain.fold().float_steps]:
             modules += write_step(step, staging, len(modules))
-        (staging / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
-        own_code = chain.quantizer is not None
-        write_about(staging, chain, reference, usage(own_code))
-        # Nobody needs to read this export with code of ours: the check loads it as a user would.
-        loaded = Encoder(EncoderSpec(reference, str(staging), trust_remote_code=own_code), "cpu")
-        found = loaded.encode(PROBE_TEXTS, normalize=False).vectors
-        difference = require_close(found, expected, "the sentence-transformers model")
+        write_modules(staging, modules)
+        # Checked as a user would load it, before a quantisation, which the library loads by a copy in its cache.
+        found = Encoder(EncoderSpec(reference, str(staging)), "cpu").encode(PROBE_TEXTS, normalize=False).vectors
+        difference = require_close(found, floats, "the sentence-transformers model")
+        if chain.quantizer is not None:
+            modules += write_step(chain.quantizer, staging, len(modules))
+            write_modules(staging, modules)
+            found = quantized(staging, modules[-1]["path"], floats)
+            expected = chain.dequantize(chain.quantizer.transform(floats))
+            difference = max(difference, require_close(found, expected, SHIPPED.name))
+        write_about(staging, chain, reference, usage(chain.quantizer is not None))
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return Exported(folder, files, difference)
+
+
+def quantized(folder: Path, path: str, floats: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What the shipped code in a folder makes of floats `(n, k)`."""
+    spec = spec_from_file_location(SHIPPED.stem, folder / SHIPPED.name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    step = module.Quantization.load(str(folder), path)
+    found: NDArray[np.float32] = step({FEATURE: torch.from_numpy(floats.copy())})[FEATURE].numpy()
+    return found
+
+
+def write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
+    """Write the list of a model's modules."""
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
 
 
 def write_step(step: Transform, folder: Path, index: int) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ they are; `codes` holds the codes themselves, int8 `(n, k)` or packed uint8 `(n,
 
 import json
 import os
+import shutil
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -44,9 +45,10 @@ class Quantization(nn.Module):
         return features
 
     def save(self, output_path: str, *args: object, **kwargs: object) -> None:
-        """Write `config.json` and `model.safetensors`."""
+        """Write `config.json` and `model.safetensors`, and this code beside the model's `modules.json`."""
         with open(os.path.join(output_path, "config.json"), "w") as file:  # noqa: PTH118, PTH123
             json.dump({"kind": self.kind}, file)
+        shutil.copyfile(__file__, os.path.join(output_path, "..", os.path.basename(__file__)))  # noqa: PTH118, PTH119
         save_file(dict(self.named_buffers()), os.path.join(output_path, "model.safetensors"))  # noqa: PTH118
 
     @classmethod
