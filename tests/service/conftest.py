@@ -1,4 +1,5 @@
 import os
+import sys
 import time
 
 import pytest
@@ -95,3 +96,27 @@ def finish(lathe):
         return wait_for(ended, seconds)
 
     return wait
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A state folder that the tests of one file share."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def run(home, monkeypatch, capsys):
+    """Run a command in this process; gives its exit status and what it printed."""
+    from service.cli import main as cli
+
+    def command(*arguments, **environment):
+        monkeypatch.setenv("LATHE_HOME", str(home))
+        for name, value in environment.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr(sys, "argv", ["lathe", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return ended.value.code or 0, printed.out, printed.err
+
+    return command

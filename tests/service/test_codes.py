@@ -1,13 +1,11 @@
 import base64
 import io
 import json
-import sys
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 
-from service.cli import main as cli
 from training.docstrings import docstring_paragraphs
 
 NPY = "application/x-npy"
@@ -61,19 +59,10 @@ def chain(app, name):
     return app.services.registry.load(name).chain
 
 
-@pytest.fixture
-def run(app, monkeypatch, capsys):
-    """Run a command in this process, on the app's state; gives its exit status and what it printed."""
-
-    def command(*arguments):
-        monkeypatch.setenv("LATHE_HOME", str(app.settings.home))
-        monkeypatch.setattr(sys, "argv", ["lathe", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return command
+@pytest.fixture(scope="module")
+def home(app):
+    """Commands work on the app's state."""
+    return app.settings.home
 
 
 def npy_of(answer):

@@ -1,5 +1,4 @@
 import json
-import sys
 
 import faiss
 import numpy as np
@@ -7,31 +6,8 @@ import onnxruntime
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from service.cli import main as cli
 from service.starters import STARTERS
 from transforms import Chain
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture
-def run(home, monkeypatch, capsys):
-    """Run a command in this process; gives its exit status and what it printed."""
-
-    def command(*arguments, **environment):
-        monkeypatch.setenv("LATHE_HOME", str(home))
-        for name, value in environment.items():
-            monkeypatch.setenv(name, str(value))
-        monkeypatch.setattr(sys, "argv", ["lathe", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return command
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,8 @@ def vectors(whole, tmp_path_factory):
 
 def test_a_certificate_has_the_keys_of_the_contract_and_is_json(whole):
     assert set(whole.certificate) == QUALITIES | {
-        *("n_fit", "n_heldout", "seed", "mean_norm", "isoscore", "bytes_per_vector", "sizes", "foreign", "warnings")
+        *("n_fit", "n_heldout", "seed", "mean_norm", "isoscore", "bytes_per_vector", "diagnostics", "sizes", "foreign"),
+        "warnings",
     }
     for key in ("mean_norm", "isoscore", "bytes_per_vector"):
         assert set(whole.certificate[key]) == {"before", "after"}
