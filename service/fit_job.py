@@ -55,11 +55,11 @@ def run_fit(
     if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
         raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
     with fit_chain(request, encoder, workspace, on_progress, command, target_encoder) as fitted:
+        if vectors_to is not None:
+            write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
         version, live = registry.publish(fitted.chain, request.name, promote)
         taken = places.take_empty(request.name) if live else []
-        if vectors_to is not None:
-            write_vectors(fitted, vectors_to)
     return {
         "chain": f"{request.name}@{version}",
         "promoted": live,

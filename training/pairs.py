@@ -15,7 +15,9 @@ from transforms.transform import Progress
 
 
 def require_pairs_or_none(chain: Chain, targets: str | None, encoder: object | None) -> None:
-    """Raise `FitError` unless targets are given if, and only if, a step is fitted on them."""
+    """Raise `FitError` unless targets are given, in one way, if and only if a step is fitted on them."""
+    if targets is not None and encoder is not None:
+        raise FitError("name a source of target vectors or a target encoder, not both")
     paired = [step.kind for step in chain.transforms if step.paired]
     given = targets is not None or encoder is not None
     if paired and not given:
@@ -53,6 +55,8 @@ def encoded_targets(
         yield None
         return
     targets = source if written is None else open_source(written)
+    if encoder is None and targets.kind() == "texts":
+        raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")
     with claimed_folder(workspace, f"{source_key(targets, encoder)[:30]}-t") as folder:
         found = encode_source(targets, encoder, folder, on_progress)
         if len(found.vectors) != len(encoded.vectors):

@@ -129,6 +129,8 @@ class LowRankAffine(Alignment):
         moments = require_pairs(data)
         own, cross = moments.blocks(centered=True)
         level = own.trace() / len(own)
+        if self.rank is not None and self.rank > cross.shape[1]:
+            raise InputError(f"{self.kind} of rank {self.rank} needs targets at least that wide, not {cross.shape[1]}")
         if level <= moments.rounding():
             raise InputError(f"{self.kind} needs vectors that differ: there is nothing to regress on")
         if self.ridge == 0 and Spectrum.of(own, moments.rounding()).rank < len(own):

@@ -85,7 +85,10 @@ def as_numpy(block: Any) -> FloatArray:
     if isinstance(block, Tensor):
         block = block.detach().cpu()
         block = (block.float() if block.dtype == torch.bfloat16 else block).numpy()
-    array = np.asarray(block)
+    try:
+        array = np.asarray(block)
+    except ValueError as error:
+        raise InputError(f"vectors must all have the same width: {error}") from error
     if array.dtype.kind in "iub":
         return array.astype(np.float32)
     if array.dtype.kind != "f":

@@ -11,9 +11,10 @@ from transforms.arrays import FloatArray
 from transforms.chain import Chain
 from transforms.debias import R1, R2
 from transforms.diagnostics import diagnose
-from transforms.geopres import GeoPres
+from transforms.linear import Linear
 from transforms.metrics import cross_recall_at_k, local_spearman, positional_stress, recall_at_k
 from transforms.normalize import unit_rows
+from transforms.projection import RandomProjection
 
 FEW_ROWS_PER_DIMENSION = 10
 """Fewer fitted rows than this for each output dimension, and the certificate says so."""
@@ -106,10 +107,11 @@ def doubts(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
                 f"the mean direction is within its noise: ‖μ‖ is {float(step.mean_norm):.3f}, "
                 f"chance alone gives {float(step.noise_floor):.3f}; fit on more text or leave {step.kind} out"
             )
-        if isinstance(step, GeoPres) and n_fit < FEW_ROWS_PER_DIMENSION * step.dimensions:
+        size = step.weight.shape[0] if isinstance(step, Linear) and not isinstance(step, RandomProjection) else None
+        if size is not None and n_fit < FEW_ROWS_PER_DIMENSION * size:
             found.append(
-                f"{n_fit} rows are few for {step.dimensions} dimensions; "
-                f"{FEW_ROWS_PER_DIMENSION * step.dimensions} or more give a map to rely on"
+                f"{n_fit} rows are few for {size} dimensions; "
+                f"{FEW_ROWS_PER_DIMENSION * size} or more give a map to rely on"
             )
     if n_heldout <= 40:
         found.append(f"{n_heldout} held-out rows are too few for every measure; those are null")

@@ -1,5 +1,6 @@
 """An ordered list of fitted transforms, applied as one."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -42,6 +43,10 @@ class Chain(nn.Module):
             StepError: if one cannot follow those before it, with the reason.
         """
         super().__init__()
+        steps = list(steps) if isinstance(steps, Iterable) else [steps]
+        for step in steps:
+            if not isinstance(step, Transform):
+                raise StepError(f"a chain is made of transforms such as R2(), not {step!r}; parse_steps reads text")
         self.steps = nn.ModuleList(steps)
         self.normalize = normalize
         self.metadata: Manifest = {}
@@ -91,38 +96,59 @@ class Chain(nn.Module):
             raise NotFittedError("the width of the targets is not known before the fit")
         return width
 
-    def fit(self, vectors: Vectors, on_progress: Progress = no_progress, targets: Vectors | None = None) -> Self:
+    def fit(
+        self,
+        vectors: Vectors,
+        on_progress: Progress = no_progress,
+        targets: Vectors | None = None,
+        refit: bool = True,
+    ) -> Self:
         """Fit every step on the output of those before it, streaming `(n, d)` from where it lies.
 
         Args:
             vectors: `(n, d)`.
             on_progress: told a fraction and a sentence.
             targets: what each row should become, `(n, k)`, for steps that are fitted on pairs.
+            refit: false keeps the steps that are fitted already, and fits only those that are not.
 
         Raises:
             InputError: for no rows, vectors a step cannot learn from (NaN and inf among them), or
                 targets that are missing.
-            StepError: if the steps do not fit the width or one another; nothing is fitted then.
+            StepError: if the steps do not fit the width or one another.
+
+        After an error every step is as it was before.
         """
         require_matrix(vectors)
-        paired = [step.kind for step in self.transforms if step.paired]
+        to_fit = [step for step in self.transforms if refit or not step.fitted]
+        paired = [step.kind for step in to_fit if step.paired]
         if targets is None and paired:
             raise InputError(f"{paired[0]} is fitted on pairs: give targets, what each vector should become")
         if targets is not None and not paired:
             raise InputError("no step is fitted on targets; procrustes and low_rank_affine are")
-        self.outline(vectors.shape[1], refit=True, targets=None if targets is None else targets.shape[1])
-        for index, step in enumerate(self.transforms):
-
-            def report(fraction: float, message: str, done: int = index) -> None:
-                on_progress((done + fraction) / len(self.steps), message)
-
-            report(0.0, f"fitting {step.kind}")
-            before = self.transforms[:index]
-            if isinstance(step, Quantizer) and self.normalize:
-                before.append(Normalize())
-            step.fit(View(vectors, before), report, targets)
+        self.outline(vectors.shape[1], refit, None if targets is None else targets.shape[1])
+        earlier = [dict(step.named_buffers()) for step in self.transforms]
+        try:
+            for index, step in enumerate(self.transforms):
+                if step in to_fit:
+                    self.fit_step(index, vectors, on_progress, targets)
+        except BaseException:
+            for step, buffers in zip(self.transforms, earlier, strict=True):
+                for name, buffer in buffers.items():
+                    setattr(step, name, buffer)
+            raise
         on_progress(1.0, "fitted")
         return self
+
+    def fit_step(self, index: int, vectors: Vectors, on_progress: Progress, targets: Vectors | None) -> None:
+        """Fit one step on what those before it, fitted already, make of the vectors."""
+
+        def report(fraction: float, message: str) -> None:
+            on_progress((index + fraction) / len(self.steps), message)
+
+        step = self.transforms[index]
+        report(0.0, f"fitting {step.kind}")
+        before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
+        step.fit(View(vectors, before.width_after(vectors.shape[1]), before.transform), report, targets)
 
     def forward(self, x: Tensor, dimensions: int | None = None) -> Tensor:
         """Apply to rows `(n, d)`; see `transform`."""
@@ -223,7 +249,7 @@ class Chain(nn.Module):
 
     def require_size(self, dimensions: int | None) -> None:
         """Raise `InputError` unless outputs of that size can be had; None is the full size."""
-        if dimensions is not None and not self.serves(dimensions):
+        if dimensions is not None and (not isinstance(dimensions, int) or not self.serves(dimensions)):
             raise InputError(f"this chain serves {self.sizes()}, not {dimensions}")
 
     def fold(self, dimensions: int | None = None, normalize: bool | None = None) -> "Chain":
@@ -268,19 +294,25 @@ class Chain(nn.Module):
     @overload
     def __getitem__(self, index: slice) -> "Chain": ...
     def __getitem__(self, index: int | slice) -> "Transform | Chain":
-        """A step, or a chain of some of the steps, which are shared and not copied."""
-        return Chain(self.transforms[index], self.normalize) if isinstance(index, slice) else self.transforms[index]
+        """A step, or a chain of copies of some of the steps, without the metadata."""
+        if isinstance(index, slice):
+            return Chain(copy.deepcopy(self.transforms[index]), self.normalize)
+        return self.transforms[index]
 
     def __add__(self, other: "Transform | Chain") -> "Chain":
-        """This chain, then a step or another chain; a normalisation between two chains stays.
+        """Copies of these steps, then of a step or of another chain's; a normalisation between two chains stays.
+
+        What is fitted stays fitted: `(chain + Int8()).fit(vectors, refit=False)` fits the new step only.
 
         Raises:
             StepError: if that cannot follow, with the reason.
         """
         if isinstance(other, Transform):
-            return Chain([*self.transforms, other], self.normalize)
+            return Chain(copy.deepcopy([*self.transforms, other]), self.normalize)
+        if not isinstance(other, Chain):
+            return NotImplemented
         between = [Normalize()] if self.normalize else []
-        return Chain([*self.transforms, *between, *other.transforms], other.normalize)
+        return Chain(copy.deepcopy([*self.transforms, *between, *other.transforms]), other.normalize)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Chain):
@@ -288,7 +320,7 @@ class Chain(nn.Module):
         if (self.normalize, self.specs()) != (other.normalize, other.specs()):
             return False
         mine, theirs = self.state_dict(), other.state_dict()
-        return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+        return mine.keys() == theirs.keys() and all(torch.equal(mine[name].cpu(), theirs[name].cpu()) for name in mine)
 
     def __hash__(self) -> int:
         return hash((self.normalize, *(step.kind for step in self.transforms)))

@@ -96,7 +96,7 @@ def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float |
     norm = np.linalg.norm(mean)
     if norm == 0 or spectrum.rank == 0:
         return None
-    return float(abs(spectrum.directions[0] @ mean) / norm)
+    return min(1.0, float(abs(spectrum.directions[0] @ mean) / norm))
 
 
 def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
@@ -122,11 +122,12 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     top = alpha / (high + gaps)
-    return float(abs(alpha @ top) / np.linalg.norm(top))
+    return min(1.0, float(abs(alpha @ top) / np.linalg.norm(top)))
 
 
 def row_hashes(block: FloatArray) -> NDArray[np.uint64]:
     """A 64-bit hash of each row's bytes: equal rows have equal hashes, others hardly ever."""
+    block = block + block.dtype.type(0)  # −0 becomes 0
     words = np.ascontiguousarray(block).view(np.dtype(f"u{block.dtype.itemsize}")).astype(np.uint64)
     words ^= words >> np.uint64(29)  # 1.0 and 2.0 differ in their high bits only; multiplying moves none down
     factors = np.random.default_rng(0).integers(0, 2**64 - 1, words.shape[1], dtype=np.uint64) | np.uint64(1)

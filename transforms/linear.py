@@ -1,7 +1,6 @@
 """Fitted affine maps: one weight, and perhaps a mean that is subtracted first."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ class Linear(Transform, registered=False):
         super().__init__()
         self.centered = centered
         self.renormalize = renormalize
-        self.gain = 1.0
+        self.measured: tuple[Tensor, float] | None = None
         self.weight: Tensor
         self.mean: Tensor
         self.register_buffer("weight", torch.empty(0))
@@ -42,13 +41,13 @@ class Linear(Transform, registered=False):
         self.weight = weight.float()
         if mean is not None:
             self.mean = mean.float()
-        self.gain = gain_of(self.weight)
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Set the fitted buffers from saved tensors; see `Transform.restore`."""
-        super().restore(tensors)
-        self.gain = gain_of(self.weight)
-        return self
+    @property
+    def gain(self) -> float:
+        """The largest factor by which the weight lengthens a vector; measured once for each weight."""
+        if self.measured is None or self.measured[0] is not self.weight:
+            self.measured = (self.weight, gain_of(self.weight))
+        return self.measured[1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows, `(n, d)` to `(n, k)`."""

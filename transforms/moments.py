@@ -68,6 +68,9 @@ class Moments:
             InputError: for NaN, inf, a shape that is not `(n, d)`, or several processes and no memmap.
         """
         moments = cls(precision)
+        for name, value in (("block_rows", block_rows), ("processes", processes)):
+            if not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a whole number from 1, got {value!r}")
         if processes > 1:
             from transforms.shards import shard_moments  # it needs this module
 
@@ -179,7 +182,7 @@ class Moments:
         return moments
 
     def to_bytes(self) -> bytes:
-        """These moments as safetensors, bit-equal after `from_bytes`."""
+        """These moments as safetensors, bit-equal after `from_bytes`; the precision is that of what comes next."""
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self.arrays().items()})
 
     @classmethod

@@ -51,6 +51,8 @@ class PairedMoments(Moments):
             InputError: if the widths differ.
         """
         theirs = getattr(other, "split", self.split)
+        if self.count == 0 and self.split == 0:
+            self.split = theirs
         if theirs != self.split:
             raise InputError(f"cannot merge pairs from {theirs} dimensions into pairs from {self.split}")
         return super().merge(other)

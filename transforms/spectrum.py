@@ -45,9 +45,10 @@ class Spectrum:
         The rest of the eigenvectors are arbitrary: a map that uses them looks fitted and is not.
         """
         if self.rank < dimensions:
+            remedy = f", or ask for at most {self.rank}" if self.rank else ""
             raise InputError(
                 f"{kind} needs {dimensions} directions in which the vectors vary, these {rows} rows have "
-                f"{self.rank}: fit on more rows that differ, or ask for at most {self.rank}"
+                f"{self.rank}: fit on more rows that differ{remedy}"
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from transforms.errors import StepError
 from transforms.transform import TRANSFORMS, Spec, Transform, build, parameter_names
 
-PARAMETER = re.compile(r"^[a-z_]+=")
+PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")
 OPENING, CLOSING = "[{(", "]})"
 
 
@@ -16,18 +16,24 @@ def parse_steps(text: str) -> list[Transform]:
     """Unfitted transforms from their command-line form.
 
     `kind`, `kind:value` (its first parameter, `dimensions` for most) or `kind:key=value,key=value`,
-    joined by commas; a step may also be written as a JSON object, and a value may be any JSON:
+    joined by commas; a step may also be written as a JSON object, all of them as a JSON list, and
+    a value may be any JSON:
     `r2,geopres:128,nested=true` or `r2,{"kind": "geopres", "dimensions": 128, "nested": true}`.
 
     Raises:
         StepError: if it cannot be read, names an unknown kind or parameter, or is empty.
     """
     specs: list[Spec] = []
+    if text.lstrip().startswith("["):
+        return build_steps(parse_json(text))
     for part in split_top_level(text):
         if PARAMETER.match(part):
             if not specs:
                 raise StepError(f"the parameter {part!r} stands before any step")
-            specs[-1] |= parse_parameter(part)
+            parameter = parse_parameter(part)
+            if twice := parameter.keys() & specs[-1].keys():
+                raise StepError(f"{specs[-1]['kind']} is given {', '.join(twice)} twice")
+            specs[-1] |= parameter
         else:
             specs.append(parse_step(part))
     return build_steps(specs)
@@ -68,12 +74,8 @@ def split_top_level(text: str) -> list[str]:
 def parse_step(part: str) -> Spec:
     """One step: a JSON object, or its kind with what follows the colon."""
     if part.startswith("{"):
-        try:
-            spec = json.loads(part)
-        except json.JSONDecodeError as error:
-            raise StepError(f"the step {part!r} is not JSON: {error}") from error
-        return dict(spec)  # a part that begins with a brace is an object or no JSON
-    kind, _, rest = part.partition(":")
+        return dict(parse_json(part))  # a part that begins with a brace is an object or no JSON
+    kind, _, rest = (piece.strip() for piece in part.partition(":"))
     if not rest:
         return {"kind": kind}
     if PARAMETER.match(rest):
@@ -82,9 +84,29 @@ def parse_step(part: str) -> Spec:
 
 
 def main_parameter(kind: str) -> str:
-    """What a bare value after the colon is: the first parameter of that kind, `dimensions` for most."""
-    names = parameter_names(TRANSFORMS[kind]) if kind in TRANSFORMS else []
-    return names[0] if names else "dimensions"
+    """What a bare value after the colon is: the first parameter of that kind, `dimensions` for most.
+
+    Raises:
+        StepError: for a kind that has none.
+    """
+    if kind not in TRANSFORMS:
+        return "dimensions"  # the kind is what is wrong, and is told so
+    names = parameter_names(TRANSFORMS[kind])
+    if not names:
+        raise StepError(f"{kind} takes no parameter: write {kind} alone")
+    return names[0]
+
+
+def parse_json(text: str) -> Any:
+    """A JSON object or list.
+
+    Raises:
+        StepError: if it is none.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise StepError(f"the step {text!r} is not JSON: {error}") from error
 
 
 def parse_parameter(part: str) -> Spec:

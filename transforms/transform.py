@@ -99,13 +99,15 @@ class Transform(nn.Module):
             with np.errstate(over="ignore", invalid="ignore"):
                 self.learn(data, on_progress)
             if not all(torch.isfinite(buffer).all() for buffer in self.buffers()):
-                raise InputError(f"{self.kind} cannot be fitted: the vectors hold numbers too large for float32")
-        except np.linalg.LinAlgError as error:
-            raise InputError(f"{self.kind} cannot be fitted on these vectors: {error}") from error
-        except InputError:
+                raise InputError(
+                    f"{self.kind} cannot be fitted: the vectors hold numbers too large or too small for float32"
+                )
+        except (InputError, np.linalg.LinAlgError) as error:
             for name, buffer in before.items():
                 setattr(self, name, buffer)
-            raise
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{self.kind} cannot be fitted on these vectors: {error}") from error
         return self
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
@@ -192,6 +194,11 @@ class Transform(nn.Module):
         given = {name: getattr(self, name) for name in parameter_names(type(self)) if name not in self._buffers}
         return {"kind": self.kind} | given
 
+    def extra_repr(self) -> str:
+        """What it was made with, for `repr`."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self.spec().items() if name != "kind")
+        return given if self.fitted else f"{given}, not fitted".removeprefix(", ")
+
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
         """Set the fitted buffers from saved tensors.
 
@@ -225,10 +232,15 @@ def build(spec: Mapping[str, Any]) -> Transform:
     if unknown := sorted(set(parameters) - set(known)):
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
         raise StepError(f"{kind} has no parameter {', '.join(map(repr, unknown))}; {takes}")
-    try:
-        return cls(**parameters)
-    except TypeError as error:
-        raise StepError(f"{kind}: {error}") from error
+    if missing := [name for name in required_parameters(cls) if name not in parameters]:
+        raise StepError(f"{kind} needs {', '.join(missing)}, as in {kind}:128")
+    return cls(**parameters)
+
+
+def required_parameters(cls: type[Transform]) -> list[str]:
+    """What it cannot be made without."""
+    given = inspect.signature(cls.__init__).parameters
+    return [name for name in parameter_names(cls) if given[name].default is inspect.Parameter.empty]
 
 
 def parameter_names(cls: type[Transform]) -> list[str]:

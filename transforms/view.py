@@ -1,27 +1,25 @@
-"""Rows as they are after some transforms, computed when they are asked for."""
+"""Rows as they are after some map, computed when they are asked for."""
 
+from collections.abc import Callable
 from typing import Any
 
 from transforms.arrays import Vectors
-from transforms.outline import Outline
-from transforms.transform import Transform
 
 
 class View:
-    """Vectors `(n, d)` behind fitted steps: what the next step is fitted on, never all at once."""
+    """Vectors `(n, d)` behind a map: what the next step is fitted on, never all at once.
 
-    def __init__(self, vectors: Vectors, steps: list[Transform]) -> None:
+    Args:
+        vectors: where they lie.
+        width: what the map makes of them.
+        transform: the map, of a block of rows.
+    """
+
+    def __init__(self, vectors: Vectors, width: int, transform: Callable[[Any], Any]) -> None:
         self.vectors = vectors
-        self.steps = steps
-        outline = Outline(vectors.shape[1])
-        for step in steps:
-            outline = step.follow(outline)
-        assert outline.width is not None  # every step is fitted
-        self.shape = (vectors.shape[0], outline.width)
+        self.transform = transform
+        self.shape = (vectors.shape[0], width)
 
     def __getitem__(self, rows: Any, /) -> Any:
         """The chosen rows, transformed."""
-        block = self.vectors[rows]
-        for step in self.steps:
-            block = step.transform(block)
-        return block
+        return self.transform(self.vectors[rows])

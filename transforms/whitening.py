@@ -18,6 +18,9 @@ from transforms.transform import Progress
 
 Form = Literal["pca", "zca"]
 
+FEW = 20
+"""One direction in this many, and one in any case, may be empty in vectors of an encoder."""
+
 SOFT = 1e-3
 """An ε, relative to tr(C)/d, or a shrinkage, that lengthens rounding error no more than thirtyfold."""
 
@@ -66,9 +69,9 @@ class Whitening(Linear):
         require_between(self.kind, "power", power, 0, 2)
         require_between(self.kind, "epsilon", epsilon, 0, 1e6)
         require_flag(self.kind, "relative", relative)
-        if isinstance(shrinkage, str):
-            require_choice(self.kind, "shrinkage", shrinkage, ["ledoit-wolf"])
-        elif shrinkage is not None:
+        if isinstance(shrinkage, str) and shrinkage != "ledoit-wolf":
+            raise StepError(f"{self.kind}: shrinkage must be ledoit-wolf or a number from 0 to 1, got {shrinkage!r}")
+        if not isinstance(shrinkage, str | None):
             require_between(self.kind, "shrinkage", shrinkage, 0, 1)
         if rcond is not None:
             require_between(self.kind, "rcond", rcond, 0, 1)
@@ -127,8 +130,8 @@ class Whitening(Linear):
         moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
         spectrum = Spectrum.of(self.covariance(moments), moments.rounding())
         kept = self.dimensions or moments.dimensions
-        if not self.regular and self.epsilon == 0:
-            spectrum.require(self.kind, kept, moments.count)
+        if not self.regular:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
+            spectrum.require(self.kind, kept - (max(1, kept // FEW) if self.epsilon else 0), moments.count)
         directions, scales = spectrum.directions[:kept], self.scales(spectrum)[:kept]
         weight = scales[:, None] * directions
         if self.form == "zca":

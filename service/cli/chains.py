@@ -10,7 +10,7 @@ from service.errors import BadValueError
 from service.names import split_ref
 from transforms.errors import ArtifactError
 
-app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True)
+app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True, rich_markup_mode=None)
 
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 

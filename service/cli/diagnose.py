@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
+from service.errors import BadValueError
 from service.targets import Targets
 from training.encoding import encode_source, source_key
 from training.sources import open_source
 from training.workspace import claimed_folder
-from transforms.chain import Chain
 from transforms.diagnostics import Diagnostics
 from transforms.diagnostics import diagnose as diagnose_vectors
 from transforms.view import View
@@ -32,7 +32,10 @@ def diagnose(
     """
     settings, home = state()
     opened = open_source(source)
-    loaded = load_encoder(settings, encoder) if opened.kind() == "texts" else None
+    texts = opened.kind() == "texts"
+    if encoder is not None and not texts:
+        raise BadValueError(f"{source} holds vectors: leave --encoder out")
+    loaded = load_encoder(settings, encoder) if texts else None
     with claimed_folder(home.vectors, source_key(opened, loaded)[:32]) as folder:
         with ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress).vectors
@@ -42,9 +45,7 @@ def diagnose(
             target = (
                 targets.of_encoder(loaded, chain, None) if loaded else targets.of_vectors(vectors.shape[1], chain, None)
             )
-            steps = Chain([*(target.folded or [])], normalize=False)
-            floats = steps[:-1] if steps.quantizer else steps
-            found["after"] = diagnose_vectors(View(vectors, floats.transforms))
+            found["after"] = diagnose_vectors(View(vectors, target.dimensions, target.apply))
     typer.echo(json.dumps(found, indent=1) if as_json else in_words(found))
 
 
@@ -86,13 +87,9 @@ def bars(spectrum: list[list[float]]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A figure in four places."""
-    return (
-        "–"
-        if value is None
-        else f"{value:.4f}"
-        if isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else value
-    )
+    """A figure for reading."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -44,7 +44,11 @@ def fit(
         Path | None, flag("--transform", "Write the source's vectors through the chain: OUT.npy")
     ] = None,
     targets: Annotated[
-        str | None, flag("--targets", "Vectors each row should become, for procrustes and low_rank_affine.")
+        str | None,
+        flag(
+            "--targets",
+            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: what each row should become, for procrustes and low_rank_affine.",
+        ),
     ] = None,
     target_encoder: Annotated[
         str | None, flag("--target-encoder", "Or the encoder whose vectors of the same texts they should become.")
@@ -136,5 +140,5 @@ def in_words(result: dict[str, Any]) -> str:
 
 
 def shown(value: float | None) -> str:
-    """A measure in three significant places."""
+    """A measure in four places."""
     return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"

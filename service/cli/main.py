@@ -15,6 +15,7 @@ app = typer.Typer(
     help="Compact, debiased text embeddings: fitted on your own text, versioned, measured.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # it would take [#FIELD] for markup, and cut long options short
     add_completion=False,
 )
 app.command()(serve.serve)

@@ -142,7 +142,7 @@ def test_without_ridge_and_rank_it_is_least_squares_with_an_intercept(rows, targ
     np.testing.assert_allclose(step.transform(rows), design @ coefficients, atol=1e-5)
 
 
-@pytest.mark.parametrize("rank", [1, 3, OTHER, 50])
+@pytest.mark.parametrize("rank", [1, 3, OTHER])
 def test_of_rank_r_it_is_the_reduced_rank_regression(rows, targets, rank):
     step = LowRankAffine(rank, ridge=0).fit(rows, targets=targets)
     expected = reduced_rank(rows, targets, rank)

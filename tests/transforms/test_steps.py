@@ -80,7 +80,7 @@ def test_a_step_is_built_again_from_its_own_description(step):
         ("{}", "unknown kind of step None"),
         ('{"kind": 3}', "unknown kind of step 3"),
         ("nested=true,r2", "stands before any step"),
-        ("r2:128", "r2 has no parameter 'dimensions'; it takes none"),
+        ("r2:128", "r2 takes no parameter: write r2 alone"),
         ("r2,power=2", "r2 has no parameter 'power'"),
         ("geopres:8,colour=red,size=3", "no parameter 'colour', 'size'; it takes dimensions, nested"),
         ("geopres", "dimensions"),

@@ -23,7 +23,7 @@ from transforms.transform import Transform
 USAGE = """```python
 import faiss
 
-index = faiss.read_index("chain.index")        # empty; takes vectors as the encoder gives them
+index = faiss.read_index("chain.index")        # empty; takes unit vectors of the encoder
 index.add(vectors)
 index.search(queries, 10)
 

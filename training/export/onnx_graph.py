@@ -23,6 +23,7 @@ from training.export.folder import (
     Exported,
     probe_vectors,
     require_close,
+    require_codes,
     require_encoder,
     require_width,
     staged_folder,
@@ -61,6 +62,10 @@ session.run(["embeddings"], {i.name: batch[i.name] for i in session.get_inputs()
 
 Prompts, where the encoder has them, go before the text."""
 
+USAGE_OF_CODES = """
+
+The output `codes` holds the codes, one byte or one bit a dimension; `embeddings` the floats that they stand for."""
+
 
 def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
     """Write a chain as ONNX, and with its encoder as one model from tokens to embeddings.
@@ -93,6 +98,8 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         probes, codes = probe_vectors(chain), chain.quantizer is not None
         found = session.run([EMBEDDINGS], {VECTORS: probes})[0]
         difference = require_close(found, chain.floats(probes), "chain.onnx", codes)
+        if codes:
+            require_codes(session.run([CODES], {VECTORS: probes})[0], chain.transform(probes), "chain.onnx")
         if encoder is not None:
             path = staging / "model.onnx"
             trace(encoder, path)
@@ -108,6 +115,7 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
             difference = max(difference, require_close(found, expected, "model.onnx", codes))
             encoder.model.tokenizer.save_pretrained(str(staging))
         usage = USAGE if encoder is None else USAGE + USAGE_OF_MODEL.replace("MAX", str(encoder.max_length))
+        usage += USAGE_OF_CODES if codes else ""
         write_about(staging, chain, reference, usage)
     return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
 
@@ -162,9 +170,9 @@ class ChainGraph:
             y = self.node("Add", [y, self.constant(step.bias.cpu().numpy())])
         before = self.length(x)
         tolerance = self.node("Mul", [before, self.number(residue(step.weight.float(), step.gain))])
-        more = self.node("Greater", [self.length(y), tolerance])
-        kept = self.node("And", [more, self.node("Greater", [before, self.number(0.0)])])
-        y = self.node("Where", [kept, y, self.number(0.0)])
+        nothing = self.node("Equal", [before, self.number(0.0)])
+        residue_only = self.node("LessOrEqual", [self.length(y), tolerance])  # false for NaN, which stays
+        y = self.node("Where", [self.node("Or", [nothing, residue_only]), self.number(0.0), y])
         return self.unit(y) if step.normalize else y
 
     def unit(self, x: str) -> str:

@@ -2,8 +2,8 @@
 
 folder/
 ├── modules.json …        the encoder, as sentence-transformers saves it
-├── 3_Dense, 4_Normalize  the chain, folded into stock modules
-├── 5_Quantization, lathe_quantization.py   only if the chain quantises: no stock module does
+├── N_Dense, N_Normalize  the chain, folded into stock modules, numbered after the encoder's
+├── N_Quantization, lathe_quantization.py   only if the chain quantises: no stock module does
 └── README.md, lathe.json what it is
 """
 
@@ -24,6 +24,7 @@ from training.export.folder import (
     PROBE_TEXTS,
     Exported,
     require_close,
+    require_codes,
     require_encoder,
     staged_folder,
     write_about,
@@ -39,6 +40,8 @@ SHIPPED = Path(__file__).parent / "shipped" / "lathe_quantization.py"
 DENSE = "sentence_transformers.base.modules.dense.Dense"
 NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
 FEATURE = "sentence_embedding"
+OLDEST = "6.0"
+"""The first that has its modules under these names."""
 
 
 def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
@@ -69,24 +72,25 @@ def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: 
         if chain.quantizer is not None:
             modules += write_step(chain.quantizer, staging, len(modules))
             write_modules(staging, modules)
-            found = quantized(staging, modules[-1]["path"], floats)
-            expected = chain.dequantize(chain.quantizer.transform(floats))
-            difference = max(difference, require_close(found, expected, SHIPPED.name))
+            found, codes = quantized(staging, modules[-1]["path"], floats)
+            expected = chain.quantizer.transform(floats)
+            require_codes(codes, expected, SHIPPED.name)
+            difference = max(difference, require_close(found, chain.dequantize(expected), SHIPPED.name, codes=True))
         write_about(staging, chain, reference, usage(chain.quantizer is not None))
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return Exported(folder, files, difference)
 
 
-def quantized(folder: Path, path: str, floats: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What the shipped code in a folder makes of floats `(n, k)`."""
+def quantized(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What the shipped code in a folder makes of floats `(n, k)`: the floats of their codes, and the codes."""
     spec = spec_from_file_location(SHIPPED.stem, folder / SHIPPED.name)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     step = module.Quantization.load(str(folder), path)
-    found: NDArray[np.float32] = step({FEATURE: torch.from_numpy(floats.copy())})[FEATURE].numpy()
-    return found
+    features = step({FEATURE: torch.from_numpy(floats.copy())})
+    return features[FEATURE].numpy(), features["codes"].numpy()
 
 
 def write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
@@ -145,5 +149,6 @@ def usage(own_code: bool) -> str:
     )
     return (
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        f'model = SentenceTransformer("path/to/this/folder"{trust})\nmodel.encode(["some text"])\n```{why}'
+        f'model = SentenceTransformer("path/to/this/folder"{trust})\nmodel.encode(["some text"])\n```\n\n'
+        f"Needs sentence-transformers {OLDEST} or newer.{why}"
     )
