@@ -20,19 +20,21 @@ from training.sources import open_source
 from transforms import R2, Chain, GeoPres, Moments, Normalize
 
 METRICS = """
-import json, resource, sys, time
+import json, sys, time
 import numpy as np, torch
 torch.set_num_threads(int(sys.argv[3]))
 import transforms
+def peak_kb():  # not ru_maxrss, which a process inherits from the one that started it
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
 rng = np.random.default_rng(0)
-before = rng.standard_normal((int(sys.argv[2]), 384)).astype(np.float32)
+before = rng.standard_normal((int(sys.argv[2]), 384), dtype=np.float32)
 after = before[:, :128].copy()
-held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+held = peak_kb()
 begun = time.monotonic()
 getattr(transforms, sys.argv[1])(before, after)
 seconds = time.monotonic() - begun
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"seconds": seconds, "mb": (peak - held) / 1024}))
+print(json.dumps({"seconds": seconds, "mb": (peak_kb() - held) / 1024}))
 """
 
 

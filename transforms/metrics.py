@@ -40,11 +40,11 @@ def local_spearman(before: FloatArray, after: FloatArray) -> float:
 def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
     """`local_spearman` of each row `(n,)`, for intervals."""
     require_pairs(before, after, at_least=3)
-    correlations = [
-        correlation(average_ranks(original), average_ranks(reduced))
-        for original, reduced in similarity_blocks(before, after, own=None)
-    ]
-    return torch.cat(correlations).double().numpy()
+
+    def rank_correlation(original: Tensor, reduced: Tensor) -> Tensor:
+        return correlation(average_ranks(original), average_ranks(reduced))
+
+    return of_anchors(before, after, None, rank_correlation)
 
 
 def pearson_compat(before: FloatArray, after: FloatArray) -> float:
@@ -57,8 +57,7 @@ def pearson_compat(before: FloatArray, after: FloatArray) -> float:
         InputError: with fewer than 3 rows, or rows that do not correspond.
     """
     require_pairs(before, after, at_least=3)
-    blocks = similarity_blocks(before, after, own=None)
-    return float(torch.cat([correlation(first.double(), second.double()) for first, second in blocks]).mean())
+    return float(of_anchors(before, after, None, lambda x, y: correlation(x.double(), y.double())).mean())
 
 
 def recall_at_k(
@@ -84,8 +83,8 @@ def recall_of_anchors(
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
     require_pairs(before, after, at_least=k * oversampling + 1)
-    found = []
-    for original, reduced in similarity_blocks(before, after, own=-torch.inf):
+
+    def shares(original: Tensor, reduced: Tensor) -> Tensor:
         nearest = original.topk(k, dim=1)
         candidates = reduced.topk(k * oversampling, dim=1).indices
         if compat:
@@ -93,8 +92,9 @@ def recall_of_anchors(
             right = returned >= nearest.values[:, -1:] - COMPAT_TOLERANCE
         else:
             right = (nearest.indices.unsqueeze(2) == candidates.unsqueeze(1)).any(2)
-        found.append(right.double().mean(1))
-    return torch.cat(found).numpy()
+        return right.double().mean(1)
+
+    return of_anchors(before, after, -torch.inf, shares)
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
@@ -112,14 +112,14 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     """
     require_pairs(outputs, targets, at_least=k + 1)
     x, y = (unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (outputs, targets))
-    found = []
+    found = np.empty(len(x))
     for rows in anchor_blocks(len(x)):
         itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
         wanted, returned = (
             (queries[rows] @ y.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices for queries in (y, x)
         )
-        found.append((wanted.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1))
-    return float(torch.cat(found).mean())
+        found[rows] = (wanted.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1).numpy()
+    return float(found.mean())
 
 
 def positional_stress(before: FloatArray, after: FloatArray) -> float:
@@ -172,6 +172,21 @@ def anchor_blocks(n: int) -> Iterator[slice]:
     step = max(1, BLOCK_ENTRIES // n)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
+
+
+def of_anchors(
+    before: FloatArray, after: FloatArray, own: float | None, measure: Callable[[Tensor, Tensor], Tensor]
+) -> NDArray[np.float64]:
+    """A measure of each anchor `(n,)`, from its similarities in both spaces; see `similarity_blocks`.
+
+    The answer is allocated first: small results kept between large blocks would pin the heap, and
+    20,000 rows would take gigabytes.
+    """
+    found = np.empty(before.shape[0])
+    blocks = similarity_blocks(before, after, own)
+    for rows, (original, reduced) in zip(anchor_blocks(len(found)), blocks, strict=True):
+        found[rows] = measure(original, reduced).numpy()
+    return found
 
 
 def similarity_blocks(before: FloatArray, after: FloatArray, own: float | None) -> Iterator[tuple[Tensor, Tensor]]:
