@@ -148,7 +148,9 @@ class Chain(nn.Module):
         step = self.transforms[index]
         report(0.0, f"fitting {step.kind}")
         before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
-        step.fit(View(vectors, before.width_after(vectors.shape[1]), before.transform), report, targets)
+        if len(before) or before.normalize:  # the first step learns from the vectors in the precision they come in
+            vectors = View(vectors, before.width_after(vectors.shape[1]), before.transform)
+        step.fit(vectors, report, targets)
 
     def forward(self, x: Tensor, dimensions: int | None = None) -> Tensor:
         """Apply to rows `(n, d)`; see `transform`."""

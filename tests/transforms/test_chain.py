@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import (
+    PCA,
     R2,
     ArtifactError,
     Chain,
@@ -342,3 +343,26 @@ def test_metadata_cannot_say_what_the_chain_is(rows, compact, tmp_path, name):
 def test_metadata_with_numbers_for_keys_can_be_read_again(compact, tmp_path):
     compact.save(tmp_path / "chain", {"sizes": {9: 0.8, 10: 0.9}})
     assert Chain.load(tmp_path / "chain").metadata["sizes"] == {"9": 0.8, "10": 0.9}
+
+
+def test_the_first_step_learns_in_the_precision_of_the_vectors():
+    rows = np.random.default_rng(0).normal(size=(500, 6)) * 1e-5 + 1
+    expected = PCA(3).fit(rows)
+    assert Chain([PCA(3)]).fit(rows)[0].weight.equal(expected.weight)
+    assert not PCA(3).fit(rows.astype(np.float32)).weight.equal(expected.weight)
+
+
+def test_a_fit_that_fails_leaves_every_step_as_it_was(rows):
+    chain = Chain([R2(), PCA(8)]).fit(rows)
+    before = copy.deepcopy(chain)
+    with pytest.raises(InputError, match="pca needs 8 directions"):
+        chain.fit(np.vstack([rows[:4]] * 10))
+    assert chain == before
+
+
+def test_only_what_is_not_fitted_is_fitted_if_so_said(rows, embeddings):
+    chain = Chain([R2(), PCA(8)]).fit(rows)
+    before = copy.deepcopy(chain)
+    longer = (chain + GeoPres(4, steps=1)).fit(embeddings(200, 24, seed=9), refit=False)
+    assert chain == before == longer[:2]
+    assert longer.fitted
