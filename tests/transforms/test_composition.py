@@ -143,3 +143,21 @@ def test_gradients_flow_through_a_folded_chain(rows, chain):
     chain.fold()(x)[:, 0].sum().backward()
     assert x.grad is not None
     assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("steps", [["r2"], [R2], "r2,pca:8", 3])
+def test_what_is_no_transform_cannot_be_a_step(steps):
+    with pytest.raises(StepError, match="made of transforms such as R2"):
+        Chain(steps)
+
+
+def test_only_a_transform_or_a_chain_can_be_added(chain):
+    with pytest.raises(TypeError):
+        _ = chain + "int8"
+
+
+def test_a_chain_shows_what_its_steps_were_made_with(rows):
+    text = repr(Chain([PCA(8), Int8()]))
+    assert "dimensions=8" in text
+    assert "not fitted" in text
+    assert "not fitted" not in repr(Chain([PCA(8), Int8()]).fit(rows))

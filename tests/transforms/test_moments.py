@@ -172,3 +172,16 @@ def test_the_noise_floor_is_how_long_a_mean_is_by_chance():
     trials = [Moments.from_vectors(rng.normal(size=(200, 50))) for _ in range(50)]
     by_chance = np.sqrt(np.mean([moments.mean_norm() ** 2 for moments in trials]))
     assert np.mean([moments.noise_floor() for moments in trials]) == pytest.approx(by_chance, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["block_rows", "processes"])
+@pytest.mark.parametrize("value", [0, -1, 2.5])
+def test_counts_that_are_none_are_refused(name, value):
+    with pytest.raises(InputError, match=f"{name} must be a whole number from 1"):
+        Moments.from_vectors(np.ones((4, 2)), **{name: value})
+
+
+@pytest.mark.parametrize("rows", [[[1.0, 2.0]], "abc", None])
+def test_what_is_no_array_is_refused_in_words(rows):
+    with pytest.raises(InputError, match="must be an array or a tensor"):
+        Moments.from_vectors(rows)

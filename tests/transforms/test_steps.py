@@ -117,3 +117,30 @@ def test_json_that_is_not_a_list_of_objects_is_refused(specs):
 def test_commas_within_json_do_not_separate_steps():
     with pytest.raises(StepError, match="no parameter 'note'"):
         parse_steps('{"kind": "r2", "note": "a, \\"b\\", [c"}')
+
+
+def test_a_list_in_json_reads_as_the_same_list_over_http():
+    text = '[{"kind": "r2"}, {"kind": "geopres", "dimensions": 8}]'
+    assert [step.kind for step in parse_steps(text)] == ["r2", "geopres"]
+
+
+def test_a_bare_value_is_the_first_parameter_of_its_kind():
+    assert parse_steps("abtt:3")[0].directions == 3
+    assert parse_steps("rand:42")[0].seed == 42
+    assert parse_steps("pca : 8")[0].dimensions == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("truncation", "truncation needs dimensions, as in truncation:128"),
+        ("pca:8,dimensions=4", "pca is given dimensions twice"),
+        ("int8:3", "int8 takes no parameter: write int8 alone"),
+        ("pca:Dimensions=8", "pca has no parameter 'Dimensions'; it takes dimensions, center"),
+        ("[1, 2", "is not JSON"),
+        ("whitening:shrinkage=auto", "must be ledoit-wolf or a number from 0 to 1, got 'auto'"),
+    ],
+)
+def test_a_slip_is_told_what_would_be_right(text, reason):
+    with pytest.raises(StepError, match=reason):
+        parse_steps(text)

@@ -394,3 +394,20 @@ def test_a_loaded_one_is_bit_equal(rows, fresh, tmp_path):
     loaded = Chain.load(tmp_path / "chain")
     assert torch.equal(loaded.transforms[0].weight, chain.transforms[0].weight)
     np.testing.assert_array_equal(loaded.transform(fresh), chain.transform(fresh))
+
+
+def test_fewer_rows_than_directions_are_refused_though_an_epsilon_is_set(embeddings):
+    few = embeddings(20, 64)
+    with pytest.raises(InputError, match="these 20 rows have 19: fit on more rows that differ, or ask for at most 19"):
+        Whitening(50).fit(few)
+    assert np.isfinite(Whitening(50, shrinkage="ledoit-wolf").fit(few).transform(few)).all()
+
+
+def test_a_fit_that_fails_leaves_what_was_learned_as_it_was(rows):
+    whitening = Whitening().fit(rows)
+    close = (whitening.mean * (1 + 1e-7)).numpy()[None]
+    expected, gain = whitening.transform(close), whitening.gain
+    with pytest.raises(InputError, match="too large or too small"):
+        whitening.fit(rows.astype(float) * 1e-60)
+    np.testing.assert_array_equal(whitening.transform(close), expected)
+    assert whitening.gain == gain

@@ -287,3 +287,13 @@ def test_a_whole_model_that_quantises_gives_codes_too(whole, encoder, decided):
     clear = decided(chain, raw)
     assert codes.dtype == np.int8 and codes.shape == clear.shape
     np.testing.assert_array_equal(codes[clear], chain.transform(raw)[clear])
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_row_that_is_not_finite_does_not_come_out_as_an_answer(name, make):
+    chain, _, session = make(name)
+    rows = np.ones((2, chain.input_dimensions), np.float32)
+    rows[0] = np.nan
+    found = session.run(["embeddings"], {"vectors": rows})[0]
+    assert np.isnan(found[0]).all()
+    assert np.isfinite(found[1]).all()
