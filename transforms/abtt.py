@@ -83,7 +83,7 @@ class ABTT(Transform):
         return "none" if self.renormalize else "approximate"
 
     def inverse(self) -> Transform:
-        """Y + μ."""
+        """The mean added back."""
         return Back(None, self.mean)
 
     def primitives(self) -> list[Transform]:

@@ -66,7 +66,7 @@ class Alignment(Linear, registered=False):
         return [Affine(weight, self.target_mean.double() - weight @ self.mean.double())]
 
     def inverse(self) -> Transform:
-        """Y ↦ W⁺(y − μ_y) + μ_x."""
+        """The map y ↦ W⁺(y − μ_y) + μ_x."""
         back = pseudo_inverse(self.weight.double())
         offset = self.mean - back @ self.target_mean.double() if self.centered else None
         return Back(back.float(), None if offset is None else offset.float())

@@ -277,7 +277,7 @@ class Chain(nn.Module):
         like = next(self.buffers(), None)
         if dimensions is not None and like is not None:
             kept = torch.arange(dimensions, device=like.device)
-            primitives.append(Selection(kept, self.output_dimensions))
+            primitives.append(Selection(dimensions, kept, self.output_dimensions))
         if normalize:
             primitives.append(Normalize())
         quantizer = [] if self.quantizer is None else [self.quantizer]

@@ -136,7 +136,7 @@ class MeanCentering(Transform):
         return "exact"
 
     def inverse(self) -> Transform:
-        """Y + μ."""
+        """The mean added back."""
         return Back(None, self.mean)
 
 

@@ -50,5 +50,5 @@ def merge(before: Transform, step: Transform) -> Transform | None:
         if isinstance(step, Affine):
             return before.affine().then(step)
         if isinstance(step, Selection):
-            return Selection(before.columns[step.columns], before.input_dimensions)
+            return Selection(step.dimensions, before.columns[step.columns], before.input_dimensions)
     return None

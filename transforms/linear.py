@@ -75,7 +75,7 @@ class Linear(Transform, registered=False):
         return k >= d and int(torch.linalg.matrix_rank(self.weight)) == d
 
     def inverse(self) -> Transform:
-        """Y ↦ W⁺y + μ, by the pseudo-inverse: of all that map to y, the one closest to μ."""
+        """The map y ↦ W⁺y + μ, by the pseudo-inverse: of all that map to y, the one closest to μ."""
         weight = self.weight.double()
         squares = weight.square().sum(1)
         if self.orthogonal_rows:

@@ -48,14 +48,16 @@ class Selection(Transform, registered=False):
     """Some of the columns.
 
     Attributes:
+        dimensions: k, how many.
         columns: `(k,)`, their numbers.
         width: a number, the columns there are.
     """
 
     kind = "selection"
 
-    def __init__(self, columns: Tensor | None = None, width: int | None = None) -> None:
+    def __init__(self, dimensions: int, columns: Tensor | None = None, width: int | None = None) -> None:
         super().__init__()
+        self.dimensions = dimensions
         self.columns: Tensor
         self.width: Tensor
         nothing = [torch.empty(0, dtype=torch.int64) for _ in range(2)]  # a shared buffer would count once
@@ -68,8 +70,12 @@ class Selection(Transform, registered=False):
         return int(self.width) if self.width.numel() else None
 
     def after(self, before: Outline) -> Outline:
-        """The columns kept."""
-        return before.reduced(self.kind, len(self.columns))
+        """The size reduced to.
+
+        Raises:
+            StepError: if that is more than there is.
+        """
+        return before.reduced(self.kind, self.dimensions)
 
     def forward(self, x: Tensor) -> Tensor:
         """Choose, `(n, d)` to `(n, k)`."""
@@ -118,17 +124,8 @@ class RandomSelection(Selection):
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
         require_whole(self.kind, "seed", seed, at_least=0)
-        super().__init__()
-        self.dimensions = dimensions
+        super().__init__(dimensions)
         self.seed = seed
-
-    def after(self, before: Outline) -> Outline:
-        """The size reduced to.
-
-        Raises:
-            StepError: if that is more than there is.
-        """
-        return before.reduced(self.kind, self.dimensions)
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """Draw the columns; of the data only the width counts."""
@@ -138,7 +135,7 @@ class RandomSelection(Selection):
 
     def primitives(self) -> list[Transform]:
         """The selection."""
-        return [Selection(self.columns, int(self.width))]
+        return [Selection(self.dimensions, self.columns, int(self.width))]
 
     @property
     def inverse_kind(self) -> Inverse:
@@ -158,16 +155,7 @@ class Truncation(Selection):
 
     def __init__(self, dimensions: int) -> None:
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
-        super().__init__()
-        self.dimensions = dimensions
-
-    def after(self, before: Outline) -> Outline:
-        """The size cut to.
-
-        Raises:
-            StepError: if that is more than there is.
-        """
-        return before.reduced(self.kind, self.dimensions)
+        super().__init__(dimensions)
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """Of the data only the width counts."""
@@ -179,7 +167,7 @@ class Truncation(Selection):
 
     def primitives(self) -> list[Transform]:
         """The selection and a normalisation."""
-        return [Selection(self.columns, int(self.width)), Normalize()]
+        return [Selection(self.dimensions, self.columns, int(self.width)), Normalize()]
 
 
 def width_of(data: Moments | Vectors) -> int:

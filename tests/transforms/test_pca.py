@@ -193,8 +193,9 @@ def test_rank_is_told_from_rounding_in_every_precision(dtype):
 
 
 def test_after_r2_one_direction_less_varies(rows):
-    Chain([R2(), PCA(WIDTH - 1, "none")]).fit(rows)
-    Chain([R2(), PCA()]).fit(rows)
+    assert Chain([R2(), PCA(WIDTH - 1, "none")]).fit(rows).output_dimensions == WIDTH - 1
+    rotated = Chain([R2(), PCA(center="none")], normalize=False).fit(rows).transform(rows)
+    assert np.abs(rotated[:, -1]).max() < 1e-6 < np.abs(rotated[:, -2]).max()
 
 
 def test_columns_that_never_vary_are_no_directions(rows):
