@@ -7,7 +7,7 @@ from transforms.affine import Affine
 from transforms.arrays import Vectors
 from transforms.errors import StepError
 from transforms.linear import Back
-from transforms.moments import Moments
+from transforms.moments import Moments, moments_of
 from transforms.normalize import Normalize, drop_rounding_residue, unit_image
 from transforms.outline import Outline
 from transforms.parameters import require_flag, require_whole
@@ -64,7 +64,7 @@ class ABTT(Transform):
         Raises:
             InputError: if fewer than D directions vary.
         """
-        moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
+        moments = moments_of(data)
         depth = self.depth(moments.dimensions)
         spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
         spectrum.require(self.kind, depth, moments.count)

@@ -19,7 +19,7 @@ from transforms.outline import Outline
 from transforms.projection import Selection
 from transforms.quantization import Quantizer
 from transforms.steps import build_steps
-from transforms.transform import TRANSFORMS, Inverse, Progress, Spec, Transform, apply, no_progress
+from transforms.transform import TRANSFORMS, Inverse, Progress, Spec, Transform, apply, no_progress, unchanged_on_error
 from transforms.view import View
 
 
@@ -126,16 +126,10 @@ class Chain(nn.Module):
         if targets is not None and not paired:
             raise InputError("no step is fitted on targets; procrustes and low_rank_affine are")
         self.outline(vectors.shape[1], refit, None if targets is None else targets.shape[1])
-        earlier = [dict(step.named_buffers()) for step in self.transforms]
-        try:
+        with unchanged_on_error(self.transforms):
             for index, step in enumerate(self.transforms):
                 if step in to_fit:
                     self.fit_step(index, vectors, on_progress, targets)
-        except BaseException:
-            for step, buffers in zip(self.transforms, earlier, strict=True):
-                for name, buffer in buffers.items():
-                    setattr(step, name, buffer)
-            raise
         on_progress(1.0, "fitted")
         return self
 

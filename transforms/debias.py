@@ -8,7 +8,7 @@ from transforms.affine import Affine
 from transforms.arrays import Vectors, row_blocks
 from transforms.errors import InputError, StepError
 from transforms.linear import Back
-from transforms.moments import Moments
+from transforms.moments import Moments, moments_of, width_of
 from transforms.normalize import Normalize, drop_rounding_residue, norms_of, unit_image, unit_rows
 from transforms.outline import Outline
 from transforms.parameters import require_flag, require_whole
@@ -94,8 +94,7 @@ class RandomDirection(DirectionRemoval):
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """Draw the direction; of the data only the width counts."""
-        width = data.dimensions if isinstance(data, Moments) else data.shape[1]
-        direction = np.random.default_rng(self.seed).standard_normal(width)
+        direction = np.random.default_rng(self.seed).standard_normal(width_of(data))
         self.direction = torch.from_numpy(direction / np.linalg.norm(direction)).float()
 
 
@@ -119,7 +118,7 @@ class MeanCentering(Transform):
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
         """The mean, float64, stored in float32."""
-        moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
+        moments = moments_of(data)
         self.mean = torch.from_numpy(moments.mean).float()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from transforms.arrays import FloatArray, Vectors, finite_blocks
 from transforms.errors import InputError
+from transforms.metrics import isoscore
 from transforms.moments import Moments
 from transforms.spectrum import Spectrum, participation_ratio
 
@@ -72,13 +73,12 @@ def shape_of(moments: Moments) -> Diagnostics:
     total = spectrum.values.sum()
     shares = spectrum.values / total if total > 0 else spectrum.values
     held = shares.cumsum()
-    ratio = participation_ratio(covariance)
     d = moments.dimensions
     return {
         "mean_norm": moments.mean_norm(),
         "noise_floor": moments.noise_floor(),
-        "participation_ratio": ratio,
-        "isoscore": (ratio - 1) / (d - 1) if d > 1 and ratio > 0 else 0.0,
+        "participation_ratio": participation_ratio(covariance),
+        "isoscore": isoscore(moments),
         "rank": spectrum.rank,
         "spectrum": [[i, float(shares[i - 1])] for i in geometric_ranks(d)],
         "dimensions_for": {

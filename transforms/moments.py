@@ -198,6 +198,16 @@ class Moments:
             raise ArtifactError(f"these are no saved moments: {error}") from error
 
 
+def moments_of(data: Moments | Vectors) -> Moments:
+    """What a spectral fit starts from: the moments it was given, or those of the vectors."""
+    return data if isinstance(data, Moments) else Moments.from_vectors(data)
+
+
+def width_of(data: Moments | Vectors) -> int:
+    """The width of what is fitted on."""
+    return data.dimensions if isinstance(data, Moments) else data.shape[1]
+
+
 def centred_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:
     """The moments of one block `(n, d)`.
 

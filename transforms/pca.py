@@ -6,7 +6,7 @@ import torch
 
 from transforms.arrays import Vectors
 from transforms.linear import Linear
-from transforms.moments import Moments
+from transforms.moments import Moments, moments_of
 from transforms.outline import Outline
 from transforms.parameters import require_choice, require_whole
 from transforms.spectrum import Spectrum
@@ -53,7 +53,7 @@ class PCA(Linear):
         Raises:
             InputError: if fewer directions vary than are asked for.
         """
-        moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
+        moments = moments_of(data)
         matrix = moments.second_moment() if self.center == "none" else moments.covariance(ddof=0)
         spectrum = Spectrum.of(matrix, moments.rounding())
         kept = self.dimensions or moments.dimensions

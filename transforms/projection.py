@@ -7,7 +7,7 @@ from torch import Tensor
 from transforms.affine import Affine
 from transforms.arrays import Vectors
 from transforms.linear import Linear
-from transforms.moments import Moments
+from transforms.moments import Moments, width_of
 from transforms.normalize import Normalize, unit_rows
 from transforms.outline import Outline
 from transforms.parameters import require_whole
@@ -168,8 +168,3 @@ class Truncation(Selection):
     def primitives(self) -> list[Transform]:
         """The selection and a normalisation."""
         return [Selection(self.dimensions, self.columns, int(self.width)), Normalize()]
-
-
-def width_of(data: Moments | Vectors) -> int:
-    """The width of what is fitted on."""
-    return data.dimensions if isinstance(data, Moments) else data.shape[1]

@@ -1,7 +1,8 @@
 """What every transform is: a fitted, row-wise map on vectors, known by its kind."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, Self, overload
 
@@ -94,20 +95,15 @@ class Transform(nn.Module):
         if rows == 0:
             raise InputError(f"{self.kind} cannot be fitted on no rows")
         self.after(Outline(width))
-        before = dict(self.named_buffers())
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):
+        with unchanged_on_error([self]), np.errstate(over="ignore", invalid="ignore"):
+            try:
                 self.learn(data, on_progress)
+            except np.linalg.LinAlgError as error:
+                raise InputError(f"{self.kind} cannot be fitted on these vectors: {error}") from error
             if not all(torch.isfinite(buffer).all() for buffer in self.buffers()):
                 raise InputError(
                     f"{self.kind} cannot be fitted: the vectors hold numbers too large or too small for float32"
                 )
-        except (InputError, np.linalg.LinAlgError) as error:
-            for name, buffer in before.items():
-                setattr(self, name, buffer)
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{self.kind} cannot be fitted on these vectors: {error}") from error
         return self
 
     def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
@@ -213,6 +209,19 @@ class Transform(nn.Module):
                 raise ArtifactError(f"the tensor {name!r} of {self.kind} is not finite")
             setattr(self, name, tensor)
         return self
+
+
+@contextmanager
+def unchanged_on_error(steps: Sequence[Transform]) -> Iterator[None]:
+    """Give the steps back what they had learned before if the block fails."""
+    earlier = [dict(step.named_buffers()) for step in steps]
+    try:
+        yield
+    except BaseException:
+        for step, buffers in zip(steps, earlier, strict=True):
+            for name, buffer in buffers.items():
+                setattr(step, name, buffer)
+        raise
 
 
 def build(spec: Mapping[str, Any]) -> Transform:

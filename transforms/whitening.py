@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transforms.arrays import Vectors
 from transforms.errors import InputError, StepError
 from transforms.linear import Linear
-from transforms.moments import Moments
+from transforms.moments import Moments, moments_of
 from transforms.outline import Outline
 from transforms.parameters import require_between, require_choice, require_flag, require_whole
 from transforms.spectrum import NOTHING, Spectrum
@@ -127,7 +127,7 @@ class Whitening(Linear):
         Raises:
             InputError: if a direction to be scaled has no variance and nothing says what to do then.
         """
-        moments = data if isinstance(data, Moments) else Moments.from_vectors(data)
+        moments = moments_of(data)
         spectrum = Spectrum.of(self.covariance(moments), moments.rounding())
         kept = self.dimensions or moments.dimensions
         if not self.regular:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
