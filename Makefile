@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS := offline,parquet,onnx,faiss,hdf5
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: serve test lint bench starters clean
@@ -40,11 +41,13 @@ $(BIN)/python:
 
 $(VENV)/serve.stamp: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing Lathe into $(VENV); this takes a few minutes the first time."
-	$(PIP_INSTALL) --editable '.[offline,parquet,onnx,faiss]'
+	$(PIP_INSTALL) --editable '.[$(EXTRAS)]'
+	@$(PIP_INSTALL) --editable '.[index]' >/dev/null 2>&1 || echo "Indexes will search exactly: hnswlib, which makes\
+	 their graphs, needs a C++ compiler and Python's headers. Install those and run: make clean serve"
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/serve.stamp
-	$(PIP_INSTALL) --editable '.[offline,parquet,onnx,faiss,dev]'
+	$(PIP_INSTALL) --editable '.[$(EXTRAS),dev]'
 	@touch $@
 
 clean:

@@ -1,6 +1,7 @@
 """The HTTP application."""
 
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,10 +22,11 @@ from service.embedder import Embedder
 from service.engine import Engine
 from service.errors import RequestError, ServiceError, WrongShapeError, as_service_error, error_body
 from service.home import Home
+from service.index.indexes import Indexes
 from service.jobs.store import JobStore
 from service.jobs.supervisor import Supervisor
 from service.middleware import RequestMiddleware
-from service.routes import chains, embed, encoders, fits, health, jobs, reduce
+from service.routes import chains, embed, encoders, fits, health, indexes, jobs, reduce
 from service.services import Services
 from service.settings import Settings
 from service.starters import open_registry
@@ -32,7 +35,16 @@ from training.encoders import Encoder
 from training.errors import TrainingError
 from transforms.errors import TransformError
 
-ROUTERS = [embed.router, reduce.router, fits.router, jobs.router, chains.router, encoders.router, health.router]
+ROUTERS = [
+    embed.router,
+    reduce.router,
+    fits.router,
+    jobs.router,
+    chains.router,
+    encoders.router,
+    indexes.router,
+    health.router,
+]
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -52,7 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.services = services
     for router in ROUTERS:
         app.include_router(router)
-    for error_type in (ServiceError, TransformError, TrainingError, OSError):
+    for error_type in (ServiceError, TransformError, TrainingError, OSError, sqlite3.Error):
         app.add_exception_handler(error_type, answer_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
@@ -75,6 +87,7 @@ def build_services(settings: Settings) -> Services:
     load = partial(Encoder, device=settings.device)
     engines = [Engine(spec, load, settings.max_queued_texts) for spec in settings.specs]
     store = JobStore(home.jobs)
+    embedder = Embedder(engines, registry, Targets(registry, places))
     return Services(
         settings=settings,
         home=home,
@@ -82,7 +95,8 @@ def build_services(settings: Settings) -> Services:
         keys=Keys(settings.api_keys, admin_keys),
         registry=registry,
         places=places,
-        embedder=Embedder(engines, registry, Targets(registry, places)),
+        embedder=embedder,
+        indexes=Indexes(home.indexes, settings.threads, settings.job_threads, embedder.encode_for_index),
         jobs=store,
         supervisor=Supervisor(store, job_environment(settings)),
     )
@@ -105,8 +119,10 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
             engine.start()
         if services.home_problem is None:
             services.supervisor.start()
+            services.indexes.start()
         yield
         services.supervisor.stop()
+        await run_in_threadpool(services.indexes.close)
         for engine in services.embedder.engines.values():
             engine.stop()
 

@@ -115,6 +115,91 @@ class PlaceBody(Body):
     chain: str
 
 
+Metric = Literal["cosine", "ip", "l2"]
+Links = Annotated[int, Field(ge=2, le=256)]
+Candidates = Annotated[int, Field(ge=1, le=10_000)]
+Rows = Annotated[
+    list[Any] | None,
+    Field(
+        json_schema_extra={
+            "items": {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string", "format": "byte"}]}
+        }
+    ),
+]
+
+
+class IndexBody(Body):
+    """An index to make; `width` is for vectors of no encoder that is served here."""
+
+    chain: str
+    encoder: str | None = None
+    width: Dimensions | None = None
+    dimensions: Dimensions | None = None
+    metric: Metric = "cosine"
+    m: Links = 16
+    ef_construction: Candidates = 200
+    originals: Literal["float32", "float16"] = "float32"
+    text_field: str | None = None
+
+
+class ReindexBody(Body):
+    """What an index should be like from then on; what is not given stays."""
+
+    chain: str | None = None
+    encoder: str | None = None
+    dimensions: Dimensions | None = None
+    metric: Metric | None = None
+    m: Links | None = None
+    ef_construction: Candidates | None = None
+    text_field: str | None = None
+    texts: dict[str, str] | None = None
+
+
+class TextsOrVectors(Body):
+    """Exactly one of the two, and where it belongs."""
+
+    texts: str | list[str] | None = None
+    vectors: Rows = None
+    space_id: str | None = None
+    prompt_name: str | None = None
+
+    @model_validator(mode="after")
+    def exactly_one(self) -> "TextsOrVectors":
+        """Refuse none and both."""
+        if (self.texts is None) == (self.vectors is None):
+            raise ValueError("give either texts or vectors")
+        return self
+
+
+class UpsertBody(TextsOrVectors):
+    """Items to put."""
+
+    ids: list[str]
+    metadata: list[dict[str, Any] | None] | None = None
+
+
+class SearchBody(TextsOrVectors):
+    """Queries; `encoder` says whose they are while the index moves to another one."""
+
+    k: Annotated[int, Field(ge=1, le=10_000)] = 10
+    ef: Candidates | None = None
+    rescore: Annotated[float, Field(ge=1, le=1000)] | None = None
+    filter: Any = None
+    encoder: str | None = None
+
+
+class IdsBody(Body):
+    """Items by their ids."""
+
+    ids: list[str]
+
+
+class GetBody(IdsBody):
+    """Items to show, with their original vectors or without."""
+
+    vectors: bool = False
+
+
 async def read_body(request: Request, settings: Settings) -> bytes:
     """The whole body.
 

@@ -31,6 +31,20 @@ def dump_base64(vectors: NDArray[np.float32]) -> list[str]:
     return [base64.b64encode(row.astype("<f4").tobytes()).decode("ascii") for row in vectors]
 
 
+def parse_base64(rows: list[Any]) -> NDArray[np.float32]:
+    """The vectors `(n, d)` that `dump_base64` wrote.
+
+    Raises:
+        ValueError: for what is not base64, or rows of several lengths.
+    """
+    if not all(isinstance(row, str) and len(row) == len(rows[0]) for row in rows):
+        raise ValueError("rows differ")
+    decoded = [base64.b64decode(row, validate=True) for row in rows]
+    if len({len(row) for row in decoded}) > 1:
+        raise ValueError("rows differ")
+    return np.frombuffer(b"".join(decoded), "<f4").reshape(len(rows), -1)
+
+
 def encode_rows(vectors: NDArray[np.float32], encoding_format: str) -> Any:
     """The rows as `dump_json` takes them."""
     return dump_base64(vectors) if encoding_format == "base64" else np.ascontiguousarray(vectors)
@@ -77,7 +91,7 @@ def as_vectors(values: Any, most: int) -> NDArray[np.float32]:
     """Vectors `(n, d)` in float32 from parsed JSON or npy.
 
     Args:
-        values: a list of lists of numbers, or an array.
+        values: a list of lists of numbers, a list of base64 strings as `dump_base64` writes them, or an array.
         most: rows allowed.
 
     Raises:
@@ -85,11 +99,14 @@ def as_vectors(values: Any, most: int) -> NDArray[np.float32]:
         BadValueError: for no rows, NaN, inf, or numbers beyond float32.
         TooLargeError: for more rows than allowed.
     """
-    wrong = WrongShapeError("vectors must be a list of lists of numbers, all of one length", param="vectors")
+    wrong = WrongShapeError(
+        "vectors must be a list of lists of numbers (or of base64 strings of float32), all of one length",
+        param="vectors",
+    )
     if isinstance(values, list):
         require_rows(len(values), most, "vectors")
     try:
-        array = np.asarray(values)
+        array = parse_base64(values) if isinstance(values, list) and isinstance(values[0], str) else np.asarray(values)
     except (ValueError, OverflowError):
         raise wrong from None
     if array.ndim != 2 or array.dtype.kind not in "fiu" or array.shape[1] == 0:

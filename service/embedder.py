@@ -1,5 +1,6 @@
 """From a request's texts or vectors to the vectors of its answer."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -7,9 +8,11 @@ from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 
 from service.engine import EncodeOptions, Engine
-from service.errors import BadValueError, UnknownNameError
+from service.errors import BadValueError, ConflictError, UnknownNameError, WrongShapeError
+from service.index.spec import IndexSpec
 from service.registry import Registry
 from service.targets import Target, Targets
+from training.space import space_id
 from transforms.errors import ArtifactError
 
 
@@ -80,6 +83,43 @@ class Embedder:
         done = await engine.embed(texts, options, target.folded)
         timings = {"queue": done.queue_ms, "inference": done.inference_ms}
         return Answer(done.vectors, target, int(done.tokens.sum()), timings)
+
+    def engine_of_index(self, spec: IndexSpec) -> Engine:
+        """The engine whose vectors an index holds.
+
+        Raises:
+            WrongShapeError: if the index takes vectors only.
+            ConflictError: if no encoder here gives such vectors, with both spaces' ids.
+        """
+        if spec.encoder is None:
+            raise WrongShapeError("this index was made without an encoder: send vectors, not texts", param="texts")
+        engine = self.engines.get(spec.encoder)
+        if engine is None:
+            raise ConflictError(
+                f"this index holds vectors of the encoder {spec.encoder}, which is not served here (there are: "
+                f"{', '.join(self.engines)}): send vectors, or add it",
+                param="texts",
+                code="space_mismatch",
+            )
+        encoder = engine.require_ready()
+        if encoder.fingerprint != spec.encoder_fingerprint:
+            mine = space_id(encoder.fingerprint, None, None, encoder.dimensions)
+            raise ConflictError(
+                f"{spec.encoder} is no longer the encoder this index was made with: its vectors belong to the space "
+                f"{mine}, the index's to {spec.raw_space_id}; reindex with an encoder, or set the old one up again",
+                param="texts",
+                code="space_mismatch",
+            )
+        return engine
+
+    def encode_for_index(self, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
+        """Vectors `(n, d)` in an index's space, for a thread of the index's own; waits its turn.
+
+        Raises:
+            ServiceError: as `engine_of_index`.
+        """
+        engine = self.engine_of_index(spec)
+        return asyncio.run(engine.embed(texts, EncodeOptions(), None)).vectors
 
     def reduce(self, vectors: NDArray[np.float32], chain: str, dimensions: int | None) -> Answer:
         """Take the caller's own vectors `(n, d)` through a chain.

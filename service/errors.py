@@ -5,7 +5,7 @@ ServiceError (Exception)
 ├── MalformedError     400  a body that is not what its content type says
 ├── UnauthorizedError  401  no key, or one nobody knows
 ├── ForbiddenError     403  a key that does not allow this
-├── UnknownNameError   404  no such encoder, chain, version, job
+├── UnknownNameError   404  no such encoder, chain, version, job, index
 ├── ConflictError      409  two spaces that differ, a state that does not allow this
 ├── TooLargeError      413  more than a request may hold
 ├── WrongShapeError    422  the wrong shape or type
@@ -13,6 +13,8 @@ ServiceError (Exception)
 └── UnavailableError   503  not ready, or its state cannot be read or written
 """
 
+import errno
+import sqlite3
 from typing import Any
 
 from training.errors import EncoderError, TooLongError, TrainingError
@@ -149,10 +151,26 @@ def as_service_error(error: Exception) -> ServiceError:
             return BadValueError(str(error), param="prompt_name")
         case TransformError() | TrainingError():
             return BadValueError(str(error))
+        case sqlite3.Error():
+            return UnavailableError(f"the index's record: {sqlite_problem(error)}", code=sqlite_code(error))
+        case OSError(errno=errno.ENOSPC):
+            return UnavailableError("the disk is full; nothing was written", code="disk_full")
         case OSError():
             return UnavailableError(f"the service's files cannot be read or written: {error.strerror}")
         case _:
             return ServiceError("something went wrong inside; the log has the request id")
+
+
+def sqlite_problem(error: sqlite3.Error) -> str:
+    """What SQLite says, in our words where a user can do something about it."""
+    if sqlite_code(error) == "disk_full":
+        return "the disk is full; nothing was written, and what is there can be read"
+    return f"it cannot be read or written: {error}"
+
+
+def sqlite_code(error: sqlite3.Error) -> str:
+    """A short constant for programs."""
+    return "disk_full" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else "record_unavailable"
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:

@@ -4,6 +4,7 @@ $LATHE_HOME/
 ├── admin.key     the generated admin key, mode 600
 ├── chains/       registry: <name>/<version>/, see service.registry
 ├── places.json   which chain answers which size
+├── indexes/      <name>/, see service.index
 ├── jobs/         <id>/: request, state, log and result of each job
 └── vectors/      vectors of fits under way, and of foreign text
 """
@@ -31,6 +32,11 @@ class Home:
     def places(self) -> Path:
         """Which chain answers which size."""
         return self.root / "places.json"
+
+    @property
+    def indexes(self) -> Path:
+        """A folder for each index."""
+        return self.root / "indexes"
 
     @property
     def jobs(self) -> Path:

@@ -9,15 +9,15 @@ RESERVED = {"none"}
 
 
 def is_name(text: str) -> bool:
-    """Whether a chain can have this name."""
+    """Whether a chain or an index can have this name."""
     return re.fullmatch(NAME_PATTERN.strip("^$"), text) is not None
 
 
-def require_name(name: str) -> None:
-    """Raise `BadValueError` unless a new chain may have this name."""
+def require_name(name: str, what: str = "a chain") -> None:
+    """Raise `BadValueError` unless a new chain, or whatever it is, may have this name."""
     if not is_name(name) or name in RESERVED:
         raise BadValueError(
-            f"{name!r} cannot name a chain: letters, digits, '.', '_' and '-', at most 64, "
+            f"{name[:80]!r} cannot name {what}: letters, digits, '.', '_' and '-', at most 64, "
             f"beginning with a letter or digit, and not {', '.join(RESERVED)}",
             param="name",
         )

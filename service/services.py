@@ -11,6 +11,7 @@ from service.auth import Keys
 from service.embedder import Embedder
 from service.errors import UnavailableError
 from service.home import Home
+from service.index.indexes import Indexes
 from service.jobs.store import JobStore
 from service.jobs.supervisor import Supervisor
 from service.places import Places
@@ -34,6 +35,7 @@ class Services:
     registry: Registry
     places: Places
     embedder: Embedder
+    indexes: Indexes
     jobs: JobStore
     supervisor: Supervisor
     closing: Event = field(default_factory=Event)

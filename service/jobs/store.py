@@ -109,6 +109,14 @@ class JobStore:
         self.prune()
         return job
 
+    def request(self, job_id: str) -> dict[str, Any]:
+        """What a job was asked to do.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        return dict(json.loads((self.folder(job_id) / "request.json").read_bytes()))
+
     def ids(self) -> list[str]:
         """All jobs, newest first."""
         if not self.root.is_dir():

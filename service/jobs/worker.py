@@ -16,6 +16,7 @@ from filelock import Timeout
 from service.errors import ServiceError
 from service.fit_job import run_fit_request
 from service.jobs.store import Job, JobStore
+from service.reindex_job import run_reindex
 from service.settings import Settings, read_settings
 from training.errors import TrainingError
 from transforms.errors import TransformError
@@ -24,7 +25,7 @@ from transforms.transform import Progress
 PROGRESS_SECONDS = 0.25
 
 Runner = Callable[[dict[str, Any], Path, Settings, Progress], dict[str, Any]]
-RUNNERS: dict[str, Runner] = {"fit": run_fit_request}
+RUNNERS: dict[str, Runner] = {"fit": run_fit_request, "reindex": run_reindex}
 
 
 class Reporter:

@@ -1,0 +1,151 @@
+"""Filters on metadata.
+
+    {"lang": "en"}                              equality; with a list, that it holds the value
+    {"year": {"gte": 2000, "lt": 2010}}         ranges: gt, gte, lt, lte, of numbers or of texts
+    {"lang": {"in": ["en", "de"]}}              also nin, ne, eq, exists
+    {"and": […]}, {"or": […]}, {"not": {…}}     several fields in one object mean and
+
+Operators may be written with a dollar sign. An item without the field satisfies no equality and no
+range; it does satisfy `ne`, `nin` and `not`. Nested fields are named with dots.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import BadValueError
+from service.index.fields import Value, stored
+
+CONDITIONS_MOST = 256
+DEPTH_MOST = 16
+RANGES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+OPERATORS = ("eq", "ne", "in", "nin", "exists", *RANGES)
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One test of one field, as the WHERE clause of the record's table of fields."""
+
+    where: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Junction:
+    """Filters put together: all, any, or the one that must not hold."""
+
+    kind: str
+    parts: "tuple[Filter, ...]"
+
+
+Filter = Condition | Junction
+
+
+def parse_filter(given: Any) -> Filter:
+    """The filter that JSON describes.
+
+    Raises:
+        BadValueError: naming what cannot be understood.
+    """
+    found = parse(given, 0)
+    if count(found) > CONDITIONS_MOST:
+        raise BadValueError(f"a filter may have at most {CONDITIONS_MOST} conditions", param="filter")
+    return found
+
+
+def parse(given: Any, depth: int) -> Filter:
+    """A filter or a part of one."""
+    if not isinstance(given, dict):
+        raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
+    if depth > DEPTH_MOST:
+        raise BadValueError(f"a filter may be nested at most {DEPTH_MOST} deep", param="filter")
+    parts = [parse_entry(key, value, depth) for key, value in given.items()]
+    return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
+
+
+def parse_entry(key: str, value: Any, depth: int) -> Filter:
+    """One key of a filter: a junction's name, or a field's."""
+    plain = key.removeprefix("$")
+    if plain in ("and", "or"):
+        if not isinstance(value, list) or not value:
+            raise BadValueError(f"{key} takes a list of filters", param="filter")
+        return Junction(plain, tuple(parse(part, depth + 1) for part in value))
+    if plain == "not":
+        return Junction("not", (parse(value, depth + 1),))
+    if not isinstance(value, dict):
+        return equal(key, value)
+    if not value:
+        raise BadValueError(f"{key}: give one of {', '.join(OPERATORS)}", param="filter")
+    parts = [parse_operator(key, operator.removeprefix("$"), wanted) for operator, wanted in value.items()]
+    return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
+
+
+def parse_operator(field: str, operator: str, wanted: Any) -> Filter:
+    """`{"field": {operator: wanted}}`."""
+    if operator == "eq":
+        return equal(field, wanted)
+    if operator == "ne":
+        return Junction("not", (equal(field, wanted),))
+    if operator in ("in", "nin"):
+        found = among(field, wanted)
+        return found if operator == "in" else Junction("not", (found,))
+    if operator == "exists":
+        if not isinstance(wanted, bool):
+            raise BadValueError(f"{field}: exists takes true or false", param="filter")
+        there = Condition("name = ?", (field,))
+        return there if wanted else Junction("not", (there,))
+    if operator in RANGES:
+        return within(field, operator, wanted)
+    raise BadValueError(f"{field}: there is no operator {operator!r}; there are {', '.join(OPERATORS)}", param="filter")
+
+
+def equal(field: str, wanted: Any) -> Condition:
+    """The field has, or holds, the value."""
+    return Condition("name = ? AND value = ?", (field, scalar(field, wanted)))
+
+
+def among(field: str, wanted: Any) -> Condition:
+    """The field has one of the values."""
+    if not isinstance(wanted, list) or not 0 < len(wanted) <= 1000:
+        raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
+    places = ",".join("?" * len(wanted))
+    return Condition(f"name = ? AND value IN ({places})", (field, *(scalar(field, value) for value in wanted)))
+
+
+def within(field: str, operator: str, wanted: Any) -> Condition:
+    """The field lies on one side of a number, or of a text."""
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
+        raise BadValueError(f"{field}: {operator} takes a number or a text", param="filter")
+    kinds = "'text'" if isinstance(wanted, str) else "'integer', 'real'"
+    return Condition(f"name = ? AND value {RANGES[operator]} ? AND typeof(value) IN ({kinds})", (field, stored(wanted)))
+
+
+def scalar(field: str, value: Any) -> Value:
+    """A value to compare with."""
+    if isinstance(value, dict | list):
+        raise BadValueError(f"{field}: compare with a text, a number, true, false or null", param="filter")
+    return stored(value)
+
+
+def count(found: Filter) -> int:
+    """Conditions in all."""
+    return 1 if isinstance(found, Condition) else sum(count(part) for part in found.parts)
+
+
+def evaluate(found: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
+    """Which rows satisfy a filter, given which satisfy a condition."""
+    if isinstance(found, Condition):
+        return mask_of(found)
+    masks = [evaluate(part, mask_of, rows) for part in found.parts]
+    if found.kind == "not":
+        return ~masks[0]
+    everything = np.full(rows, found.kind == "and")
+    combine = np.logical_and if found.kind == "and" else np.logical_or
+    for mask in masks:
+        combine(everything, mask, out=everything)
+    return everything

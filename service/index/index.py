@@ -1,0 +1,335 @@
+"""One index at work: its record, the generation that serves, and a keeper who looks after both."""
+
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from filelock import FileLock, Timeout
+
+from service.errors import ConflictError, UnavailableError
+from service.index.adoption import Adoption, text_of
+from service.index.bridge import Bridge
+from service.index.filters import Filter
+from service.index.generation import EXACT_ROWS, Generation
+from service.index.graph import graph_problem
+from service.index.record import Record, Written
+from service.index.reducer import Reducer, Vectors
+from service.index.snapshot import restore_snapshot, save_snapshot
+from service.index.spec import IndexSpec
+
+CHUNK_ROWS = 128
+"""Rows added to the graph while searches wait: some 20 ms."""
+
+SNAPSHOT_SECONDS = 60.0
+SNAPSHOT_SHARE = 20
+"""A snapshot is due after a minute with news, or after twenty times what the last one took."""
+
+IDLE_SECONDS = 0.5
+
+Texts = Callable[[IndexSpec, list[str]], Vectors]
+"""Encodes texts by the encoder that a spec names."""
+
+log = logging.getLogger(__name__)
+
+
+class SpaceMovedError(Exception):
+    """The index serves another space than the vectors were made for: make them anew."""
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What a search found: for each query items `(label, id, metadata, score)`, best first."""
+
+    results: list[list[tuple[str, bytes | None, float]]]
+    spec: IndexSpec
+
+
+class Index:
+    """An index that this process owns.
+
+    Attributes:
+        generation: what serves; replaced whole.
+        bridge: takes queries of the encoder the index is moving to; None if there is none.
+        moving_to: while it is being embedded anew, the metadata field that must hold an item's text.
+    """
+
+    def __init__(self, name: str, folder: Path, lock: FileLock, threads: int, job_threads: int, encode: Texts) -> None:
+        self.name = name
+        self.folder = folder
+        self.lock = lock
+        self.threads = threads
+        self.job_threads = job_threads
+        self.encode = encode
+        self.record = Record(folder / "record.db")
+        self.generation = self.open_generation(self.record.spec)
+        self.bridge: Bridge | None = None
+        self.moving_to: str | None = None
+        self.behind = False
+        self.saved_at: float | None = None
+        self.saved = (-1, -1)
+        self.snapshot_seconds = 0.0
+        self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"index-{name}")
+        self.news = threading.Event()
+        self.stopping = threading.Event()
+        self.keeper = threading.Thread(target=self.keep, name=f"keeper-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look after the graph and the snapshots."""
+        self.keeper.start()
+
+    def close(self, snapshot: bool = True) -> None:
+        """Finish the writes accepted, write a snapshot, let go of the folder."""
+        self.stopping.set()
+        self.news.set()
+        self.writer.shutdown(wait=True)
+        if self.keeper.is_alive():
+            self.keeper.join()
+        if snapshot:
+            with suppress(OSError):
+                self.snapshot()
+        self.generation.close()
+        self.record.close()
+        self.lock.release()
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────
+
+    def open_generation(self, spec: IndexSpec) -> Generation:
+        """The generation of a spec from its snapshot and the record; anew from the record if they disagree."""
+        folder = self.folder / f"graph-{spec.generation}"
+        artifact = None if spec.chain == "none" else self.record.artifact(spec.chain)
+        generation = Generation(folder, spec, self.record, Reducer(spec, artifact), self.threads)
+        restored = restore_snapshot(generation)
+        if restored is not None:
+            self.saved_at = restored["written_at"]
+        generation.replay()
+        if generation.rows.count - generation.rows.dead != self.record.counts()["count"]:
+            notes = [*generation.notes, "snapshot and record disagree: rows and graph are made anew from the record"]
+            generation.close()
+            shutil.rmtree(folder)
+            generation = Generation(folder, spec, self.record, generation.reduce, self.threads)
+            generation.notes = notes
+            generation.replay()
+        for note in generation.notes:
+            log.warning("index %s: %s", self.name, note)
+        return generation
+
+    # ── writes, all by the one writer thread ─────────────────────────────────────────────────
+
+    def upsert(
+        self,
+        ids: Sequence[str],
+        vectors: Vectors,
+        metadata: Sequence[Mapping[str, Any] | None],
+        raw_space_id: str | None,
+        note: Mapping[str, Any] | None = None,
+    ) -> Written:
+        """Put items with their original vectors; in place of those with the same ids; all or none.
+
+        Args:
+            ids: without duplicates.
+            vectors: `(n, d)` originals.
+            metadata: of each item.
+            raw_space_id: the space of the vectors; None where the caller did not say.
+            note: meta values to write with them.
+
+        Raises:
+            SpaceMovedError: if the index has moved on to another encoder.
+            ServiceError: for vectors that cannot be kept.
+            OSError, sqlite3.Error: if they cannot be written; nothing is, then.
+        """
+        return self.writer.submit(self.put, ids, vectors, metadata, raw_space_id, note).result()
+
+    def put(
+        self,
+        ids: Sequence[str],
+        vectors: Vectors,
+        metadata: Sequence[Mapping[str, Any] | None],
+        raw_space_id: str | None,
+        note: Mapping[str, Any] | None,
+    ) -> Written:
+        """`upsert` in the writer thread."""
+        generation = self.healed()
+        spec = generation.spec
+        if raw_space_id not in (None, spec.raw_space_id):
+            raise SpaceMovedError
+        payloads = [orjson.dumps(given) if given else None for given in metadata]
+        if self.moving_to is not None:
+            for item, payload in zip(ids, payloads, strict=True):
+                text_of(item, payload, self.moving_to)
+        halves, reduced = generation.reduce.half(vectors), generation.reduce(vectors)
+        generation.rows.reserve(len(ids))  # whatever may fail comes before the record says yes
+        written = self.record.upsert(ids, vectors, metadata, payloads, spec, note)
+        self.behind = True
+        generation.rows.append(written.labels, halves, reduced)
+        generation.rows.bury(written.dead)
+        self.behind = False
+        self.news.set()
+        return written
+
+    def delete(self, ids: Sequence[str]) -> Written:
+        """Remove those of the items that are there."""
+        return self.writer.submit(self.remove, ids).result()
+
+    def remove(self, ids: Sequence[str]) -> Written:
+        """`delete` in the writer thread."""
+        generation = self.healed()
+        written = self.record.delete(ids)
+        generation.rows.bury(written.dead)
+        self.news.set()
+        return written
+
+    def healed(self) -> Generation:
+        """The generation that serves, with every row of the record."""
+        if self.behind:  # a write was recorded and its rows could not be added
+            self.generation.replay()
+            self.behind = False
+        return self.generation
+
+    # ── reads ────────────────────────────────────────────────────────────────────────────────
+
+    def search(
+        self,
+        generation: Generation,
+        queries: Vectors,
+        k: int,
+        ef: int | None = None,
+        rescoring: float | None = None,
+        wanted: Filter | None = None,
+        reduced: bool = False,
+    ) -> Hits:
+        """The nearest items to each query `(q, d)`; see `Generation.search`."""
+        labels, scores = generation.search(queries, k, ef, rescoring, wanted, reduced)
+        found = self.record.payloads(np.unique(labels[labels >= 0]).tolist())
+        results = [
+            [(*found[label], score) for label, score in zip(ours, theirs, strict=True) if label in found]
+            for ours, theirs in zip(labels.tolist(), scores.tolist(), strict=True)
+        ]
+        return Hits(results, generation.spec)
+
+    def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
+        """Items by their ids, with their original vectors if asked for; None for one that is not there."""
+        found = self.record.find(ids)
+        originals = (
+            self.record.originals([label for label, _ in found.values()], self.generation.spec) if vectors else {}
+        )
+        items: list[dict[str, Any] | None] = []
+        for item in ids:
+            if item not in found:
+                items.append(None)
+                continue
+            label, metadata = found[item]
+            content: dict[str, Any] = {"id": item, "metadata": fragment(metadata)}
+            items.append(content | ({"vector": originals[label]} if label in originals else {}))
+        return items
+
+    def describe(self) -> dict[str, Any]:
+        """What it is and how it is."""
+        generation = self.generation
+        spec, rows = generation.spec, generation.rows
+        counts = self.record.counts()
+        behind = rows.count - generation.covered
+        return {
+            "name": self.name,
+            "count": counts["count"],
+            "chain": spec.chain,
+            "space_id": spec.space_id,
+            "dimensions": spec.dimensions,
+            "state": "building" if generation.graph is not None and behind > EXACT_ROWS else "ready",
+            "encoder": spec.encoder,
+            "raw_space_id": spec.raw_space_id,
+            "width": spec.width,
+            "metric": spec.metric,
+            "m": spec.m,
+            "ef_construction": spec.ef_construction,
+            "originals": spec.originals,
+            "deleted": rows.dead,
+            "in_graph": generation.covered,
+            "sequence": self.record.meta("sequence"),
+            "bytes": {
+                "record": self.record.file_bytes(),
+                "rows": rows.bytes,
+                "graph": generation.graph.bytes if generation.graph else 0,
+            },
+            "snapshot_age_seconds": None if self.saved_at is None else round(max(time.time() - self.saved_at, 0.0), 1),
+            "notes": [*generation.notes, *([problem] if (problem := graph_problem()) else [])],
+            "moving_to": None if self.bridge is None else self.bridge.describe(),
+        }
+
+    # ── the keeper ───────────────────────────────────────────────────────────────────────────
+
+    def keep(self) -> None:
+        """Add rows to the graph, write snapshots, adopt what a reindexing made; until told to stop."""
+        adoption = Adoption(self)
+        while not self.stopping.is_set():
+            try:
+                adoption.look()
+                more = self.generation.extend_graph(CHUNK_ROWS, self.job_threads)
+                if not more:
+                    self.snapshot_if_due()
+            except Exception:
+                log.exception("looking after the index %s failed; trying again", self.name)
+                more = 0
+            if not more:
+                self.news.wait(IDLE_SECONDS)
+                self.news.clear()
+
+    def snapshot_if_due(self) -> None:
+        """Write a snapshot if there is news and the last one is old enough."""
+        age = time.time() - (self.saved_at or 0)
+        if self.progress() != self.saved and age >= max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * self.snapshot_seconds):
+            self.snapshot()
+
+    def snapshot(self) -> None:
+        """Write a snapshot, unless the last one says the same."""
+        progress = self.progress()
+        if progress == self.saved:
+            return
+        begun = time.monotonic()
+        self.saved_at = save_snapshot(self.generation)["written_at"]
+        self.saved, self.snapshot_seconds = progress, time.monotonic() - begun
+
+    def progress(self) -> tuple[int, int]:
+        """What a snapshot covers: rows, and rows in the graph."""
+        return self.generation.rows.count, self.generation.covered
+
+
+def fragment(metadata: bytes | None) -> Any:
+    """Metadata as it goes into an answer, without being parsed."""
+    return None if metadata is None else orjson.Fragment(metadata)
+
+
+def own(folder: Path, name: str) -> FileLock:
+    """The right to an index.
+
+    Raises:
+        ConflictError: if another process has it.
+    """
+    lock = FileLock(folder / ".lock", thread_local=False)
+    note = folder / "owner.json"
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        owner = "another process"
+        with suppress(OSError, ValueError, KeyError):
+            owner = f"process {json.loads(note.read_bytes())['pid']}"
+        raise ConflictError(
+            f"the index {name} is owned by {owner}, and one process owns an index: send its requests there",
+            param="name",
+            code="index_owned_elsewhere",
+        ) from None
+    except OSError as error:
+        raise UnavailableError(f"the index {name} cannot be locked: {error.strerror}") from error
+    with suppress(OSError):
+        note.write_text(json.dumps({"pid": os.getpid()}))
+    return lock

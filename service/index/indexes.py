@@ -1,0 +1,151 @@
+"""The indexes of a state folder."""
+
+import secrets
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from service.errors import ConflictError, UnknownNameError, as_service_error
+from service.index.index import Index, Texts, own
+from service.index.record import Record
+from service.index.spec import IndexSpec
+from service.names import is_name, require_name
+from transforms.artifact import sync_folder
+
+
+class Indexes:
+    """Opens indexes when they are asked for, and keeps them open: their folders are this process's then."""
+
+    def __init__(self, root: Path, threads: int, job_threads: int, encode: Texts) -> None:
+        self.root = root
+        self.threads = threads
+        self.job_threads = job_threads
+        self.encode = encode
+        self.opened: dict[str, Index] = {}
+        self.opening = threading.Lock()
+        self.ready = threading.Event()
+        self.closed = False
+
+    def start(self) -> None:
+        """Begin to open all there are, so that the first search need not wait; returns at once."""
+        threading.Thread(target=self.open_all, name="indexes", daemon=True).start()
+
+    def open_all(self) -> None:
+        """Open all that can be; the others say why when they are asked for."""
+        for name in self.names():
+            with suppress(Exception):
+                self.get(name)
+        self.ready.set()
+
+    def close(self) -> None:
+        """Let go of all."""
+        with self.opening:
+            self.closed = True
+            for index in self.opened.values():
+                index.close()
+            self.opened.clear()
+
+    def names(self) -> list[str]:
+        """Indexes there are."""
+        if not self.root.is_dir():
+            return []
+        return sorted(f.name for f in self.root.iterdir() if is_name(f.name) and (f / "record.db").exists())
+
+    def get(self, name: str) -> Index:
+        """An index, open.
+
+        Raises:
+            UnknownNameError: if there is none of that name.
+            ConflictError: if another process owns it.
+            UnavailableError: if its record cannot be read.
+        """
+        found = self.opened.get(name)
+        if found is not None:
+            return found
+        with self.opening:
+            if name in self.opened:
+                return self.opened[name]
+            folder = self.root / name
+            if not is_name(name) or not (folder / "record.db").exists() or self.closed:
+                known = ", ".join(self.names()) or "none yet"
+                raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
+            lock = own(folder, name)
+            try:
+                index = Index(name, folder, lock, self.threads, self.job_threads, self.encode)
+            except BaseException:
+                lock.release()
+                raise
+            index.start()
+            self.opened[name] = index
+            return index
+
+    def create(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> Index:
+        """A new index; one that is there already and is the same is kept.
+
+        Raises:
+            BadValueError: for a name no index can have.
+            ConflictError: if one is there with other settings.
+        """
+        require_name(name, "an index")
+        if name not in self.names():
+            self.make(name, spec, artifact)
+        index = self.get(name)
+        if not spec.answers_like(index.generation.spec):
+            there, asked = index.generation.spec.json(), spec.json()
+            differ = ", ".join(f"{k}: {there[k]} (asked: {v})" for k, v in asked.items() if there[k] != v)
+            raise ConflictError(
+                f"the index {name} is there with other settings: {differ}; reindex it, or delete it first", param="name"
+            )
+        return index
+
+    def make(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
+        """Write a new index's folder, whole or not at all."""
+        staging = self.root / f".{name}.{secrets.token_hex(6)}"
+        try:
+            staging.mkdir(parents=True)
+            Record.create(staging / "record.db", spec, artifact).close()
+            try:
+                staging.rename(self.root / name)
+            except OSError:
+                if name not in self.names():  # if it is, another request was quicker; its settings are compared next
+                    raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_folder(self.root)
+
+    def delete(self, name: str) -> None:
+        """Remove an index for good.
+
+        Raises:
+            ServiceError: as `get`, but one whose record is damaged goes too.
+        """
+        lock = None
+        try:
+            self.get(name)
+        except (UnknownNameError, ConflictError):
+            raise
+        except Exception:
+            lock = own(self.root / name, name)
+        with self.opening:
+            index = self.opened.pop(name, None)
+        if index is not None:
+            index.close(snapshot=False)
+        doomed = self.root / f".{name}.{secrets.token_hex(6)}"
+        (self.root / name).rename(doomed)
+        sync_folder(self.root)
+        if lock is not None:
+            lock.release()
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """All indexes; those that cannot be opened say why."""
+        described: list[dict[str, Any]] = []
+        for name in self.names():
+            try:
+                described.append(self.get(name).describe())
+            except Exception as error:
+                state = "owned elsewhere" if isinstance(error, ConflictError) else "unavailable"
+                described.append({"name": name, "state": state, "error": as_service_error(error).message})
+        return described

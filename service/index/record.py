@@ -1,0 +1,385 @@
+"""The record of an index: everything that cannot be made anew, in one SQLite file.
+
+meta         spec, sequence (counts writes), last_label (labels given so far), notes of imports
+items        label → id, metadata       a label stands for one version of one item, for ever
+vectors_<n>  label → original vector    re-embedding fills the next table, then drops this one
+fields       name, value → label        what filters look up
+tombstones   labels of items that were deleted or replaced, with the sequence of that write
+chains       the chain's artifact, so that the index needs no registry
+
+WAL with synchronous=FULL: a write is on the disk when its transaction returns, whole or not at all.
+"""
+
+import json
+import queue
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import UnavailableError
+from service.index.fields import entries
+from service.index.filters import Condition
+from service.index.spec import IndexSpec, spec_of
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x4C617468
+PAGE_BYTES = 8192
+"""Five vectors of 384 floats to a page; with SQLite's 4096 a quarter of the file stays empty."""
+PARAMETERS_MOST = 8192
+BUSY_SECONDS = 10
+
+TABLES = f"""
+PRAGMA page_size = {PAGE_BYTES};
+PRAGMA journal_mode = WAL;
+BEGIN;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE items (label INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, metadata BLOB);
+CREATE TABLE vectors_1 (label INTEGER PRIMARY KEY, vector BLOB NOT NULL);
+CREATE TABLE fields (name TEXT, value, label INTEGER, PRIMARY KEY (name, value, label)) WITHOUT ROWID;
+CREATE TABLE tombstones (label INTEGER PRIMARY KEY, sequence INTEGER NOT NULL);
+CREATE TABLE chains (chain TEXT PRIMARY KEY, manifest BLOB NOT NULL, tensors BLOB NOT NULL);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+
+Labels = NDArray[np.int64]
+Payload = tuple[str, bytes | None]
+"""An item's id and its metadata as JSON; None if it has none."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a write did.
+
+    Attributes:
+        sequence: of the write.
+        labels: of the new versions, in the order of the ids.
+        dead: labels of versions that are gone.
+    """
+
+    sequence: int
+    labels: Labels
+    dead: Labels
+
+
+class Record:
+    """One record file; any number of readers, one writer at a time."""
+
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self.writing = threading.Lock()
+        require_readable(path)
+        self.writer = self.connect()
+
+    @classmethod
+    def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "Record":
+        """A new, empty record.
+
+        Args:
+            path: of a file that does not exist.
+            spec: its settings.
+            artifact: manifest and tensors of the chain; None for raw vectors.
+        """
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.executescript(TABLES)
+        connection.close()
+        record = cls(path)
+        with record.transaction() as db:
+            put_meta(db, {"sequence": 0, "last_label": 0})
+            put_spec(db, spec, artifact)
+        return record
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection of its own for a thread that reads, or for the one that writes."""
+        mode = "ro" if self.read_only else "rw"
+        connection = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def close(self) -> None:
+        """Close every connection; the last one moves the WAL into the file."""
+        while not self.idle.empty():
+            self.idle.get().close()
+        self.writer.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees what has been committed."""
+        try:
+            connection = self.idle.get_nowait()
+        except queue.Empty:
+            connection = self.connect()
+        try:
+            yield connection
+        finally:
+            self.idle.put(connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write: on the disk when the block ends, or as if it had never been."""
+        with self.writing:
+            self.writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.writer
+                self.writer.execute("COMMIT")
+            except BaseException:
+                if self.writer.in_transaction:  # SQLite itself rolls back when the disk is full
+                    self.writer.execute("ROLLBACK")
+                raise
+
+    # ── settings and counters ────────────────────────────────────────────────────────────────
+
+    def meta(self, key: str) -> Any:
+        """A value of the meta table; None if there is none."""
+        with self.reading() as db:
+            return read_meta(db, key)
+
+    @property
+    def spec(self) -> IndexSpec:
+        """The settings."""
+        return spec_of(self.meta("spec"))
+
+    def artifact(self, chain: str) -> tuple[bytes, bytes]:
+        """Manifest and tensors of the chain that the settings name."""
+        with self.reading() as db:
+            found = db.execute("SELECT manifest, tensors FROM chains WHERE chain = ?", (chain,)).fetchone()
+        if found is None:
+            raise UnavailableError(f"the record holds no chain {chain}", code="corrupt_index")
+        return found[0], found[1]
+
+    def counts(self) -> dict[str, int]:
+        """Items, and versions that are gone but still have a row."""
+        with self.reading() as db:
+            items, dead = (db.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("items", "tombstones"))
+        return {"count": items, "deleted": dead}
+
+    # ── writes ───────────────────────────────────────────────────────────────────────────────
+
+    def upsert(
+        self,
+        ids: Sequence[str],
+        vectors: NDArray[np.float32],
+        metadata: Sequence[Mapping[str, Any] | None],
+        payloads: Sequence[bytes | None],
+        spec: IndexSpec,
+        note: Mapping[str, Any] | None = None,
+    ) -> Written:
+        """Put items, in place of those with the same ids, all or none.
+
+        Args:
+            ids: without duplicates.
+            vectors: `(n, d)`, the originals.
+            metadata: of each item, for the filters.
+            payloads: the same as JSON.
+            spec: where the vectors belong.
+            note: meta values to write in the same transaction.
+        """
+        fields = [entries(given) if given else () for given in metadata]
+        blobs = [row.tobytes() for row in vectors.astype(spec.originals, copy=False)]
+        with self.transaction() as db:
+            sequence, last = read_meta(db, "sequence") + 1, read_meta(db, "last_label")
+            dead = bury(db, ids, sequence)
+            labels = np.arange(last + 1, last + 1 + len(ids), dtype=np.int64)
+            numbers = labels.tolist()
+            db.executemany("INSERT INTO items VALUES (?, ?, ?)", zip(numbers, ids, payloads, strict=True))
+            db.executemany(f"INSERT INTO vectors_{spec.vectors} VALUES (?, ?)", zip(numbers, blobs, strict=True))
+            db.executemany(
+                "INSERT INTO fields VALUES (?, ?, ?)",
+                ((name, value, label) for label, found in zip(numbers, fields, strict=True) for name, value in found),
+            )
+            put_meta(db, {"sequence": sequence, "last_label": last + len(ids), **(note or {})})
+        return Written(sequence, labels, dead)
+
+    def delete(self, ids: Sequence[str]) -> Written:
+        """Remove those of the items that are there."""
+        with self.transaction() as db:
+            sequence = read_meta(db, "sequence") + 1
+            dead = bury(db, ids, sequence)
+            put_meta(db, {"sequence": sequence})
+        return Written(sequence, np.empty(0, np.int64), dead)
+
+    def note(self, values: Mapping[str, Any]) -> None:
+        """Write meta values."""
+        with self.transaction() as db:
+            put_meta(db, values)
+
+    def add_vectors(self, table: int, labels: Labels, vectors: NDArray[np.float32], dtype: str) -> None:
+        """Fill a table of originals that does not serve yet; labels that are there already are replaced."""
+        blobs = (row.tobytes() for row in vectors.astype(dtype, copy=False))
+        with self.transaction() as db:
+            db.execute(f"CREATE TABLE IF NOT EXISTS vectors_{table} (label INTEGER PRIMARY KEY, vector BLOB NOT NULL)")
+            db.executemany(
+                f"INSERT OR REPLACE INTO vectors_{table} VALUES (?, ?)", zip(labels.tolist(), blobs, strict=True)
+            )
+
+    def adopt(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
+        """Let another generation serve from now on; what only the old one needed goes."""
+        with self.transaction() as db:
+            old = spec_of(read_meta(db, "spec"))
+            put_spec(db, spec, artifact)
+            if old.vectors != spec.vectors:
+                db.execute(f"DROP TABLE vectors_{old.vectors}")
+                db.execute(f"DELETE FROM vectors_{spec.vectors} WHERE label NOT IN (SELECT label FROM items)")
+
+    def forget_tombstones(self, sequence: int) -> None:
+        """Drop tombstones of writes up to a sequence: no row of the serving generation needs them."""
+        with self.transaction() as db:
+            db.execute("DELETE FROM tombstones WHERE sequence <= ?", (sequence,))
+
+    # ── reads ────────────────────────────────────────────────────────────────────────────────
+
+    def rows_after(self, label: int, most: int, spec: IndexSpec) -> tuple[Labels, NDArray[np.float32]]:
+        """The next items after a label, in the order of labels, with their originals `(n, d)`."""
+        query = f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label > ? ORDER BY label LIMIT ?"
+        with self.reading() as db:
+            found = db.execute(query, (label, most)).fetchall()
+        return np.array([label for label, _ in found], np.int64), self.matrix([v for _, v in found], spec)
+
+    def payloads_after(self, label: int, most: int) -> tuple[Labels, list[Payload]]:
+        """The same with ids and metadata."""
+        query = "SELECT label, id, metadata FROM items WHERE label > ? ORDER BY label LIMIT ?"
+        with self.reading() as db:
+            found = db.execute(query, (label, most)).fetchall()
+        return np.array([row[0] for row in found], np.int64), [(row[1], row[2]) for row in found]
+
+    def payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
+        """Id and metadata of labels; those that are gone are left out."""
+        found: dict[int, Payload] = {}
+        with self.reading() as db:
+            for part in parts(list(labels)):
+                rows = db.execute(f"SELECT label, id, metadata FROM items WHERE label IN ({places(part)})", part)
+                found.update((label, (item, metadata)) for label, item, metadata in rows)
+        return found
+
+    def find(self, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
+        """Label and metadata of ids; those that are not there are left out."""
+        found: dict[str, tuple[int, bytes | None]] = {}
+        with self.reading() as db:
+            for part in parts(list(ids)):
+                rows = db.execute(f"SELECT id, label, metadata FROM items WHERE id IN ({places(part)})", part)
+                found.update((item, (label, metadata)) for item, label, metadata in rows)
+        return found
+
+    def originals(self, labels: Sequence[int], spec: IndexSpec) -> dict[int, NDArray[np.float32]]:
+        """The original vectors of labels."""
+        found: dict[int, NDArray[np.float32]] = {}
+        with self.reading() as db:
+            for part in parts(list(labels)):
+                rows = db.execute(
+                    f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label IN ({places(part)})", part
+                )
+                found.update((label, self.matrix([vector], spec)[0]) for label, vector in rows)
+        return found
+
+    def tombstones(self) -> Labels:
+        """Labels that are gone."""
+        with self.reading() as db:
+            return np.array([row[0] for row in db.execute("SELECT label FROM tombstones")], np.int64)
+
+    def matching(self, condition: Condition, after: int, upto: int) -> Labels:
+        """Labels in (after, upto] whose fields satisfy a condition."""
+        query = f"SELECT label FROM fields WHERE {condition.where} AND label > ? AND label <= ?"
+        with self.reading() as db:
+            found = db.execute(query, (*condition.values, after, upto)).fetchall()
+        return np.array([row[0] for row in found], np.int64)
+
+    def file_bytes(self) -> int:
+        """Of the file and its WAL."""
+        sides = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return sum(side.stat().st_size for side in sides if side.exists())
+
+    def matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[np.float32]:
+        """Original vectors `(n, d)` from their blobs."""
+        flat = np.frombuffer(b"".join(blobs), dtype=spec.originals)
+        return flat.reshape(len(blobs), spec.width).astype(np.float32)
+
+
+def bury(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> Labels:
+    """Remove the present versions of ids; gives their labels."""
+    table = read_spec(db).vectors
+    dead: list[int] = []
+    for part in parts(list(ids)):
+        found = db.execute(f"SELECT label, metadata FROM items WHERE id IN ({places(part)})", part).fetchall()
+        for label, metadata in found:
+            gone = entries(json.loads(metadata)) if metadata else ()
+            db.executemany(
+                "DELETE FROM fields WHERE name = ? AND value = ? AND label = ?", [(*entry, label) for entry in gone]
+            )
+        labels = [(label,) for label, _ in found]
+        db.executemany("DELETE FROM items WHERE label = ?", labels)
+        db.executemany(f"DELETE FROM vectors_{table} WHERE label = ?", labels)
+        dead += [label for label, _ in found]
+    db.executemany("INSERT INTO tombstones VALUES (?, ?)", [(label, sequence) for label in dead])
+    return np.array(dead, np.int64)
+
+
+def read_meta(db: sqlite3.Connection, key: str) -> Any:
+    """A value of the meta table; None if there is none."""
+    found = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return None if found is None else json.loads(found[0])
+
+
+def put_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    """Write values of the meta table; None removes one."""
+    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
+
+
+def read_spec(db: sqlite3.Connection) -> IndexSpec:
+    """The settings."""
+    return spec_of(read_meta(db, "spec"))
+
+
+def put_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
+    """Write the settings and the one chain they need."""
+    put_meta(db, {"spec": spec.json()})
+    db.execute("DELETE FROM chains")
+    if artifact is not None:
+        db.execute("INSERT INTO chains VALUES (?, ?, ?)", (spec.chain, *artifact))
+
+
+def require_readable(path: Path) -> None:
+    """Raise `UnavailableError` unless the file is a record this Lathe can read."""
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        try:
+            application, version = (
+                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+            )
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise UnavailableError(f"{path.name} cannot be read: {error}", code="corrupt_index") from error
+    if application != APPLICATION_ID:
+        raise UnavailableError(f"{path.name} is not the record of an index", code="corrupt_index")
+    if version > SCHEMA_VERSION:
+        raise UnavailableError(
+            f"{path.name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it",
+            code="newer_schema",
+        )
+
+
+def parts(values: list[Any]) -> Iterator[list[Any]]:
+    """Values in parts that one statement takes."""
+    for start in range(0, len(values), PARAMETERS_MOST):
+        yield values[start : start + PARAMETERS_MOST]
+
+
+def places(values: Sequence[Any]) -> str:
+    """As many question marks."""
+    return ",".join("?" * len(values))

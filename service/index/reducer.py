@@ -1,0 +1,89 @@
+"""From an index's original vectors to those its graph holds, by the chain kept in its record."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from service.errors import BadValueError
+from service.index.spec import IndexSpec, Metric
+from transforms.artifact import MANIFEST, TENSORS
+from transforms.chain import Chain
+from transforms.normalize import unit_rows
+
+HALF_MOST = 65504.0
+"""The largest float16."""
+
+Vectors = NDArray[np.float32]
+
+
+class Reducer:
+    """A chain at the size of an index; none passes vectors on."""
+
+    def __init__(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
+        self.metric: Metric = spec.metric
+        self.chain = None
+        if artifact is not None:
+            chain = load_chain(artifact)
+            cut = spec.dimensions if chain.nested else None
+            self.chain = chain.fold(cut)
+
+    def __call__(self, originals: Vectors) -> Vectors:
+        """Take originals `(n, d)` to `(n, k)`; of length 1 where the metric is cosine.
+
+        Raises:
+            BadValueError: for numbers too large to map.
+        """
+        reduced = originals if self.chain is None else self.chain.floats(originals)
+        if self.metric == "cosine":
+            reduced = unit(reduced)
+        if not np.isfinite(reduced).all():
+            raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
+        return np.ascontiguousarray(reduced)
+
+    def half(self, originals: Vectors) -> NDArray[np.float16]:
+        """Originals as they are kept for rescoring.
+
+        Raises:
+            BadValueError: for numbers float16 cannot hold.
+        """
+        if self.metric == "cosine":
+            return unit(originals).astype(np.float16)
+        require_half(originals)
+        return originals.astype(np.float16)
+
+
+def load_chain(artifact: tuple[bytes, bytes]) -> Chain:
+    """A chain from its manifest and tensors.
+
+    Raises:
+        ArtifactError: if they were damaged.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for name, payload in zip((MANIFEST, TENSORS), artifact, strict=True):
+            (Path(folder) / name).write_bytes(payload)
+        return Chain.load(folder)
+
+
+def read_artifact_files(folder: Path) -> tuple[bytes, bytes]:
+    """Manifest and tensors of a saved chain, as the record keeps them."""
+    return (folder / MANIFEST).read_bytes(), (folder / TENSORS).read_bytes()
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Rows of length 1."""
+    rows: Vectors = unit_rows(torch.from_numpy(np.require(vectors, np.float32, ["C", "W"]))).numpy()
+    return rows
+
+
+def require_half(vectors: Vectors) -> None:
+    """Raise `BadValueError` for numbers beyond float16."""
+    beyond = np.abs(vectors).max(axis=1, initial=0) > HALF_MOST
+    if beyond.any():
+        raise BadValueError(
+            f"vector {int(beyond.argmax())} holds numbers beyond float16 (65,504), in which originals are kept: "
+            "scale the vectors down, or use the metric cosine",
+            param="vectors",
+        )

@@ -1,0 +1,188 @@
+"""The rows of a generation: memmaps that only grow, one line for each version of an item.
+
+labels.i64     (n,)    which label of the record a row is, ascending
+originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine
+reduced.f32    (n, k)  what the graph holds, for exact search and for making the graph
+
+Space is allocated before it is written, so that a full disk is an error and not a SIGBUS.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROWS_LEAST = 1024
+GROWTH = 1.5
+HASHED_BYTES = 2**24
+
+Labels = NDArray[np.int64]
+
+
+class RowFile:
+    """A file of rows of one dtype and width, seen as an array."""
+
+    def __init__(self, path: Path, dtype: str, width: int) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.width = width
+        self.row_bytes = self.dtype.itemsize * width
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self.digest = hashlib.sha256()
+        self.digested = 0
+        self.reserve(max(ROWS_LEAST, os.fstat(self.descriptor).st_size // self.row_bytes))
+
+    def reserve(self, rows: int) -> None:
+        """Make room.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+        allocate(self.descriptor, rows * self.row_bytes)
+        self.array = np.memmap(self.path, self.dtype, "r+", shape=(rows, self.width))
+
+    def digest_of(self, rows: int) -> str:
+        """SHA-256 of the first rows; each row is read once as long as the number grows."""
+        if rows < self.digested:
+            self.digest, self.digested = hashlib.sha256(), 0
+        step = max(1, HASHED_BYTES // self.row_bytes)
+        for start in range(self.digested, rows, step):
+            self.digest.update(np.ascontiguousarray(self.array[start : min(start + step, rows)]).data)
+        self.digested = rows
+        return self.digest.hexdigest()
+
+    def sync(self) -> None:
+        """Wait until the disk has all rows."""
+        self.array.flush()
+        os.fsync(self.descriptor)
+
+    def close(self) -> None:
+        """Let go of the file; arrays seen of it stay usable."""
+        os.close(self.descriptor)
+
+
+@dataclass(frozen=True)
+class RowsView:
+    """The rows as they are at one moment; arrays of equal length `count`.
+
+    Attributes:
+        labels: `(n,)`.
+        originals: `(n, d)` float16.
+        reduced: `(n, k)` float32.
+        alive: `(n,)`, false where the item was deleted or replaced.
+    """
+
+    labels: Labels
+    originals: NDArray[np.float16]
+    reduced: NDArray[np.float32]
+    alive: NDArray[np.bool_]
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return len(self.labels)
+
+    def rows_of(self, labels: Labels) -> NDArray[np.int64]:
+        """The rows of labels; those that have none are left out."""
+        if not self.count or not len(labels):
+            return np.empty(0, np.int64)
+        places = np.searchsorted(self.labels, labels)
+        inside = places < self.count
+        places, labels = places[inside], labels[inside]
+        rows: Labels = places[self.labels[places] == labels]
+        return rows
+
+
+class Rows:
+    """All rows of a generation; one thread appends, any number reads."""
+
+    def __init__(self, folder: Path, width: int, dimensions: int) -> None:
+        self.labels = RowFile(folder / "labels.i64", "int64", 1)
+        self.originals = RowFile(folder / "originals.f16", "float16", width)
+        self.reduced = RowFile(folder / "reduced.f32", "float32", dimensions)
+        self.alive = np.ones(len(self.labels.array), np.bool_)
+        self.count = 0
+        self.dead = 0
+        self.changing = threading.Lock()
+
+    @property
+    def files(self) -> Sequence[RowFile]:
+        """The files, in one order."""
+        return (self.labels, self.originals, self.reduced)
+
+    @property
+    def bytes(self) -> int:
+        """Of the rows there are."""
+        return self.count * sum(file.row_bytes for file in self.files)
+
+    def view(self) -> RowsView:
+        """The rows there are now."""
+        with self.changing:
+            n = self.count
+            return RowsView(self.labels.array[:n, 0], self.originals.array[:n], self.reduced.array[:n], self.alive[:n])
+
+    def reserve(self, more: int) -> None:
+        """Make room for so many more rows; appending those cannot fail then.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+        wanted = self.count + more
+        room = min(len(file.array) for file in (*self.files,))
+        if wanted <= min(room, len(self.alive)):
+            return
+        grown = max(wanted, int(room * GROWTH))
+        for file in self.files:
+            file.reserve(grown)
+        alive = np.ones(grown, np.bool_)
+        with self.changing:
+            alive[: self.count] = self.alive[: self.count]
+            self.alive = alive
+
+    def append(self, labels: Labels, originals: NDArray[np.floating[Any]], reduced: NDArray[np.float32]) -> None:
+        """Add rows; labels must be above all there are."""
+        self.reserve(len(labels))
+        rows = slice(self.count, self.count + len(labels))
+        self.labels.array[rows, 0] = labels
+        self.originals.array[rows] = originals
+        self.reduced.array[rows] = reduced
+        self.alive[rows] = True
+        with self.changing:
+            self.count = rows.stop
+
+    def bury(self, labels: Labels) -> None:
+        """Mark rows as gone; labels without a row are nothing to do."""
+        rows = self.view().rows_of(labels)
+        with self.changing:
+            self.dead += int(self.alive[rows].sum())
+            self.alive[rows] = False
+
+    def digests(self, rows: int) -> dict[str, str]:
+        """SHA-256 of the first rows of each file."""
+        return {file.path.name: file.digest_of(rows) for file in self.files}
+
+    def sync(self) -> None:
+        """Wait until the disk has them."""
+        for file in self.files:
+            file.sync()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for file in self.files:
+            file.close()
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Give a file real blocks up to a size."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    have = os.fstat(descriptor).st_size
+    while have < size:  # macOS: a hole would only turn out not to fit when it is written through the map
+        have += os.pwrite(descriptor, bytes(min(size - have, HASHED_BYTES)), have)

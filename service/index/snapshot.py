@@ -1,0 +1,115 @@
+"""Snapshots: how far rows and graph are on the disk, with checksums.
+
+graph-<generation>/
+├── labels.i64, originals.f16, reduced.f32   see rows; what lies behind the snapshot's rows counts for nothing
+├── graph.<rows>.hnsw                        see graph
+└── snapshot.json                            {schema, rows, covered, graph, digests, written_at, sha256}
+
+Nothing here is needed: whatever is missing or damaged is made anew from the record.
+"""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from service.index.generation import Generation
+from transforms.artifact import sync_folder, write_synced
+
+SNAPSHOT = "snapshot.json"
+SCHEMA_VERSION = 1
+
+
+def save_snapshot(generation: Generation) -> dict[str, Any]:
+    """Write rows and graph down as they are now; the caller sees to it that nothing extends the graph meanwhile."""
+    folder, rows, graph = generation.folder, generation.rows.count, generation.graph
+    generation.rows.sync()
+    digests = generation.rows.digests(rows)
+    name = None
+    if graph is not None and graph.covered:
+        name = f"graph.{graph.covered}.hnsw"
+        staging = folder / f".{name}"
+        graph.save(staging)
+        with staging.open("r+b") as file:
+            os.fsync(file.fileno())
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        staging.replace(folder / name)
+    content = {
+        "schema": SCHEMA_VERSION,
+        "rows": rows,
+        "covered": generation.covered,
+        "graph": name,
+        "digests": digests,
+        "written_at": time.time(),
+    }
+    sealed = content | {"sha256": digest(content)}
+    write_synced(folder / f".{SNAPSHOT}", json.dumps(sealed).encode())
+    (folder / f".{SNAPSHOT}").replace(folder / SNAPSHOT)
+    sync_folder(folder)
+    for old in folder.glob("graph.*.hnsw"):
+        if old.name != name:
+            old.unlink()
+    return sealed
+
+
+def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
+    """Take rows and graph from the last snapshot as far as their checksums hold.
+
+    What does not hold is left empty, and `generation.notes` says so.
+    """
+    try:
+        content = read_snapshot(generation.folder)
+    except FileNotFoundError:
+        content = None
+        if generation.record.meta("last_label"):
+            generation.notes.append("there was no snapshot: rows and graph are made anew from the record")
+    except (ValueError, KeyError, TypeError) as error:
+        content = None
+        generation.notes.append(f"the snapshot cannot be read ({error}): rows and graph are made anew from the record")
+    if content is None:
+        return None
+    rows, graph, digests = generation.rows, generation.graph, content["digests"]
+    held = min(len(file.array) for file in rows.files)
+    if held < content["rows"] or any(value != digests[name] for name, value in rows.digests(content["rows"]).items()):
+        generation.notes.append("the rows' checksums do not hold: rows and graph are made anew from the record")
+        return None
+    rows.count = content["rows"]
+    if graph is not None and content["graph"] is not None:
+        path = generation.folder / content["graph"]
+        if file_digest(path) == digests[content["graph"]]:
+            graph.load(path, content["covered"])
+        else:
+            generation.notes.append("the graph's checksum does not hold: it is made anew, searches are exact meanwhile")
+    return content
+
+
+def read_snapshot(folder: Path) -> dict[str, Any]:
+    """The last snapshot's description.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it was altered, or is of a newer schema.
+    """
+    content = dict(json.loads((folder / SNAPSHOT).read_bytes()))
+    sealed = content.pop("sha256", None)
+    if sealed != digest(content):
+        raise ValueError("its checksum does not hold")
+    if content["schema"] > SCHEMA_VERSION:
+        raise ValueError(f"it is of schema {content['schema']}")
+    return content
+
+
+def digest(content: dict[str, Any]) -> str:
+    """SHA-256 of a description."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str | None:
+    """SHA-256 of a file; None if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

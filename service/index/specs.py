@@ -1,0 +1,119 @@
+"""From what a caller asks for to the settings of an index and its chain's files."""
+
+import secrets
+from dataclasses import replace
+
+from service.bodies import IndexBody, ReindexBody
+from service.embedder import Embedder
+from service.errors import BadValueError
+from service.index.index import Index
+from service.index.reducer import read_artifact_files
+from service.index.spec import IndexSpec
+from service.registry import Registry
+from service.targets import RAW, Target, Targets
+from training.encoders import Encoder
+from training.space import space_id
+
+Artifact = tuple[bytes, bytes] | None
+
+
+class Specs:
+    """Finds encoder, chain and spaces for an index."""
+
+    def __init__(self, registry: Registry, targets: Targets, embedder: Embedder) -> None:
+        self.registry = registry
+        self.targets = targets
+        self.embedder = embedder
+
+    def of_new(self, body: IndexBody) -> tuple[IndexSpec, Artifact]:
+        """Settings of a new index.
+
+        Raises:
+            ServiceError: for names there are not, spaces and sizes that do not go together.
+        """
+        encoder = self.encoder_for(body.encoder, body.chain, body.width)
+        target, fingerprint, width = self.target(encoder, body.chain, body.dimensions, body.width)
+        spec = IndexSpec(
+            encoder=encoder.name if encoder else None,
+            encoder_fingerprint=fingerprint,
+            width=width,
+            raw_space_id=space_id(fingerprint, None, None, width),
+            chain=target.chain,
+            dimensions=target.dimensions,
+            space_id=target.space_id,
+            metric=body.metric,
+            m=body.m,
+            ef_construction=body.ef_construction,
+            text_field=body.text_field,
+            originals=body.originals,
+        )
+        return spec, self.artifact(target)
+
+    def of_reindexed(self, body: ReindexBody, index: Index) -> tuple[IndexSpec, Artifact, Encoder | None]:
+        """Settings of an index's next generation, and the encoder if that changes.
+
+        Raises:
+            ServiceError: as `of_new`.
+        """
+        spec = index.generation.spec
+        encoder = self.embedder.engine(body.encoder, param="encoder").require_ready() if body.encoder else None
+        if encoder is not None and encoder.fingerprint == spec.encoder_fingerprint:
+            encoder = None
+        changed = {
+            key: value
+            for key in ("metric", "m", "ef_construction", "text_field")
+            if (value := getattr(body, key)) is not None
+        }
+        spec = replace(spec, generation=secrets.token_hex(6), **changed)
+        if encoder is None and body.chain is None and body.dimensions is None:
+            return spec, None if spec.chain == RAW else index.record.artifact(spec.chain), None
+        if encoder is not None:
+            spec = replace(spec, encoder=encoder.name, vectors=spec.vectors + 1)
+        owner = encoder or self.encoder_for(spec.encoder, spec.chain, spec.width)
+        target, fingerprint, width = self.target(owner, body.chain or spec.chain, body.dimensions, spec.width)
+        spec = replace(
+            spec,
+            encoder_fingerprint=fingerprint,
+            width=width,
+            raw_space_id=space_id(fingerprint, None, None, width),
+            chain=target.chain,
+            dimensions=target.dimensions,
+            space_id=target.space_id,
+        )
+        return spec, self.artifact(target), encoder
+
+    def encoder_for(self, name: str | None, chain: str, width: int | None) -> Encoder | None:
+        """The encoder of an index: the one named, else the one its chain was fitted for; None for vectors only."""
+        if name is not None:
+            return self.embedder.engine(name, param="encoder").require_ready()
+        if chain == RAW:
+            return None if width is not None else self.embedder.default.require_ready()
+        fitted_for = self.registry.load(chain).encoder_fingerprint
+        for engine in self.embedder.engines.values():
+            if fitted_for is not None and engine.require_ready().fingerprint == fitted_for:
+                return engine.require_ready()
+        return None
+
+    def target(
+        self, encoder: Encoder | None, chain: str, dimensions: int | None, width: int | None
+    ) -> tuple[Target, str | None, int]:
+        """Where vectors go, whose they are, and how wide."""
+        if encoder is not None:
+            if width not in (None, encoder.dimensions):
+                raise BadValueError(f"{encoder.name} gives vectors {encoder.dimensions} wide", param="width")
+            return self.targets.of_encoder(encoder, chain, dimensions), encoder.fingerprint, encoder.dimensions
+        if chain == RAW:
+            if width is None or dimensions not in (None, width):
+                raise BadValueError("raw vectors of no encoder keep the width that is given", param="width")
+            return Target(None, None, width, space_id(None, None, None, width)), None, width
+        loaded = self.registry.load(chain)
+        wide = loaded.chain.input_dimensions or width
+        if wide is None:
+            raise BadValueError(f"the chain {loaded.ref} takes any width: give the vectors' width", param="width")
+        return self.targets.of_vectors(wide, chain, dimensions), loaded.encoder_fingerprint, wide
+
+    def artifact(self, target: Target) -> Artifact:
+        """Manifest and tensors of the target's chain."""
+        if target.loaded is None:
+            return None
+        return read_artifact_files(self.registry.root / target.loaded.name / str(target.loaded.version))

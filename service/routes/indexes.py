@@ -1,0 +1,303 @@
+"""Indexes: made, filled, searched, made anew."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import APIRouter
+from numpy.typing import NDArray
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.answers import ERRORS, VECTOR_HEADERS, json_answer
+from service.bodies import (
+    GetBody,
+    IdsBody,
+    IndexBody,
+    ReindexBody,
+    SearchBody,
+    TextsOrVectors,
+    UpsertBody,
+    declared,
+    read_json,
+)
+from service.codec import as_vectors, require_rows
+from service.engine import EncodeOptions
+from service.errors import BadValueError, ConflictError, TooLargeError, UnavailableError, WrongShapeError
+from service.index.filters import parse_filter
+from service.index.generation import Generation
+from service.index.index import Hits, Index, SpaceMovedError, fragment
+from service.index.record import Written
+from service.index.spec import IndexSpec
+from service.index.specs import Specs
+from service.jobs.store import Job
+from service.routes.embed import checked_texts
+from service.services import ADMIN, USE, Services, ServicesDep
+from transforms.artifact import MANIFEST, TENSORS
+
+router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
+
+ID_CHARACTERS = 512
+METADATA_BYTES = 262_144
+RESULTS_MOST = 2_000_000
+"""Queries times candidates of one request."""
+
+MOVES_MOST = 5
+
+Vectors = NDArray[np.float32]
+Metadata = list[dict[str, Any] | None]
+
+
+@router.get("", dependencies=USE)
+async def list_indexes(services: ServicesDep) -> Response:
+    """All indexes."""
+    return await json_answer(await run_in_threadpool(services.indexes.describe))
+
+
+@router.get("/{name}", dependencies=USE)
+async def show_index(name: str, services: ServicesDep) -> Response:
+    """`{name, count, chain, space_id, dimensions, state, …}` with what it takes and how old its snapshot is."""
+    index = await run_in_threadpool(services.indexes.get, name)
+    return await json_answer(await run_in_threadpool(index.describe))
+
+
+@router.put("/{name}", dependencies=ADMIN, openapi_extra=declared(IndexBody))
+async def create_index(name: str, request: Request, services: ServicesDep) -> Response:
+    """Make an index; the same one again changes nothing."""
+    services.require_writable()
+    body = await read_json(request, services.settings, IndexBody)
+    index = await run_in_threadpool(create, name, body, services)
+    return await json_answer(await run_in_threadpool(index.describe))
+
+
+@router.delete("/{name}", dependencies=ADMIN)
+async def delete_index(name: str, services: ServicesDep) -> Response:
+    """Remove an index for good, and what is being made for it."""
+    services.require_writable()
+    for job in await run_in_threadpool(reindexing, services, name):
+        await run_in_threadpool(services.supervisor.cancel, job.id)
+    await run_in_threadpool(services.indexes.delete, name)
+    return await json_answer({"deleted": name})
+
+
+@router.post("/{name}/upsert", dependencies=USE, openapi_extra=declared(UpsertBody))
+async def upsert(name: str, request: Request, services: ServicesDep) -> Response:
+    """Put items, in place of those with the same ids; all of them or none."""
+    services.require_writable()
+    body = await read_json(request, services.settings, UpsertBody)
+    index = await run_in_threadpool(services.indexes.get, name)
+    require_ids(body.ids, services.settings.max_vectors)
+    if len(set(body.ids)) < len(body.ids):
+        twice = next(item for place, item in enumerate(body.ids) if item in body.ids[:place])
+        raise BadValueError(f"the id {twice[:80]!r} stands twice in this request", param="ids")
+    for _ in range(MOVES_MOST):
+        spec = index.generation.spec
+        vectors, _reduced = await originals(body, spec, request, services)
+        metadata = await run_in_threadpool(checked_metadata, body, spec)
+        if not len(vectors) == len(body.ids) == len(metadata):
+            raise WrongShapeError(
+                f"{len(body.ids)} ids, {len(vectors)} texts or vectors and {len(metadata)} metadata: "
+                "give as many of each",
+                param="ids",
+            )
+        try:
+            written = await run_in_threadpool(index.upsert, body.ids, vectors, metadata, spec.raw_space_id)
+        except SpaceMovedError:
+            continue  # the index moved to another encoder meanwhile: the texts are embedded by that
+        return await json_answer({"upserted": len(body.ids), "sequence": written.sequence})
+    raise UnavailableError("the index keeps moving to other encoders; try again")
+
+
+@router.post("/{name}/delete", dependencies=USE, openapi_extra=declared(IdsBody))
+async def delete(name: str, request: Request, services: ServicesDep) -> Response:
+    """Remove items; ids that are not there are nothing to do."""
+    services.require_writable()
+    body = await read_json(request, services.settings, IdsBody)
+    index = await run_in_threadpool(services.indexes.get, name)
+    require_ids(body.ids, services.settings.max_vectors)
+    written: Written = await run_in_threadpool(index.delete, list(dict.fromkeys(body.ids)))
+    return await json_answer({"deleted": len(written.dead), "sequence": written.sequence})
+
+
+@router.post("/{name}/get", dependencies=USE, openapi_extra=declared(GetBody))
+async def get(name: str, request: Request, services: ServicesDep) -> Response:
+    """Items by their ids, in that order; null for one that is not there."""
+    body = await read_json(request, services.settings, GetBody)
+    index = await run_in_threadpool(services.indexes.get, name)
+    require_ids(body.ids, services.settings.max_vectors)
+    return await json_answer({"items": await run_in_threadpool(index.get, body.ids, body.vectors)})
+
+
+@router.post(
+    "/{name}/search",
+    dependencies=USE,
+    openapi_extra=declared(SearchBody),
+    responses={200: {"description": "Items", "headers": VECTOR_HEADERS}},
+)
+async def search(name: str, request: Request, services: ServicesDep) -> Response:
+    """The nearest items to each query, best first."""
+    body = await read_json(request, services.settings, SearchBody)
+    if body.ef is not None and body.ef < body.k:
+        raise BadValueError(f"ef ({body.ef}) must be at least k ({body.k})", param="ef")
+    wanted = parse_filter(body.filter) if body.filter is not None else None
+    index = await run_in_threadpool(services.indexes.get, name)
+    generation = index.generation  # this one answers, whatever happens to the index meanwhile
+    bridge = index.bridge
+    crossing = bridge is not None and body.encoder is not None and body.encoder == bridge.spec.encoder
+    if body.encoder is not None and not crossing:
+        require_own_encoder(body.encoder, generation.spec, services)
+    queries, reduced = await originals(
+        body, bridge.spec if crossing and bridge else generation.spec, request, services, generation
+    )
+    if crossing and bridge:
+        queries = await run_in_threadpool(bridge, queries)
+    if len(queries) * body.k * (body.rescore or 1) > RESULTS_MOST:
+        raise TooLargeError(f"queries × k × rescore may be at most {RESULTS_MOST:,}", param="k")
+    if reduced and body.rescore is not None:
+        raise BadValueError("reduced queries cannot be rescored: send the encoder's own vectors", param="rescore")
+    rescoring = None if body.rescore is None else float(body.rescore)
+    hits = await run_in_threadpool(index.search, generation, queries, body.k, body.ef, rescoring, wanted, reduced)
+    told = {"aligned": bridge.describe()} if crossing and bridge else {}
+    return await answer(hits, told)
+
+
+@router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=declared(ReindexBody), status_code=202)
+async def reindex(name: str, request: Request, services: ServicesDep) -> Response:
+    """Make the index anew beside the one that serves, by another chain, encoder or graph; without any, compact it."""
+    services.require_writable()
+    body = await read_json(request, services.settings, ReindexBody)
+    index = await run_in_threadpool(services.indexes.get, name)
+    job = await run_in_threadpool(create_reindex_job, name, index, body, services)
+    url = f"/jobs/{job.id}"
+    return await json_answer({"job_id": job.id, "status_url": url}, 202, {"location": url})
+
+
+def create(name: str, body: IndexBody, services: Services) -> Index:
+    """Make an index as asked."""
+    spec, artifact = specs(services).of_new(body)
+    return services.indexes.create(name, spec, artifact)
+
+
+def create_reindex_job(name: str, index: Index, body: ReindexBody, services: Services) -> Job:
+    """Check what can be checked before work begins, then queue the job."""
+    if reindexing(services, name):
+        raise ConflictError(f"the index {name} is being made anew already", param="name")
+    spec, artifact, encoder = specs(services).of_reindexed(body, index)
+    files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
+    if body.texts:
+        files["source.texts.json"] = orjson.dumps(body.texts)
+    request = {
+        "index": name,
+        "spec": spec.json(),
+        "encoder": asdict(encoder.spec) if encoder else None,
+        "text_field": spec.text_field or "text",
+    }
+    job = services.jobs.create("reindex", request, files)
+    services.supervisor.submit(job)
+    return job
+
+
+def reindexing(services: Services, name: str) -> list[Job]:
+    """Jobs that make an index anew and have not ended."""
+    under_way = [job for job in services.jobs.list() if job.kind == "reindex" and not job.ended]
+    return [job for job in under_way if services.jobs.request(job.id).get("index") == name]
+
+
+def specs(services: Services) -> Specs:
+    """What finds settings."""
+    return Specs(services.registry, services.embedder.targets, services.embedder)
+
+
+async def originals(
+    body: TextsOrVectors, spec: IndexSpec, request: Request, services: Services, searched: Generation | None = None
+) -> tuple[Vectors, bool]:
+    """The vectors `(n, d)` a body says, and whether they went through the index's chain already.
+
+    Raises:
+        ServiceError: for texts that cannot be encoded here, vectors of another space or width.
+    """
+    said = body.space_id or request.headers.get("x-space-id")
+    if said is not None and said not in (spec.raw_space_id, spec.space_id):
+        raise ConflictError(
+            f"the vectors belong to the space {said}, the index to {spec.space_id} "
+            f"(its originals to {spec.raw_space_id})",
+            param="space_id",
+            code="space_mismatch",
+        )
+    if body.texts is not None:
+        texts = checked_texts(body.texts, services.settings, "texts")
+        engine = services.embedder.engine_of_index(spec)
+        options = EncodeOptions(body.prompt_name)
+        return (await services.embedder.embed(texts, engine, None, None, options)).vectors, False
+    vectors = await run_in_threadpool(as_vectors, body.vectors, services.settings.max_vectors)
+    reduced = searched is not None and said == spec.space_id != spec.raw_space_id and body.texts is None
+    width = spec.dimensions if reduced else spec.width
+    if vectors.shape[1] != width:
+        raise WrongShapeError(f"the index takes vectors {width} wide, these are {vectors.shape[1]}", param="vectors")
+    require_directions(vectors, spec)
+    return vectors, reduced
+
+
+def require_directions(vectors: Vectors, spec: IndexSpec) -> None:
+    """Raise `BadValueError` for zero vectors where only directions count."""
+    empty = ~vectors.any(axis=1)
+    if spec.metric == "cosine" and empty.any():
+        raise BadValueError(f"vector {int(empty.argmax())} is zero: it has no direction to compare", param="vectors")
+
+
+def require_own_encoder(name: str, spec: IndexSpec, services: Services) -> None:
+    """Raise `ConflictError` for queries of another encoder than the index's."""
+    encoder = services.embedder.engine(name, param="encoder").require_ready()
+    if encoder.fingerprint != spec.encoder_fingerprint:
+        raise ConflictError(
+            f"the index {spec.chain} holds vectors of {spec.encoder or 'another encoder'} (space {spec.raw_space_id}), "
+            f"not of {name}; reindex it with that encoder",
+            param="encoder",
+            code="space_mismatch",
+        )
+
+
+def require_ids(ids: Sequence[str], most: int) -> None:
+    """Raise unless these are ids, and not too many."""
+    require_rows(len(ids), most, "ids")
+    for place, item in enumerate(ids):
+        if not 0 < len(item) <= ID_CHARACTERS or not item.isprintable():
+            raise BadValueError(
+                f"ids[{place}] has {len(item)} characters: an id has 1 to {ID_CHARACTERS}, all printable", param="ids"
+            )
+
+
+def checked_metadata(body: UpsertBody, spec: IndexSpec) -> Metadata:
+    """Metadata of each item, with its text where the index keeps those.
+
+    Raises:
+        TooLargeError: for metadata of too many bytes.
+    """
+    metadata: Metadata = list(body.metadata) if body.metadata is not None else [None] * len(body.ids)
+    if spec.text_field is not None and body.texts is not None:
+        texts = [body.texts] if isinstance(body.texts, str) else body.texts
+        metadata = [{spec.text_field: text} | (given or {}) for text, given in zip(texts, metadata, strict=False)]
+    for place, given in enumerate(metadata):
+        if given and len(orjson.dumps(given)) > METADATA_BYTES:
+            raise TooLargeError(f"metadata[{place}] is larger than {METADATA_BYTES:,} bytes", param="metadata")
+    return metadata
+
+
+async def answer(hits: Hits, told: dict[str, Any]) -> Response:
+    """What a search found, as JSON."""
+    spec = hits.spec
+    results = await run_in_threadpool(shown, hits)
+    content = {"results": results, "space_id": spec.space_id, "chain": spec.chain} | told
+    headers = {"x-space-id": spec.space_id, "x-chain": spec.chain, "x-dimensions": str(spec.dimensions)}
+    return await json_answer(content, headers=headers)
+
+
+def shown(hits: Hits) -> list[list[dict[str, Any]]]:
+    """Each query's items as JSON has them."""
+    return [
+        [{"id": item, "score": score, "metadata": fragment(metadata)} for item, metadata, score in found]
+        for found in hits.results
+    ]
