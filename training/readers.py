@@ -3,8 +3,7 @@
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,32 +11,9 @@ import numpy as np
 import orjson
 
 from training.errors import SourceError
+from training.raw import RawBatch, Record
+from training.stores import count_faiss, count_hdf5, read_faiss, read_hdf5
 from transforms.arrays import FloatArray
-
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class RawBatch:
-    """Consecutive rows as a file has them, not yet checked to be of one kind.
-
-    Attributes:
-        file: the name.
-        unit: what its rows are counted as.
-        numbers: of the rows, in that unit.
-        values: texts, lists or whatever else; or vectors `(n, d)`.
-        records: the whole rows, where there is more than the one field; else empty.
-    """
-
-    file: str
-    unit: str
-    numbers: Sequence[int]
-    values: list[Any] | FloatArray
-    records: list[Record]
-
-    def place(self, index: int) -> str:
-        """File and number of a row, for an error."""
-        return f"{self.file} {self.unit} {self.numbers[index]}"
 
 
 def file_format(path: Path) -> str:
@@ -54,9 +30,9 @@ def read_rows(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
     return FORMATS[file_format(path)][0](path, field, rows)
 
 
-def count_rows(path: Path) -> int:
+def count_rows(path: Path, field: str) -> int:
     """How many rows a file has."""
-    return FORMATS[file_format(path)][1](path)
+    return FORMATS[file_format(path)][1](path, field)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -119,7 +95,7 @@ def read_text(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
         yield RawBatch(path.name, "line", numbers, values, [])
 
 
-def count_lines(path: Path) -> int:
+def count_lines(path: Path, field: str) -> int:
     """Lines that are not blank."""
     return sum(1 for _ in numbered_lines(path))
 
@@ -169,7 +145,7 @@ def arrow_exception() -> type[Exception]:
     return found
 
 
-def count_parquet(path: Path) -> int:
+def count_parquet(path: Path, field: str) -> int:
     """Rows, from the file's footer."""
     with open_parquet(path) as file:
         return int(file.metadata.num_rows)
@@ -198,18 +174,20 @@ def open_npy(path: Path) -> FloatArray:
     return vectors
 
 
-def count_npy(path: Path) -> int:
+def count_npy(path: Path, field: str) -> int:
     """Rows, from the file's header."""
     return int(open_npy(path).shape[0])
 
 
 Reader = Callable[[Path, str, int], Iterator[RawBatch]]
-FORMATS: dict[str, tuple[Reader, Callable[[Path], int]]] = {
+FORMATS: dict[str, tuple[Reader, Callable[[Path, str], int]]] = {
     ".jsonl": (read_jsonl, count_lines),
     ".jsonl.gz": (read_jsonl, count_lines),
     ".txt": (read_text, count_lines),
     ".txt.gz": (read_text, count_lines),
     ".parquet": (read_parquet, count_parquet),
     ".npy": (read_npy, count_npy),
+    ".hdf5": (read_hdf5, count_hdf5),
+    ".faiss": (read_faiss, count_faiss),
 }
 """By the end of the file's name: how it is read, how its rows are counted."""

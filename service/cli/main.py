@@ -1,12 +1,13 @@
 """The root of the command line."""
 
+import sqlite3
 import sys
 from typing import NoReturn
 
 import typer
 
-from service.cli import chains, diagnose, doctor, encoders, export, fit, serve, stream
-from service.errors import ServiceError
+from service.cli import chains, diagnose, doctor, encoders, export, fit, index, serve, stream
+from service.errors import ServiceError, as_service_error
 from training.errors import TrainingError
 from transforms.errors import TransformError
 
@@ -25,6 +26,7 @@ app.command()(stream.reduce)
 app.command()(export.export)
 app.add_typer(chains.app, name="chains")
 app.add_typer(encoders.app, name="encoders")
+app.add_typer(index.app, name="index")
 app.command()(diagnose.diagnose)
 app.command()(doctor.doctor)
 
@@ -35,6 +37,8 @@ def main() -> None:
         app()
     except (ServiceError, TrainingError, TransformError, ValueError) as error:
         fail(str(error))
+    except sqlite3.Error as error:
+        fail(as_service_error(error).message)
     except OSError as error:
         fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ from typing import Any, Self
 import typer
 from tqdm import tqdm
 
+from service.errors import BadValueError
 from service.home import Home
 from service.places import Places
 from service.registry import Registry
@@ -53,6 +54,36 @@ def load_encoder(settings: Settings, name: str | None) -> Encoder:
 
     torch.set_num_threads(settings.threads)
     return Encoder(find_encoder(settings, name), settings.device)
+
+
+def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """KEY=VALUE options as a dictionary.
+
+    Raises:
+        BadValueError: for one without the sign.
+    """
+    found = {}
+    for item in given or []:
+        key, sign, value = item.partition("=")
+        if not sign or not key or not value:
+            raise BadValueError(f"{option} takes KEY=VALUE, got {item!r}")
+        found[key] = value
+    return found
+
+
+def numbers(given: list[str] | None, option: str) -> dict[str, float]:
+    """KEY=NUMBER options as a dictionary.
+
+    Raises:
+        BadValueError: for one without the sign, or with something else than a number.
+    """
+    found = {}
+    for key, value in pairs(given, option).items():
+        try:
+            found[key] = float(value)
+        except ValueError:
+            raise BadValueError(f"{option} {key} takes a number, got {value!r}") from None
+    return found
 
 
 class ProgressBar:

@@ -13,7 +13,7 @@ from service.cli.options import ProgressBar, flag, load_encoder, registry_with_p
 from service.targets import Target, Targets
 from training.encoding import pace
 from training.errors import SourceError
-from training.readers import Record
+from training.raw import Record
 from training.sources import Batch, Source, open_source
 from training.writers import open_writer
 

@@ -23,6 +23,7 @@ from service.index.bridge import Bridge
 from service.index.filters import Filter
 from service.index.generation import EXACT_ROWS, Generation
 from service.index.graph import graph_problem
+from service.index.items import payload, require_ids
 from service.index.record import Record, Written
 from service.index.reducer import Reducer, Vectors
 from service.index.snapshot import restore_snapshot, save_snapshot
@@ -163,10 +164,11 @@ class Index:
         spec = generation.spec
         if raw_space_id not in (None, spec.raw_space_id):
             raise SpaceMovedError
-        payloads = [orjson.dumps(given) if given else None for given in metadata]
+        require_ids(ids)
+        payloads = [payload(place, given) for place, given in enumerate(metadata)]
         if self.moving_to is not None:
-            for item, payload in zip(ids, payloads, strict=True):
-                text_of(item, payload, self.moving_to)
+            for item, said in zip(ids, payloads, strict=True):
+                text_of(item, said, self.moving_to)
         halves, reduced = generation.reduce.half(vectors), generation.reduce(vectors)
         generation.rows.reserve(len(ids))  # whatever may fail comes before the record says yes
         written = self.record.upsert(ids, vectors, metadata, payloads, spec, note)

@@ -80,6 +80,8 @@ class Record:
         self.writing = threading.Lock()
         require_readable(path)
         self.writer = self.connect()
+        if not read_only:
+            self.writer.execute("PRAGMA journal_mode = WAL")  # a restored copy is in no mode yet
 
     @classmethod
     def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "Record":

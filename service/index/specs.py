@@ -1,10 +1,10 @@
 """From what a caller asks for to the settings of an index and its chain's files."""
 
 import secrets
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from service.bodies import IndexBody, ReindexBody
-from service.embedder import Embedder
 from service.errors import BadValueError
 from service.index.index import Index
 from service.index.reducer import read_artifact_files
@@ -18,12 +18,26 @@ Artifact = tuple[bytes, bytes] | None
 
 
 class Specs:
-    """Finds encoder, chain and spaces for an index."""
+    """Finds encoder, chain and spaces for an index.
 
-    def __init__(self, registry: Registry, targets: Targets, embedder: Embedder) -> None:
+    Args:
+        registry: of the chains.
+        targets: finds what a chain at a size means.
+        named: gives an encoder by its name, the default for None.
+        encoders: all there are.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        targets: Targets,
+        named: Callable[[str | None], Encoder],
+        encoders: Callable[[], Iterable[Encoder]],
+    ) -> None:
         self.registry = registry
         self.targets = targets
-        self.embedder = embedder
+        self.named = named
+        self.encoders = encoders
 
     def of_new(self, body: IndexBody) -> tuple[IndexSpec, Artifact]:
         """Settings of a new index.
@@ -56,7 +70,7 @@ class Specs:
             ServiceError: as `of_new`.
         """
         spec = index.generation.spec
-        encoder = self.embedder.engine(body.encoder, param="encoder").require_ready() if body.encoder else None
+        encoder = self.named(body.encoder) if body.encoder else None
         if encoder is not None and encoder.fingerprint == spec.encoder_fingerprint:
             encoder = None
         changed = {
@@ -85,14 +99,13 @@ class Specs:
     def encoder_for(self, name: str | None, chain: str, width: int | None) -> Encoder | None:
         """The encoder of an index: the one named, else the one its chain was fitted for; None for vectors only."""
         if name is not None:
-            return self.embedder.engine(name, param="encoder").require_ready()
+            return self.named(name)
         if chain == RAW:
-            return None if width is not None else self.embedder.default.require_ready()
+            return None if width is not None else self.named(None)
         fitted_for = self.registry.load(chain).encoder_fingerprint
-        for engine in self.embedder.engines.values():
-            if fitted_for is not None and engine.require_ready().fingerprint == fitted_for:
-                return engine.require_ready()
-        return None
+        if fitted_for is None:
+            return None
+        return next((encoder for encoder in self.encoders() if encoder.fingerprint == fitted_for), None)
 
     def target(
         self, encoder: Encoder | None, chain: str, dimensions: int | None, width: int | None

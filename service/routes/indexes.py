@@ -1,6 +1,5 @@
 """Indexes: made, filled, searched, made anew."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,6 +29,7 @@ from service.errors import BadValueError, ConflictError, TooLargeError, Unavaila
 from service.index.filters import parse_filter
 from service.index.generation import Generation
 from service.index.index import Hits, Index, SpaceMovedError, fragment
+from service.index.items import require_ids
 from service.index.record import Written
 from service.index.spec import IndexSpec
 from service.index.specs import Specs
@@ -40,8 +40,6 @@ from transforms.artifact import MANIFEST, TENSORS
 
 router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
-ID_CHARACTERS = 512
-METADATA_BYTES = 262_144
 RESULTS_MOST = 2_000_000
 """Queries times candidates of one request."""
 
@@ -89,14 +87,12 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
     services.require_writable()
     body = await read_json(request, services.settings, UpsertBody)
     index = await run_in_threadpool(services.indexes.get, name)
-    require_ids(body.ids, services.settings.max_vectors)
-    if len(set(body.ids)) < len(body.ids):
-        twice = next(item for place, item in enumerate(body.ids) if item in body.ids[:place])
-        raise BadValueError(f"the id {twice[:80]!r} stands twice in this request", param="ids")
+    require_rows(len(body.ids), services.settings.max_vectors, "ids")
+    require_ids(body.ids)
     for _ in range(MOVES_MOST):
         spec = index.generation.spec
         vectors, _reduced = await originals(body, spec, request, services)
-        metadata = await run_in_threadpool(checked_metadata, body, spec)
+        metadata = metadata_of(body, spec)
         if not len(vectors) == len(body.ids) == len(metadata):
             raise WrongShapeError(
                 f"{len(body.ids)} ids, {len(vectors)} texts or vectors and {len(metadata)} metadata: "
@@ -117,7 +113,7 @@ async def delete(name: str, request: Request, services: ServicesDep) -> Response
     services.require_writable()
     body = await read_json(request, services.settings, IdsBody)
     index = await run_in_threadpool(services.indexes.get, name)
-    require_ids(body.ids, services.settings.max_vectors)
+    require_rows(len(body.ids), services.settings.max_vectors, "ids")
     written: Written = await run_in_threadpool(index.delete, list(dict.fromkeys(body.ids)))
     return await json_answer({"deleted": len(written.dead), "sequence": written.sequence})
 
@@ -127,7 +123,7 @@ async def get(name: str, request: Request, services: ServicesDep) -> Response:
     """Items by their ids, in that order; null for one that is not there."""
     body = await read_json(request, services.settings, GetBody)
     index = await run_in_threadpool(services.indexes.get, name)
-    require_ids(body.ids, services.settings.max_vectors)
+    require_rows(len(body.ids), services.settings.max_vectors, "ids")
     return await json_answer({"items": await run_in_threadpool(index.get, body.ids, body.vectors)})
 
 
@@ -208,7 +204,13 @@ def reindexing(services: Services, name: str) -> list[Job]:
 
 def specs(services: Services) -> Specs:
     """What finds settings."""
-    return Specs(services.registry, services.embedder.targets, services.embedder)
+    embedder = services.embedder
+    return Specs(
+        services.registry,
+        embedder.targets,
+        lambda name: embedder.engine(name, param="encoder").require_ready(),
+        lambda: [engine.require_ready() for engine in embedder.engines.values()],
+    )
 
 
 async def originals(
@@ -260,29 +262,12 @@ def require_own_encoder(name: str, spec: IndexSpec, services: Services) -> None:
         )
 
 
-def require_ids(ids: Sequence[str], most: int) -> None:
-    """Raise unless these are ids, and not too many."""
-    require_rows(len(ids), most, "ids")
-    for place, item in enumerate(ids):
-        if not 0 < len(item) <= ID_CHARACTERS or not item.isprintable():
-            raise BadValueError(
-                f"ids[{place}] has {len(item)} characters: an id has 1 to {ID_CHARACTERS}, all printable", param="ids"
-            )
-
-
-def checked_metadata(body: UpsertBody, spec: IndexSpec) -> Metadata:
-    """Metadata of each item, with its text where the index keeps those.
-
-    Raises:
-        TooLargeError: for metadata of too many bytes.
-    """
+def metadata_of(body: UpsertBody, spec: IndexSpec) -> Metadata:
+    """Metadata of each item, with its text where the index keeps those."""
     metadata: Metadata = list(body.metadata) if body.metadata is not None else [None] * len(body.ids)
     if spec.text_field is not None and body.texts is not None:
         texts = [body.texts] if isinstance(body.texts, str) else body.texts
         metadata = [{spec.text_field: text} | (given or {}) for text, given in zip(texts, metadata, strict=False)]
-    for place, given in enumerate(metadata):
-        if given and len(orjson.dumps(given)) > METADATA_BYTES:
-            raise TooLargeError(f"metadata[{place}] is larger than {METADATA_BYTES:,} bytes", param="metadata")
     return metadata
 
 

@@ -1,0 +1,139 @@
+"""Copies of an index: the record alone, for everything else is made from it.
+
+<backup>/
+├── record.db     as it was at one moment, compacted
+└── backup.json   {schema, index, count, sequence, spec, made_at, sha256}
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from service.errors import ConflictError, UnavailableError, UnknownNameError
+from service.index.record import Record
+from service.names import is_name, require_name
+from transforms.artifact import sync_folder, write_synced
+
+MANIFEST = "backup.json"
+SCHEMA_VERSION = 1
+
+
+def backup(folder: Path, to: Path) -> dict[str, Any]:
+    """Copy an index's record as it is at this moment; whoever owns the index goes on writing.
+
+    Args:
+        folder: of the index.
+        to: a folder that does not exist yet.
+
+    Returns:
+        The backup's manifest.
+
+    Raises:
+        UnknownNameError: if there is no such index.
+        ConflictError: if something is in the way.
+        OSError, sqlite3.Error: if it cannot be written; nothing is left then.
+    """
+    name = folder.name
+    if not is_name(name) or not (folder / "record.db").exists():
+        raise UnknownNameError(f"there is no index {name!r}", param="name")
+    if to.exists():
+        raise ConflictError(f"{to} exists already; a backup is never overwritten")
+    to = to.absolute()
+    to.parent.mkdir(parents=True, exist_ok=True)
+    staging = to.with_name(f".{to.name}.{secrets.token_hex(6)}")
+    try:
+        staging.mkdir()
+        copy = staging / "record.db"
+        source = Record(folder / "record.db", read_only=True)
+        try:
+            source.writer.execute("VACUUM INTO ?", (str(copy),))  # one read transaction: consistent
+        finally:
+            source.close()
+        with copy.open("r+b") as file:
+            os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        copied = Record(copy, read_only=True)
+        manifest = {
+            "schema": SCHEMA_VERSION,
+            "index": name,
+            "count": copied.counts()["count"],
+            "sequence": copied.meta("sequence"),
+            "spec": copied.spec.json(),
+            "made_at": datetime.now(UTC).isoformat(),
+            "sha256": digest,
+        }
+        copied.close()
+        write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        staging.rename(to)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    sync_folder(to.parent)
+    return manifest
+
+
+def restore(source: Path, root: Path, name: str | None = None) -> dict[str, Any]:
+    """Make an index from a backup; a server at work serves it when it is asked for.
+
+    Args:
+        source: the backup's folder.
+        root: of the indexes.
+        name: of the new index; None is the name it had.
+
+    Returns:
+        The backup's manifest, with the name given.
+
+    Raises:
+        UnavailableError: if the backup is damaged or of a newer schema.
+        ConflictError: if there is an index of that name.
+    """
+    manifest = read_manifest(source)
+    name = name or str(manifest["index"])
+    require_name(name, "an index")
+    if (root / name).exists():
+        raise ConflictError(f"there is an index {name} already: restore under another name, or delete it first")
+    staging = root / f".{name}.{secrets.token_hex(6)}"
+    try:
+        staging.mkdir(parents=True)
+        copy = staging / "record.db"
+        shutil.copyfile(source / "record.db", copy)
+        with copy.open("r+b") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"]:
+                raise UnavailableError(f"the record of {source} was altered: its SHA-256 does not match")
+        record = Record(copy)
+        problem = record.writer.execute("PRAGMA quick_check").fetchone()[0]
+        record.close()
+        if problem != "ok":
+            raise UnavailableError(f"the record of {source} is damaged: {problem}")
+        with copy.open("r+b") as file:
+            os.fsync(file.fileno())
+        staging.rename(root / name)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    sync_folder(root)
+    return manifest | {"index": name}
+
+
+def read_manifest(source: Path) -> dict[str, Any]:
+    """A backup's manifest.
+
+    Raises:
+        UnavailableError: if it is missing, damaged, or of a newer schema.
+    """
+    try:
+        manifest = dict(json.loads((source / MANIFEST).read_bytes()))
+        schema = manifest["schema"]
+        manifest["sha256"], manifest["index"]
+    except FileNotFoundError:
+        raise UnavailableError(f"there is no backup at {source}: {MANIFEST} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnavailableError(f"the manifest of {source} cannot be read: {error!r}") from error
+    if schema > SCHEMA_VERSION:
+        raise UnavailableError(
+            f"{source} is of schema {schema}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe"
+        )
+    return manifest

@@ -1,0 +1,42 @@
+"""What an item may be called, and how much may be said of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from service.errors import BadValueError, TooLargeError
+
+ID_CHARACTERS = 512
+METADATA_BYTES = 262_144
+
+
+def require_ids(ids: Sequence[str]) -> None:
+    """Raise `BadValueError` unless all are ids, each once."""
+    seen = set()
+    for place, item in enumerate(ids):
+        if not 0 < len(item) <= ID_CHARACTERS or not item.isprintable():
+            raise BadValueError(
+                f"ids[{place}] has {len(item)} characters: an id has 1 to {ID_CHARACTERS}, all printable", param="ids"
+            )
+        if item in seen:
+            raise BadValueError(f"the id {item[:80]!r} stands twice", param="ids")
+        seen.add(item)
+
+
+def payload(place: int, metadata: Mapping[str, Any] | None) -> bytes | None:
+    """Metadata as JSON; None if there is none.
+
+    Args:
+        place: of the item, for the error.
+        metadata: of the item.
+
+    Raises:
+        TooLargeError: for too many bytes.
+    """
+    if not metadata:
+        return None
+    found = orjson.dumps(metadata)
+    if len(found) > METADATA_BYTES:
+        raise TooLargeError(f"metadata[{place}] is larger than {METADATA_BYTES:,} bytes", param="metadata")
+    return found

@@ -1,0 +1,104 @@
+"""Reading vectors from other software's stores: ann-benchmarks' HDF5 files and flat FAISS indexes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.errors import SourceError
+from training.raw import RawBatch
+
+TRAIN = "train"
+"""What ann-benchmarks calls the vectors to be searched."""
+
+
+def read_hdf5(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
+    """Vectors `(n, d)` of a data set of the file; `train` unless another is named."""
+    with open_hdf5(path) as file:
+        vectors = dataset(file, path, field)
+        for start in range(0, vectors.shape[0], rows):
+            try:
+                block = np.asarray(vectors[start : start + rows])
+            except OSError as error:
+                raise SourceError(f"{path.name} cannot be read after row {start}: {error}") from error
+            yield RawBatch(path.name, "row", range(start, start + len(block)), block, [])
+
+
+def count_hdf5(path: Path, field: str) -> int:
+    """Rows of the data set, from the file's header."""
+    with open_hdf5(path) as file:
+        return int(dataset(file, path, field).shape[0])
+
+
+def dataset(file: Any, path: Path, field: str) -> Any:
+    """A data set of floats.
+
+    Raises:
+        SourceError: if there is none of that name, or it holds something else.
+    """
+    name = TRAIN if field == "text" else field  # nobody named one
+    if name not in file or not hasattr(file[name], "shape"):
+        raise SourceError(f"{path.name} has no data set {name!r}; it has {', '.join(file)}. Name one as FILE#NAME")
+    found = file[name]
+    if len(found.shape) != 2 or found.dtype.kind != "f" or found.shape[1] == 0:
+        raise SourceError(f"{path.name}#{name} must hold floats of the shape (n, d), not {found.dtype} {found.shape}")
+    return found
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Any]:
+    """An HDF5 file, by the extra `hdf5`.
+
+    Raises:
+        SourceError: if the extra is not installed or the file is damaged.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise SourceError("reading HDF5 needs h5py: pip install 'lathe[hdf5]'") from error
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise SourceError(f"{path.name} is not an HDF5 file that can be read: {error}") from error
+    with file:
+        yield file
+
+
+def read_faiss(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
+    """Vectors `(n, d)` of a flat index; where it maps ids, each row is a record with its `id`."""
+    flat, ids = open_faiss(path)
+    for start in range(0, flat.ntotal, rows):
+        count = min(rows, flat.ntotal - start)
+        records = [] if ids is None else [{"id": str(number)} for number in ids[start : start + count].tolist()]
+        yield RawBatch(path.name, "row", range(start, start + count), flat.reconstruct_n(start, count), records)
+
+
+def count_faiss(path: Path, field: str) -> int:
+    """Rows."""
+    return int(open_faiss(path)[0].ntotal)
+
+
+def open_faiss(path: Path) -> tuple[Any, Any]:
+    """The flat index in a FAISS file and its ids, by the extra `faiss`; None where ids are row numbers.
+
+    Raises:
+        SourceError: if the extra is not installed, the file is damaged, or the index keeps no vectors.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise SourceError("reading a FAISS index needs faiss: pip install 'lathe[faiss]'") from error
+    try:
+        index = faiss.downcast_index(faiss.read_index(str(path)))
+    except RuntimeError as error:
+        raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
+    ids, flat = None, index
+    if isinstance(index, faiss.IndexIDMap):
+        ids = faiss.vector_to_array(index.id_map)
+        flat = faiss.downcast_index(index.index)
+        flat.map_around = index  # which owns it, and would free it
+    if not isinstance(flat, faiss.IndexFlat):
+        raise SourceError(f"{path.name} is a {type(flat).__name__}; only flat indexes keep the vectors as they were")
+    return flat, ids
