@@ -91,14 +91,14 @@ def open_faiss(path: Path) -> tuple[Any, Any]:
     except ImportError as error:
         raise SourceError("reading a FAISS index needs faiss: pip install 'lathe[faiss]'") from error
     try:
-        index = faiss.downcast_index(faiss.read_index(str(path)))
+        owner = faiss.read_index(str(path))
     except RuntimeError as error:
         raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
-    ids, flat = None, index
-    if isinstance(index, faiss.IndexIDMap):
-        ids = faiss.vector_to_array(index.id_map)
-        flat = faiss.downcast_index(index.index)
-        flat.map_around = index  # which owns it, and would free it
+    ids, flat = None, faiss.downcast_index(owner)
+    if isinstance(flat, faiss.IndexIDMap):
+        ids = faiss.vector_to_array(flat.id_map)
+        flat = faiss.downcast_index(flat.index)
+    flat.owner = owner  # a downcast index does not keep alive what it is a part of
     if not isinstance(flat, faiss.IndexFlat):
         raise SourceError(f"{path.name} is a {type(flat).__name__}; only flat indexes keep the vectors as they were")
     return flat, ids
