@@ -68,20 +68,24 @@ def open_hdf5(path: Path) -> Iterator[Any]:
 
 def read_faiss(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
     """Vectors `(n, d)` of a flat index; where it maps ids, each row is a record with its `id`."""
-    flat, ids = open_faiss(path)
-    for start in range(0, flat.ntotal, rows):
-        count = min(rows, flat.ntotal - start)
-        records = [] if ids is None else [{"id": str(number)} for number in ids[start : start + count].tolist()]
-        yield RawBatch(path.name, "row", range(start, start + count), flat.reconstruct_n(start, count), records)
+    with open_faiss(path) as (flat, ids):
+        for start in range(0, flat.ntotal, rows):
+            count = min(rows, flat.ntotal - start)
+            records = [] if ids is None else [{"id": str(number)} for number in ids[start : start + count].tolist()]
+            yield RawBatch(path.name, "row", range(start, start + count), flat.reconstruct_n(start, count), records)
 
 
 def count_faiss(path: Path, field: str) -> int:
     """Rows."""
-    return int(open_faiss(path)[0].ntotal)
+    with open_faiss(path) as (flat, _):
+        return int(flat.ntotal)
 
 
-def open_faiss(path: Path) -> tuple[Any, Any]:
+@contextmanager
+def open_faiss(path: Path) -> Iterator[tuple[Any, Any]]:
     """The flat index in a FAISS file and its ids, by the extra `faiss`; None where ids are row numbers.
+
+    A context: FAISS frees a part of an index with the whole.
 
     Raises:
         SourceError: if the extra is not installed, the file is damaged, or the index keeps no vectors.
@@ -91,14 +95,12 @@ def open_faiss(path: Path) -> tuple[Any, Any]:
     except ImportError as error:
         raise SourceError("reading a FAISS index needs faiss: pip install 'lathe[faiss]'") from error
     try:
-        owner = faiss.read_index(str(path))
+        whole = faiss.read_index(str(path))
     except RuntimeError as error:
         raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
-    ids, flat = None, faiss.downcast_index(owner)
+    ids, flat = None, faiss.downcast_index(whole)
     if isinstance(flat, faiss.IndexIDMap):
-        ids = faiss.vector_to_array(flat.id_map)
-        flat = faiss.downcast_index(flat.index)
-    flat.owner = owner  # a downcast index does not keep alive what it is a part of
+        ids, flat = faiss.vector_to_array(flat.id_map), faiss.downcast_index(flat.index)
     if not isinstance(flat, faiss.IndexFlat):
         raise SourceError(f"{path.name} is a {type(flat).__name__}; only flat indexes keep the vectors as they were")
-    return flat, ids
+    yield flat, ids
