@@ -1,0 +1,282 @@
+"""Kills a process that writes to an index, at random moments, and looks at what is left.
+
+A trial: a process opens the index and upserts, replaces and deletes batches as fast as it can,
+with snapshots all the time, in every fourth trial with a reindexing beside it. It says what it is
+about to do and what was acknowledged, until SIGKILL. In every second trial the power goes too: the
+WAL is cut to its length at the last acknowledged write, rows and graph to the last snapshot, or
+some of their bytes are spoilt. Then another process opens the index: every acknowledged write must
+be there, the one that was under way whole or not at all, and a search must find each item by its
+own vector.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from benchmarks.report import parser, write_report
+from service.index import index as index_module
+from service.index.index import Index, own
+from service.index.record import Record
+from service.index.snapshot import read_snapshot
+from service.index.spec import IndexSpec
+from service.reindex_job import run_reindex
+from service.settings import read_settings
+
+WIDTH = 16
+IDS = 400
+"""Few enough that most writes replace something."""
+LONGEST_SECONDS = 0.4
+TRIALS_ON_ONE_INDEX = 10
+SPEC = IndexSpec(None, None, WIDTH, "raw", "none", WIDTH, "raw", "cosine", m=4, ef_construction=20)
+
+State = dict[str, int]
+"""Each id's seed; its vector and metadata follow from that."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One write: ids with the seeds of their new vectors, or ids to delete."""
+
+    kind: str
+    items: State
+
+    def applied(self, state: State) -> State:
+        """The state after it."""
+        if self.kind == "upsert":
+            return state | self.items
+        return {item: seed for item, seed in state.items() if item not in self.items}
+
+
+def main() -> None:
+    """Run the trials, say how it went, write it down."""
+    options = parser(__doc__)
+    options.add_argument("--trials", type=int, default=200)
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    trials = 12 if given.quick else given.trials
+
+    def show(trial: int, writes: int) -> None:
+        print(f"\r\033[K{trial}/{trials} killed, {writes} writes acknowledged", end="", file=sys.stderr, flush=True)
+
+    figures = run_trials(trials, given.seed, show)
+    print(f"\n{json.dumps(figures)}")
+    print("raw figures:", write_report(given.out, "crash", figures), file=sys.stderr)
+    if figures["failures"]:
+        sys.exit(1)
+
+
+def run_trials(trials: int, seed: int, on_trial: Callable[[int, int], None]) -> dict[str, Any]:
+    """So many kills; gives counts and, should there be any, what was lost."""
+    random_of = random.Random(seed)
+    counted = ("writes_acknowledged", "interrupted", "power_lost", "reindexing", "adopted")
+    figures: dict[str, Any] = {"trials": trials, "seed": seed, **dict.fromkeys(counted, 0), "failures": []}
+    with tempfile.TemporaryDirectory() as home:
+        state: State = {}
+        for trial in range(trials):
+            folder = Path(home) / "indexes" / "trial"
+            if trial % TRIALS_ON_ONE_INDEX == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+                Record.create(folder / "record.db", SPEC, None).close()
+                state = {}
+            power, reindexing = trial % 2 == 1, trial % 4 == 2
+            before = current_spec(folder).generation
+            acknowledged, under_way, wal = killed_writer(Path(home), folder, state, random_of, reindexing)
+            for operation in acknowledged:
+                state = operation.applied(state)
+            if power:
+                lose_power(folder, wal, random_of)
+            allowed = [state] if under_way is None else [state, under_way.applied(state)]
+            found, problem = inspected(folder, allowed)
+            if problem is not None:
+                figures["failures"].append({"trial": trial, "problem": problem})
+            state = state if found is None else found
+            figures["writes_acknowledged"] += len(acknowledged)
+            figures["interrupted"] += under_way is not None
+            figures["power_lost"] += power
+            figures["reindexing"] += reindexing
+            figures["adopted"] += current_spec(folder).generation != before
+            on_trial(trial + 1, figures["writes_acknowledged"])
+    return figures
+
+
+def killed_writer(
+    home: Path, folder: Path, state: State, random_of: random.Random, reindexing: bool
+) -> tuple[list[Operation], Operation | None, int]:
+    """Let a process write until it is killed: what it was told is safe, what was under way, the WAL's length then."""
+    reading, writing = os.pipe()
+    seed, seconds = random_of.getrandbits(32), random_of.uniform(0.005, LONGEST_SECONDS)
+    helper = forked(lambda: reindex_again_and_again(home, folder)) if reindexing else None
+    writer = forked(lambda: write_for_ever(folder, state, seed, writing))
+    os.close(writing)
+    with os.fdopen(reading, "rb") as lines:
+        first = lines.readline()
+        time.sleep(seconds)
+        for process in (writer, helper):
+            if process is not None:
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+        told = [json.loads(line) for line in (first + lines.read()).splitlines(keepends=True) if line.endswith(b"\n")]
+    acknowledged: list[Operation] = []
+    under_way: Operation | None = None
+    wal = 0
+    for line in told:
+        if "wal" in line:
+            if under_way is not None:
+                acknowledged.append(under_way)
+            under_way, wal = None, line["wal"]
+        else:
+            under_way = Operation(**line)
+    return acknowledged, under_way, wal
+
+
+def write_for_ever(folder: Path, state: State, seed: int, told: int) -> NoReturn:
+    """In the process to be killed."""
+    random_of, present = random.Random(seed), dict(state)
+    index_module.SNAPSHOT_SECONDS, index_module.SNAPSHOT_SHARE, index_module.IDLE_SECONDS = 0.02, 0, 0.005
+    index = opened(folder)
+    index.start()
+    wal = folder / "record.db-wal"
+
+    def tell(content: dict[str, Any]) -> None:
+        os.write(told, json.dumps(content).encode() + b"\n")
+
+    tell({"wal": wal.stat().st_size if wal.exists() else 0})
+    while True:
+        chosen = random_of.sample(range(IDS), random_of.randint(1, 60))
+        kind = "delete" if random_of.random() < 0.25 else "upsert"
+        operation = Operation(kind, {f"item {number}": random_of.getrandbits(30) for number in chosen})
+        tell({"kind": operation.kind, "items": operation.items})
+        if kind == "delete":
+            index.delete(list(operation.items))
+        else:
+            seeds = list(operation.items.values())
+            vectors = np.stack([vector_of(value) for value in seeds])
+            index.upsert(list(operation.items), vectors, [{"seed": value} for value in seeds], None)
+        present = operation.applied(present)
+        tell({"wal": wal.stat().st_size})
+
+
+def reindex_again_and_again(home: Path, folder: Path) -> NoReturn:
+    """In a process beside it: one new generation after the other, with another number of links."""
+    settings = read_settings(home=home, job_threads=1)
+    job = home / "job"
+    job.mkdir(exist_ok=True)
+    for number in range(10**6):
+        spec = replace(current_spec(folder), generation=f"{os.getpid()}-{number}", m=4 + number % 3)
+        content = {"index": folder.name, "spec": spec.json(), "encoder": None, "text_field": None}
+        run_reindex(content, job, settings, lambda _fraction, _message: None)
+    raise AssertionError("killed before")
+
+
+def lose_power(folder: Path, wal: int, random_of: random.Random) -> None:
+    """What was not yet fsynced is gone, and some of what can be made anew is spoilt."""
+    path = folder / "record.db-wal"
+    if path.exists() and path.stat().st_size > wal > 0:
+        os.truncate(path, wal)
+    graphs = folder / f"graph-{current_spec(folder).generation}"
+    try:
+        rows = int(read_snapshot(graphs)["rows"])
+    except (OSError, ValueError):
+        rows = 0
+    for name, row_bytes in {"labels.i64": 8, "originals.f16": 2 * WIDTH, "reduced.f32": 4 * WIDTH}.items():
+        if (graphs / name).exists():
+            os.truncate(graphs / name, rows * row_bytes)
+    spoilt = random_of.choice([None, "labels.i64", "reduced.f32", "originals.f16", "snapshot.json", "graph"])
+    for file in graphs.glob(f"{spoilt}*"):
+        if file.stat().st_size:
+            with file.open("r+b") as bytes_of:
+                bytes_of.seek(random_of.randrange(file.stat().st_size))
+                bytes_of.write(b"\xa5")
+
+
+def inspected(folder: Path, allowed: list[State]) -> tuple[State | None, str | None]:
+    """Open the index in a process of its own: which of the allowed states it is in, or what is wrong."""
+    reading, writing = os.pipe()
+    process = forked(lambda: inspect(folder, allowed, writing))
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        content = answer.read()
+    os.waitpid(process, 0)
+    if not content:
+        return None, "the process that opened the index died"
+    found = json.loads(content)
+    return found.get("state"), found.get("problem")
+
+
+def inspect(folder: Path, allowed: list[State], told: int) -> None:
+    """In that process."""
+    index = opened(folder)
+    while index.generation.extend_graph(10_000, 1):
+        pass
+    labels, payloads = index.record.payloads_after(0, 10**9)
+    state = {item: json.loads(metadata or b"{}")["seed"] for item, metadata in payloads}
+    problem = None
+    if state not in allowed:
+        wrong = sorted(set(state.items()) ^ set(allowed[0].items()))[:5]
+        problem = f"the record is in none of {len(allowed)} allowed states; it differs in {wrong}"
+    elif state:
+        queries = np.stack([vector_of(seed) for seed in state.values()])
+        hits = index.search(index.generation, queries, 1).results
+        lost = [item for item, found in zip(state, hits, strict=True) if not found or found[0][0] != item]
+        view = index.generation.rows.view()
+        if lost:
+            problem = f"{len(lost)} of {len(state)} items are not found by their own vector: {lost[:3]}"
+        elif int(view.alive.sum()) != len(labels):
+            problem = f"{int(view.alive.sum())} rows are alive, the record has {len(labels)} items"
+    index.close()
+    os.write(told, json.dumps({"state": state} | ({"problem": problem} if problem else {})).encode())
+
+
+def opened(folder: Path) -> Index:
+    """The index, owned by this process, its keeper not yet at work."""
+    return Index(folder.name, folder, own(folder, folder.name), 1, 1, no_texts)
+
+
+def no_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
+    """Nothing is encoded here."""
+    raise NotImplementedError
+
+
+def current_spec(folder: Path) -> IndexSpec:
+    """What the record says."""
+    record = Record(folder / "record.db", read_only=True)
+    try:
+        return record.spec
+    finally:
+        record.close()
+
+
+def vector_of(seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The unit vector of a seed."""
+    found = np.random.default_rng(seed).normal(size=WIDTH)
+    return (found / np.linalg.norm(found)).astype(np.float32)
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Run something in a process of its own, started in no time; this one must have no threads."""
+    process = os.fork()
+    if process == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return process
+
+
+if __name__ == "__main__":
+    main()

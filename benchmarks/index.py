@@ -1,0 +1,376 @@
+"""What an index costs and gives: filling it, searching it over HTTP against bare hnswlib, rescoring, reindexing.
+
+A real server in a process of its own answers; the graph that bare hnswlib searches is the server's
+own snapshot. Queries are rows of the source that are not in the index.
+"""
+
+import base64
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.report import markdown_table, parser, write_report
+from service.index.exact import exact_search
+from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoding import encode_source
+from training.sources import open_source
+from transforms import Chain
+
+BATCH = 2000
+QUERIES = 64
+K = 10
+EFS = (50, 100, 200)
+RESCORES = (None, 2, 4, 8)
+SHARES = (0.9, 0.5, 0.2, 0.05, 0.01)
+LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
+
+Vectors = NDArray[np.float32]
+
+
+class Server:
+    """A `lathe serve` of its own, and a client with the admin key."""
+
+    def __init__(self, home: Path) -> None:
+        environment = os.environ | {"LATHE_HOME": str(home)}
+        self.process = subprocess.Popen(
+            [*LATHE, "serve", "--port", "0"], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        greeting = ""
+        while "fit-transform" not in greeting:
+            line = self.process.stderr.readline() if self.process.stderr else ""
+            if not line:
+                sys.exit(f"the server did not start:\n{greeting}")
+            greeting += line
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()  # type: ignore[union-attr]
+        found = re.search(r"http://127\.0\.0\.1:\d+", greeting)
+        key = (home / "admin.key").read_text().strip()
+        self.client = httpx.Client(
+            base_url=str(found and found[0]), timeout=600, headers={"authorization": f"Bearer {key}"}
+        )
+
+    def call(self, method: str, path: str, **body: Any) -> Any:
+        """The JSON of an answer that must be one of success."""
+        answer = self.client.request(method, path, json=body or None)
+        if answer.status_code >= 300:
+            sys.exit(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
+        return answer.json()
+
+    def memory(self) -> int:
+        """The most bytes it had resident."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        return 1024 * int(found[1]) if found else 0
+
+    def stop(self) -> None:
+        """Let it end in order."""
+        self.client.close()
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def main() -> None:
+    """Measure, print tables, write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--source", default="pydoc:", help="texts or vectors; the last 1,024 rows are the queries")
+    options.add_argument("--rows", type=int, default=100_000, help="rows to index")
+    options.add_argument("--chain", default="compact", help="a chain that ships with Lathe")
+    given = options.parse_args()
+    torch.set_num_threads(os.cpu_count() or 1)
+    vectors = read_vectors(given.source)
+    rows = min(3000 if given.quick else given.rows, len(vectors) - 1024)
+    base, queries = vectors[:rows], vectors[-1024:]
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        server = Server(home)
+        try:
+            figures: dict[str, Any] = {"source": Path(given.source).name, "rows": rows, "chain": given.chain}
+            figures["filling"] = fill(server, base, given.chain, home)
+            chain = Chain.load(next((home / "chains" / given.chain).glob("[0-9]*")))
+            truth = nearest(queries, base)
+            figures["searching"] = search_speed(server, home, rows, chain, queries, 5 if given.quick else 40)
+            figures["rescoring"] = rescoring(server, queries, truth)
+            figures["filtering"] = filtering(server, base, queries, chain)
+            figures["reindexing"] = reindexing(server, queries)
+        finally:
+            server.stop()
+    print(in_tables(figures))
+    print("raw figures:", write_report(given.out, "index", figures), file=sys.stderr)
+
+
+def read_vectors(written: str) -> Vectors:
+    """All distinct vectors of a source, in its order."""
+    source = open_source(written)
+    with tempfile.TemporaryDirectory() as folder:
+        encoder = Encoder(DEFAULT_ENCODER) if source.kind() == "texts" else None
+        found = np.array(encode_source(source, encoder, Path(folder), show).vectors)
+    _, first = np.unique(found, axis=0, return_index=True)
+    return np.ascontiguousarray(found[np.sort(first)])
+
+
+def fill(server: Server, base: Vectors, chain: str, home: Path) -> dict[str, Any]:
+    """Upsert all rows from one client; acknowledged means on the disk."""
+    before = server.memory()
+    server.call("PUT", "/indexes/bench", chain=chain)
+    begun = time.monotonic()
+    for start in range(0, len(base), BATCH):
+        part = base[start : start + BATCH]
+        numbers = range(start, start + len(part))
+        server.call(
+            "POST",
+            "/indexes/bench/upsert",
+            ids=[str(number) for number in numbers],
+            vectors=as_base64(part),
+            metadata=[metadata_of(number, len(base)) for number in numbers],
+        )
+        show(0.5 * (start + len(part)) / len(base), "upserting")
+    acknowledged = time.monotonic() - begun
+    while (index := server.call("GET", "/indexes/bench"))["in_graph"] < len(base):
+        show(0.5 + 0.5 * index["in_graph"] / len(base), "linking")
+        time.sleep(0.2)
+    linked = time.monotonic() - begun
+    time.sleep(2)
+    sizes = {
+        path.relative_to(home).as_posix(): path.stat().st_size
+        for path in (home / "indexes").rglob("*")
+        if path.is_file()
+    }
+    return {
+        "rows_a_second_acknowledged": len(base) / acknowledged,
+        "rows_a_second_linked": len(base) / linked,
+        "memory_before": before,
+        "memory_most": server.memory(),
+        "bytes": index["bytes"],
+        "disk": sum(sizes.values()),
+    }
+
+
+def metadata_of(number: int, rows: int) -> dict[str, Any]:
+    """A number spread evenly over [0, 1), the same for every row in every run."""
+    return {"share": (number * 7919 % rows) / rows}
+
+
+def search_speed(
+    server: Server, home: Path, rows: int, chain: Chain, queries: Vectors, rounds: int
+) -> list[dict[str, Any]]:
+    """Batches of 64 queries over HTTP and by bare hnswlib on the same graph, in turns."""
+    import hnswlib
+
+    bare = hnswlib.Index("ip", chain.output_dimensions)
+    bare.load_index(str(snapshot_of_all(home, rows)))
+    bare.set_num_threads(os.cpu_count() or 1)
+    figures = []
+    for ef in EFS:
+        bare.set_ef(ef)
+        seconds: dict[str, list[float]] = {"bare": [], "http": [], "http_rescored": []}
+        for turn in range(-3, rounds):
+            part = queries[(turn * QUERIES) % (len(queries) - QUERIES) :][:QUERIES]
+            reduced, sent = chain.floats(part), as_base64(part)
+            for name, more in {"bare": None, "http": {}, "http_rescored": {"rescore": 4}}.items():
+                begun = time.perf_counter()
+                if more is None:
+                    bare.knn_query(reduced, K)
+                else:
+                    server.call("POST", "/indexes/bench/search", vectors=sent, k=K, ef=ef, **more)
+                if turn >= 0:  # the first three warm up
+                    seconds[name].append(time.perf_counter() - begun)
+            show((turn + 1) / rounds, f"searching at ef {ef}")
+        ratios = [one / other for one, other in zip(seconds["bare"], seconds["http"], strict=True)]
+        figures.append(
+            {"ef": ef, "batch": QUERIES, "k": K}
+            | {f"{name}_ms": 1000 * statistics.median(values) for name, values in seconds.items()}
+            | {"http_of_bare": statistics.median(ratios), "http_of_bare_quartiles": statistics.quantiles(ratios, n=4)}
+        )
+    return figures
+
+
+def rescoring(server: Server, queries: Vectors, truth: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Recall@10 against exact search of the originals."""
+    figures = []
+    for ef in EFS:
+        for rescore in RESCORES:
+            begun = time.perf_counter()
+            found = search(server, queries, ef=ef, **({"rescore": rescore} if rescore else {}))
+            seconds = time.perf_counter() - begun
+            shares = recall(found, truth)
+            figures.append(
+                {"ef": ef, "rescore": rescore, "recall_at_10": float(shares.mean()), "ci95": interval(shares)}
+                | {"ms_a_query": 1000 * seconds / len(queries)}
+            )
+    return figures
+
+
+def filtering(server: Server, base: Vectors, queries: Vectors, chain: Chain) -> list[dict[str, Any]]:
+    """Recall@10 of filtered searches against exact search of the same rows in the same reduced space."""
+    reduced_base, reduced = chain.floats(base), chain.floats(queries)
+    shares = np.array([metadata_of(number, len(base))["share"] for number in range(len(base))])
+    figures = []
+    for share in SHARES:
+        there = np.flatnonzero(shares < share)
+        truth = there[nearest(reduced, reduced_base[there])]
+        for attempt in ("cold", "warm"):
+            begun = time.perf_counter()
+            found = search(server, queries, ef=100, filter={"share": {"lt": share}})
+            seconds = time.perf_counter() - begun
+            recalls = recall(found, truth)
+            figures.append(
+                {"share": share, "filter": attempt, "recall_at_10": float(recalls.mean()), "ci95": interval(recalls)}
+                | {"ms_a_query": 1000 * seconds / len(queries)}
+            )
+    return figures
+
+
+def reindexing(server: Server, queries: Vectors) -> dict[str, Any]:
+    """Another number of links, then raw vectors, while one client searches all the time."""
+    figures: dict[str, Any] = {"runs": []}
+    for change in ({"m": 24}, {"chain": "none"}):
+        spaces = {server.call("GET", "/indexes/bench")["space_id"]}
+        answers: list[tuple[float, str, int]] = []
+        ended = threading.Event()
+
+        def keep_searching(answers: list[tuple[float, str, int]] = answers, ended: threading.Event = ended) -> None:
+            with httpx.Client(base_url=server.client.base_url, timeout=60) as client:
+                while not ended.is_set():
+                    begun = time.perf_counter()
+                    body = {"vectors": as_base64(queries[:QUERIES]), "k": K}
+                    answer = client.post("/indexes/bench/search", json=body)
+                    told = answer.json().get("space_id", "") if answer.status_code == 200 else ""
+                    answers.append((time.perf_counter() - begun, told, answer.status_code))
+
+        searching = threading.Thread(target=keep_searching)
+        searching.start()
+        begun = time.monotonic()
+        job = server.call("POST", "/indexes/bench/reindex", **change)
+        while (state := server.call("GET", job["status_url"]))["state"] in ("queued", "running"):
+            show(state["progress"], f"reindexing: {state['message']}")
+            time.sleep(0.3)
+        seconds = time.monotonic() - begun
+        time.sleep(1)
+        ended.set()
+        searching.join()
+        spaces.add(server.call("GET", "/indexes/bench")["space_id"])
+        order = [space for _, space, _ in answers]
+        changes = sum(one != other for one, other in zip(order, order[1:], strict=False))
+        figures["runs"].append(
+            {
+                "change": change,
+                "state": state["state"],
+                "seconds": seconds,
+                "searches": len(answers),
+                "failed": sum(status != 200 for _, _, status in answers),
+                "of_neither_space": sum(space not in spaces for space in order),
+                "changes_of_space": changes,
+                "median_ms": 1000 * statistics.median(took for took, _, _ in answers),
+                "slowest_ms": 1000 * max(took for took, _, _ in answers),
+            }
+        )
+    return figures
+
+
+def search(server: Server, queries: Vectors, **more: Any) -> list[list[int]]:
+    """Ids found for each query, in batches of 64."""
+    found: list[list[int]] = []
+    for start in range(0, len(queries), QUERIES):
+        rows = as_base64(queries[start : start + QUERIES])
+        answer = server.call("POST", "/indexes/bench/search", vectors=rows, k=K, **more)
+        found += [[int(hit["id"]) for hit in hits] for hits in answer["results"]]
+    return found
+
+
+def nearest(queries: Vectors, base: Vectors) -> NDArray[np.int64]:
+    """The ten nearest rows of each query by cosine, exactly."""
+    found: NDArray[np.int64] = exact_search(queries, base, slice(0, len(base)), None, K, "cosine")[0]
+    return found
+
+
+def recall(found: list[list[int]], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Share of the true neighbours that were found, for each query."""
+    return np.array([len(set(ours) & set(theirs)) / K for ours, theirs in zip(found, truth.tolist(), strict=True)])
+
+
+def interval(values: NDArray[np.float64]) -> float:
+    """Half the width of the 95 % interval of a mean over queries."""
+    return float(1.96 * values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def as_base64(rows: Vectors) -> list[str]:
+    """Rows as the routes take them without lists of floats."""
+    return [base64.b64encode(row.tobytes()).decode() for row in rows]
+
+
+def snapshot_of_all(home: Path, rows: int) -> Path:
+    """The server's graph on the disk, once it has every row; snapshots come once a minute."""
+    while not (found := list((home / "indexes" / "bench").glob(f"graph-*/graph.{rows}.hnsw"))):
+        show(0.0, "waiting for the snapshot")
+        time.sleep(1)
+    return found[0]
+
+
+def in_tables(figures: dict[str, Any]) -> str:
+    """What to read."""
+    filling = figures["filling"]
+    lines = [
+        f"{figures['rows']:,} rows: {filling['rows_a_second_acknowledged']:,.0f} a second acknowledged, "
+        f"{filling['rows_a_second_linked']:,.0f} a second until all are in the graph; "
+        f"{(filling['memory_most'] - filling['memory_before']) / 1e6:.0f} MB more memory, "
+        f"{filling['disk'] / 1e6:.0f} MB on disk",
+        "",
+        markdown_table(
+            ["ef", "bare hnswlib, ms", "over HTTP, ms", "of bare", "rescored 4×, ms"],
+            [
+                [
+                    str(f["ef"]),
+                    f"{f['bare_ms']:.2f}",
+                    f"{f['http_ms']:.2f}",
+                    f"{f['http_of_bare']:.2f}",
+                    f"{f['http_rescored_ms']:.2f}",
+                ]
+                for f in figures["searching"]
+            ],
+        ),
+        "",
+        markdown_table(
+            ["ef", "rescore", "recall@10", "ms a query"],
+            [
+                [
+                    str(f["ef"]),
+                    str(f["rescore"] or "–"),
+                    f"{f['recall_at_10']:.3f} ± {f['ci95']:.3f}",
+                    f"{f['ms_a_query']:.2f}",
+                ]
+                for f in figures["rescoring"]
+            ],
+        ),
+        "",
+        markdown_table(
+            ["share that matches", "filter", "recall@10 of exact", "ms a query"],
+            [
+                [str(f["share"]), f["filter"], f"{f['recall_at_10']:.3f} ± {f['ci95']:.3f}", f"{f['ms_a_query']:.2f}"]
+                for f in figures["filtering"]
+            ],
+        ),
+        "",
+        json.dumps(figures["reindexing"], indent=1),
+    ]
+    return "\n".join(lines)
+
+
+def show(fraction: float, message: str) -> None:
+    """Progress on the terminal."""
+    print(f"\r\033[K{100 * fraction:3.0f}% {message}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
