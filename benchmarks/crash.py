@@ -160,11 +160,11 @@ def write_for_ever(folder: Path, state: State, seed: int, told: int) -> NoReturn
         operation = Operation(kind, {f"item {number}": random_of.getrandbits(30) for number in chosen})
         tell({"kind": operation.kind, "items": operation.items})
         if kind == "delete":
-            index.delete(list(operation.items))
+            index.delete(list(operation.items)).result()
         else:
             seeds = list(operation.items.values())
             vectors = np.stack([vector_of(value) for value in seeds])
-            index.upsert(list(operation.items), vectors, [{"seed": value} for value in seeds], None)
+            index.upsert(list(operation.items), vectors, [{"seed": value} for value in seeds], None).result()
         present = operation.applied(present)
         tell({"wal": wal.stat().st_size})
 

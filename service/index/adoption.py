@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from service.errors import ConflictError
+from service.errors import ConflictError, OverloadedError, UnavailableError
 from service.index.bridge import load_bridge
 from service.index.generation import REPLAY_ROWS, Generation
 from service.index.reducer import Reducer, read_artifact_files
@@ -70,6 +70,8 @@ class Adoption:
         """Let a generation serve; if that cannot be, its job is told why and the old one serves on."""
         try:
             self.adopt(folder, json.loads((folder / READY).read_bytes()))
+        except (OverloadedError, UnavailableError):
+            log.warning("the index %s cannot take up its next generation yet; trying again", self.index.name)
         except Exception as error:
             log.exception("the index %s goes on as it was", self.index.name)
             reason = str(error) if isinstance(error, ConflictError) else f"{type(error).__name__} in the index's owner"
@@ -85,7 +87,7 @@ class Adoption:
             if ready["text_field"] is not None:
                 self.keep_originals(generation)
             self.catch_up(generation, ready["text_field"])
-            self.index.writer.submit(self.change_over, generation, artifact, ready).result()
+            self.index.in_turn(self.change_over, generation, artifact, ready).result()
         except BaseException:
             generation.close()
             raise
@@ -98,6 +100,7 @@ class Adoption:
         self.index.record.adopt(generation.spec, artifact)
         old, self.index.generation = self.index.generation, generation
         self.index.bridge = self.index.moving_to = None
+        self.index.saved = generation.rows.count, generation.covered
         self.index.record.forget_tombstones(ready["sequence"])
         old.close()
         shutil.rmtree(old.folder, ignore_errors=True)

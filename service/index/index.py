@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,13 +73,13 @@ class Index:
         self.job_threads = job_threads
         self.encode = encode
         self.record = Record(folder / "record.db")
+        self.saved_at: float | None = None
+        self.saved = (0, 0)
         self.generation = self.open_generation(self.record.spec)
         self.bridge: Bridge | None = None
         self.moving_to: str | None = None
         self.behind = False
-        self.saved_at: float | None = None
-        self.saved = (-1, -1)
-        self.snapshot_seconds = 0.0
+        self.next_snapshot = 0.0
         self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"index-{name}")
         self.news = threading.Event()
         self.stopping = threading.Event()
@@ -113,6 +113,7 @@ class Index:
         restored = restore_snapshot(generation)
         if restored is not None:
             self.saved_at = restored["written_at"]
+            self.saved = generation.rows.count, generation.covered
         generation.replay()
         if generation.rows.count - generation.rows.dead != self.record.counts()["count"]:
             notes = [*generation.notes, "snapshot and record disagree: rows and graph are made anew from the record"]
@@ -134,8 +135,10 @@ class Index:
         metadata: Sequence[Mapping[str, Any] | None],
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
-    ) -> Written:
+    ) -> "Future[Written]":
         """Put items with their original vectors; in place of those with the same ids; all or none.
+
+        Gives a future: writes take their turns, and whoever waits need not hold a thread.
 
         Args:
             ids: without duplicates.
@@ -149,7 +152,7 @@ class Index:
             ServiceError: for vectors that cannot be kept.
             OSError, sqlite3.Error: if they cannot be written; nothing is, then.
         """
-        return self.writer.submit(self.put, ids, vectors, metadata, raw_space_id, note).result()
+        return self.in_turn(self.put, ids, vectors, metadata, raw_space_id, note)
 
     def put(
         self,
@@ -179,9 +182,20 @@ class Index:
         self.news.set()
         return written
 
-    def delete(self, ids: Sequence[str]) -> Written:
-        """Remove those of the items that are there."""
-        return self.writer.submit(self.remove, ids).result()
+    def delete(self, ids: Sequence[str]) -> "Future[Written]":
+        """Remove those of the items that are there; a future, as `upsert`."""
+        return self.in_turn(self.remove, ids)
+
+    def in_turn(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Have something done by the writer thread.
+
+        Raises:
+            UnavailableError: if the index is being closed.
+        """
+        try:
+            return self.writer.submit(work, *arguments)
+        except RuntimeError:
+            raise UnavailableError(f"the index {self.name} is being closed", code="closing") from None
 
     def remove(self, ids: Sequence[str]) -> Written:
         """`delete` in the writer thread."""
@@ -239,11 +253,10 @@ class Index:
         """What it is and how it is."""
         generation = self.generation
         spec, rows = generation.spec, generation.rows
-        counts = self.record.counts()
         behind = rows.count - generation.covered
         return {
             "name": self.name,
-            "count": counts["count"],
+            "count": rows.count - rows.dead,
             "chain": spec.chain,
             "space_id": spec.space_id,
             "dimensions": spec.dimensions,
@@ -288,22 +301,19 @@ class Index:
 
     def snapshot_if_due(self) -> None:
         """Write a snapshot if there is news and the last one is old enough."""
-        age = time.time() - (self.saved_at or 0)
-        if self.progress() != self.saved and age >= max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * self.snapshot_seconds):
-            self.snapshot()
+        if time.monotonic() >= self.next_snapshot:
+            begun = time.monotonic()
+            try:
+                self.snapshot()
+            finally:  # on a full disk too, try again later
+                took = time.monotonic() - begun
+                self.next_snapshot = time.monotonic() + max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * took)
 
     def snapshot(self) -> None:
         """Write a snapshot, unless the last one says the same."""
-        progress = self.progress()
-        if progress == self.saved:
-            return
-        begun = time.monotonic()
-        self.saved_at = save_snapshot(self.generation)["written_at"]
-        self.saved, self.snapshot_seconds = progress, time.monotonic() - begun
-
-    def progress(self) -> tuple[int, int]:
-        """What a snapshot covers: rows, and rows in the graph."""
-        return self.generation.rows.count, self.generation.covered
+        if self.saved != (self.generation.rows.count, self.generation.covered):
+            written = save_snapshot(self.generation)
+            self.saved_at, self.saved = written["written_at"], (written["rows"], written["covered"])
 
 
 def fragment(metadata: bytes | None) -> Any:

@@ -3,11 +3,12 @@
 import secrets
 import shutil
 import threading
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from service.errors import ConflictError, UnknownNameError, as_service_error
+from service.errors import ConflictError, UnavailableError, UnknownNameError, as_service_error
 from service.index.index import Index, Texts, own
 from service.index.record import Record
 from service.index.spec import IndexSpec
@@ -24,7 +25,8 @@ class Indexes:
         self.job_threads = job_threads
         self.encode = encode
         self.opened: dict[str, Index] = {}
-        self.opening = threading.Lock()
+        self.changing = threading.Lock()
+        self.opening: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.ready = threading.Event()
         self.closed = False
 
@@ -41,11 +43,11 @@ class Indexes:
 
     def close(self) -> None:
         """Let go of all."""
-        with self.opening:
+        with self.changing:
             self.closed = True
-            for index in self.opened.values():
-                index.close()
-            self.opened.clear()
+            opened, self.opened = self.opened, {}
+        for index in opened.values():
+            index.close()
 
     def names(self) -> list[str]:
         """Indexes there are."""
@@ -64,22 +66,28 @@ class Indexes:
         found = self.opened.get(name)
         if found is not None:
             return found
-        with self.opening:
+        folder = self.root / name
+        if not is_name(name) or not (folder / "record.db").exists():
+            known = ", ".join(self.names()) or "none yet"
+            raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
+        with self.changing:
+            opening = self.opening[name]
+        with opening:
             if name in self.opened:
                 return self.opened[name]
-            folder = self.root / name
-            if not is_name(name) or not (folder / "record.db").exists() or self.closed:
-                known = ", ".join(self.names()) or "none yet"
-                raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
             lock = own(folder, name)
             try:
                 index = Index(name, folder, lock, self.threads, self.job_threads, self.encode)
             except BaseException:
                 lock.release()
                 raise
-            index.start()
-            self.opened[name] = index
-            return index
+            with self.changing:
+                if not self.closed:
+                    self.opened[name] = index
+                    index.start()
+                    return index
+            index.close()
+            raise UnavailableError("the server is stopping", code="closing")
 
     def create(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> Index:
         """A new index; one that is there already and is the same is kept.
@@ -128,7 +136,7 @@ class Indexes:
             raise
         except Exception:
             lock = own(self.root / name, name)
-        with self.opening:
+        with self.changing:
             index = self.opened.pop(name, None)
         if index is not None:
             index.close(snapshot=False)

@@ -28,13 +28,15 @@ async def live() -> Response:
 @router.get("/health", responses=ERRORS)
 @router.get("/health/ready", responses=ERRORS)
 async def ready(services: ServicesDep) -> Response:
-    """200 once every encoder is warm, else 503; with what is wrong."""
+    """200 once every encoder is warm and every index that can be is open, else 503; with what is wrong."""
     states = {name: engine.state for name, engine in services.embedder.engines.items()}
-    is_ready = all(state == "ready" for state in states.values())
+    opened = services.indexes.ready.is_set() or services.home_problem is not None
+    is_ready = opened and all(state == "ready" for state in states.values())
     warnings = [services.home_problem] if services.home_problem else []
     content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states, "warnings": warnings}
     if not is_ready:
-        content |= error_body(UnavailableError("an encoder is not ready", code="not_ready"))
+        waiting = "indexes are being opened" if not opened else "an encoder is not ready"
+        content |= error_body(UnavailableError(waiting, code="not_ready"))
     return await json_answer(content, 200 if is_ready else 503)
 
 

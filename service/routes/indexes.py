@@ -1,5 +1,6 @@
 """Indexes: made, filled, searched, made anew."""
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 
@@ -100,8 +101,11 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
                 param="ids",
             )
         try:
-            written = await run_in_threadpool(index.upsert, body.ids, vectors, metadata, spec.raw_space_id)
+            writing = index.upsert(body.ids, vectors, metadata, spec.raw_space_id)
+            written: Written = await asyncio.wrap_future(writing)
         except SpaceMovedError:
+            if body.vectors is not None:
+                require_space(spec.raw_space_id, index.generation.spec)
             continue  # the index moved to another encoder meanwhile: the texts are embedded by that
         return await json_answer({"upserted": len(body.ids), "sequence": written.sequence})
     raise UnavailableError("the index keeps moving to other encoders; try again")
@@ -114,7 +118,7 @@ async def delete(name: str, request: Request, services: ServicesDep) -> Response
     body = await read_json(request, services.settings, IdsBody)
     index = await run_in_threadpool(services.indexes.get, name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
-    written: Written = await run_in_threadpool(index.delete, list(dict.fromkeys(body.ids)))
+    written: Written = await asyncio.wrap_future(index.delete(list(dict.fromkeys(body.ids))))
     return await json_answer({"deleted": len(written.dead), "sequence": written.sequence})
 
 
@@ -222,13 +226,8 @@ async def originals(
         ServiceError: for texts that cannot be encoded here, vectors of another space or width.
     """
     said = body.space_id or request.headers.get("x-space-id")
-    if said is not None and said not in (spec.raw_space_id, spec.space_id):
-        raise ConflictError(
-            f"the vectors belong to the space {said}, the index to {spec.space_id} "
-            f"(its originals to {spec.raw_space_id})",
-            param="space_id",
-            code="space_mismatch",
-        )
+    if said is not None:
+        require_space(said, spec)
     if body.texts is not None:
         texts = checked_texts(body.texts, services.settings, "texts")
         engine = services.embedder.engine_of_index(spec)
@@ -241,6 +240,17 @@ async def originals(
         raise WrongShapeError(f"the index takes vectors {width} wide, these are {vectors.shape[1]}", param="vectors")
     require_directions(vectors, spec)
     return vectors, reduced
+
+
+def require_space(said: str, spec: IndexSpec) -> None:
+    """Raise `ConflictError` for vectors that belong neither to the index's space nor to that of its originals."""
+    if said not in (spec.raw_space_id, spec.space_id):
+        raise ConflictError(
+            f"the vectors belong to the space {said}, the index to {spec.space_id} "
+            f"(its originals to {spec.raw_space_id})",
+            param="space_id",
+            code="space_mismatch",
+        )
 
 
 def require_directions(vectors: Vectors, spec: IndexSpec) -> None:
