@@ -7,7 +7,9 @@ from importlib.util import find_spec
 
 import typer
 
+from service.cli.index import described
 from service.cli.options import state
+from service.index.indexes import index_folders
 from service.registry import Registry
 from training.encoders import DEFAULT_MODEL, OFFLINE_PACKAGE, locate
 from transforms.chain import Chain
@@ -50,7 +52,14 @@ def doctor() -> None:
             except ArtifactError as error:
                 damaged += 1
                 say(f"chain {name}@{number}", f"damaged: {error}")
-    say("chains", f"{len(registry.names())} registered, {damaged} versions damaged")
+    for folder in index_folders(home.indexes):
+        index = described(folder)
+        damaged += "error" in index
+        say(
+            f"index {folder.name}",
+            index.get("error") or f"{index['count']:,} items in {index['chain']}, record readable",
+        )
+    say("chains", f"{len(registry.names())} registered, {damaged} damaged")
     if problem or damaged:
         raise typer.Exit(1)
 

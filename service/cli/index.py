@@ -7,15 +7,19 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from service.cli.index_import import import_rows
-from service.cli.options import flag, state
+from service.cli.options import ProgressBar, flag, state
 from service.errors import as_service_error
 from service.index.backup import backup as copy_index
+from service.index.backup import require_there
 from service.index.backup import restore as restore_index
-from service.index.indexes import Indexes
+from service.index.indexes import Indexes, index_folders
 from service.index.record import Record
+from training.writers import open_writer
 
 app = typer.Typer(help="List, fill, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None)
 app.command("import")(import_rows)
+
+EXPORTED_ROWS = 1024
 
 Name = Annotated[str, typer.Argument(help="NAME")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
@@ -24,7 +28,8 @@ Json = Annotated[bool, flag("--json", "Print JSON.")]
 @app.command("list")
 def list_indexes(as_json: Json = False) -> None:
     """All indexes, also those a server is serving."""
-    found = [described(folder) for folder in folders()]
+    _, home = state()
+    found = [described(folder) for folder in index_folders(home.indexes)]
     if as_json:
         typer.echo(json.dumps(found, indent=1))
         return
@@ -61,6 +66,30 @@ def restore(
 
 
 @app.command()
+def export(
+    name: Name, out: Annotated[Path, flag("--out", "FILE.jsonl, .parquet or .npy: ids, metadata and original vectors.")]
+) -> None:
+    """Write an index's items to a file, which lathe fit and lathe index import read; a server goes on serving."""
+    _, home = state()
+    require_there(home.indexes / name)
+    record = Record(home.indexes / name / "record.db", read_only=True)
+    spec, total, last, written = record.spec, record.counts()["count"], 0, 0
+    with ProgressBar() as progress, open_writer(out) as writer:
+        while True:
+            labels, vectors = record.rows_after(last, EXPORTED_ROWS, spec)
+            if not len(labels):
+                break
+            payloads = record.payloads(labels.tolist())
+            there = [place for place, label in enumerate(labels.tolist()) if label in payloads]  # not deleted just now
+            records = [record_of(*payloads[int(labels[place])]) for place in there]
+            writer.write(records, vectors[there])
+            last, written = int(labels[-1]), written + len(there)
+            progress(min(written / max(total, 1), 1.0), f"{written:,} of {total:,} items")
+    record.close()
+    typer.echo(f"{out}: {written:,} items, {spec.width} wide, of the space {spec.raw_space_id}")
+
+
+@app.command()
 def delete(name: Name) -> None:
     """Remove an index for good; one that a server is serving is refused."""
     _, home = state()
@@ -68,10 +97,9 @@ def delete(name: Name) -> None:
     typer.echo(f"{name} is gone")
 
 
-def folders() -> list[Path]:
-    """Of all indexes."""
-    _, home = state()
-    return [home.indexes / name for name in Indexes(home.indexes, 1, 1, no_texts).names()]
+def record_of(item: str, metadata: bytes | None) -> dict[str, Any]:
+    """An item as a row of a file."""
+    return {"id": item, **(json.loads(metadata) if metadata else {})}
 
 
 def described(folder: Path) -> dict[str, Any]:

@@ -38,9 +38,7 @@ def backup(folder: Path, to: Path) -> dict[str, Any]:
         ConflictError: if something is in the way.
         OSError, sqlite3.Error: if it cannot be written; nothing is left then.
     """
-    name = folder.name
-    if not is_name(name) or not (folder / "record.db").exists():
-        raise UnknownNameError(f"there is no index {name!r}", param="name")
+    require_there(folder)
     if to.exists():
         raise ConflictError(f"{to} exists already; a backup is never overwritten")
     to = to.absolute()
@@ -60,7 +58,7 @@ def backup(folder: Path, to: Path) -> dict[str, Any]:
         copied = Record(copy, read_only=True)
         manifest = {
             "schema": SCHEMA_VERSION,
-            "index": name,
+            "index": folder.name,
             "count": copied.counts()["count"],
             "sequence": copied.meta("sequence"),
             "spec": copied.spec.json(),
@@ -116,6 +114,12 @@ def restore(source: Path, root: Path, name: str | None = None) -> dict[str, Any]
         shutil.rmtree(staging, ignore_errors=True)
     sync_folder(root)
     return manifest | {"index": name}
+
+
+def require_there(folder: Path) -> None:
+    """Raise `UnknownNameError` unless the folder is an index's."""
+    if not is_name(folder.name) or not (folder / "record.db").exists():
+        raise UnknownNameError(f"there is no index {folder.name!r}", param="name")
 
 
 def read_manifest(source: Path) -> dict[str, Any]:

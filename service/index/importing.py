@@ -167,11 +167,9 @@ def fill(
         kept = kept_rows(vectors, rows, spec, zeros)
         last = {rows[place].id: place for place in kept}  # of an id that stands twice, the later row stays
         kept = sorted(last.values())
-        metadata = [rows[place].metadata for place in kept]
         if kept:
-            index.upsert(
-                [rows[place].id for place in kept], vectors[kept], metadata, None, {NOTE: {"key": key, "rows": seen}}
-            )
+            named, said = zip(*((rows[place].id, rows[place].metadata) for place in kept), strict=True)
+            index.upsert(named, vectors[kept], said, None, note={NOTE: {"key": key, "rows": seen}}).result()
         put, skipped = put + len(kept), skipped + len(batch) - len(kept)
         on_progress(seen / max(total, 1), pace(seen, total, seen - done, time.monotonic() - begun))
     index.record.note({NOTE: None})

@@ -51,9 +51,7 @@ class Indexes:
 
     def names(self) -> list[str]:
         """Indexes there are."""
-        if not self.root.is_dir():
-            return []
-        return sorted(f.name for f in self.root.iterdir() if is_name(f.name) and (f / "record.db").exists())
+        return [folder.name for folder in index_folders(self.root)]
 
     def get(self, name: str) -> Index:
         """An index, open.
@@ -157,3 +155,10 @@ class Indexes:
                 state = "owned elsewhere" if isinstance(error, ConflictError) else "unavailable"
                 described.append({"name": name, "state": state, "error": as_service_error(error).message})
         return described
+
+
+def index_folders(root: Path) -> list[Path]:
+    """The folders of all indexes, by name."""
+    if not root.is_dir():
+        return []
+    return sorted(f for f in root.iterdir() if is_name(f.name) and (f / "record.db").exists())
