@@ -90,6 +90,7 @@ def run_reindex(content: Mapping[str, Any], job: Path, settings: Settings, on_pr
         folder.mkdir()
         made = make(content, job, settings, record, spec, folder, on_progress)
         wait_until_adopted(record, spec, folder, on_progress)
+    lock_path(folder).unlink(missing_ok=True)
     record.close()
     seconds = round(time.monotonic() - begun, 2)
     return {"index": content["index"], "chain": spec.chain, "space_id": spec.space_id, "rows": made, "seconds": seconds}

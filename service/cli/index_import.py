@@ -27,6 +27,9 @@ from training.sources import Source, open_source
 
 SHOWN = {"recall_at_10": "recall@10", "recall_at_10_rescored_4x": "  rescored 4×", "local_spearman": "local Spearman"}
 
+COMPARED = ("chain", "space_id", "raw_space_id", "metric", "text_field", "originals")
+"""In what an index that is there must be as asked."""
+
 
 class Encoders:
     """The configured encoders, loaded when they are wanted."""
@@ -111,7 +114,7 @@ def import_rows(
         indexes = Indexes(home.indexes, settings.threads, settings.threads, lambda _, texts: encode(reader, texts))
         key = hashlib.sha256(json.dumps([source_key(opened, reader), str(ids), id_field]).encode()).hexdigest()
         try:
-            index = indexes.create(name, spec, artifact)
+            index = indexes.create(name, spec, artifact, COMPARED)
             with ProgressBar() as progress:
                 result |= fill(index, opened, reader, named, key, progress, skip_zeros)
                 wait_for_graph(index, progress)

@@ -26,6 +26,8 @@ CANDIDATES_MOST = 4096
 """More candidates than this are found quicker by looking at every row."""
 
 QUERIES_AT_ONCE = 256
+RESCORED_ENTRIES = 2**24
+"""Numbers of originals gathered at once: 64 MB in float32."""
 MASKS_KEPT = 32
 DEFAULT_EF = 100
 REPLAY_ROWS = 4096
@@ -115,8 +117,9 @@ class Generation:
         allowed = self.allowed(view, wanted)
         labels = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
-        for start in range(0, len(queries), QUERIES_AT_ONCE):
-            part = slice(start, start + QUERIES_AT_ONCE)
+        step = max(1, min(QUERIES_AT_ONCE, RESCORED_ENTRIES // (math.ceil(k * (rescoring or 1)) * self.spec.width)))
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
             asked = queries[part]
             compact = (unit(asked) if self.spec.metric == "cosine" else asked) if reduced else self.reduce(asked)
             found = self.candidates(compact, view, allowed, math.ceil(k * (rescoring or 1)), ef or DEFAULT_EF)

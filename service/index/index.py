@@ -4,11 +4,12 @@ import json
 import logging
 import os
 import shutil
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import orjson
 from filelock import FileLock, Timeout
 
-from service.errors import ConflictError, UnavailableError
+from service.errors import ConflictError, ServiceError, UnavailableError, UnknownNameError
 from service.index.adoption import Adoption, text_of
 from service.index.bridge import Bridge
 from service.index.filters import Filter
@@ -25,7 +26,7 @@ from service.index.generation import EXACT_ROWS, Generation
 from service.index.graph import graph_problem
 from service.index.items import payload, require_ids
 from service.index.record import Record, Written
-from service.index.reducer import Reducer, Vectors
+from service.index.reducer import Reducer, Vectors, require_half
 from service.index.snapshot import restore_snapshot, save_snapshot
 from service.index.spec import IndexSpec
 
@@ -37,6 +38,8 @@ SNAPSHOT_SHARE = 20
 """A snapshot is due after a minute with news, or after twenty times what the last one took."""
 
 IDLE_SECONDS = 0.5
+TRIES = 3
+"""How often a search is done again that met rows of items being replaced."""
 
 Texts = Callable[[IndexSpec, list[str]], Vectors]
 """Encodes texts by the encoder that a spec names."""
@@ -79,7 +82,10 @@ class Index:
         self.bridge: Bridge | None = None
         self.moving_to: str | None = None
         self.behind = False
+        self.deleted = False
         self.next_snapshot = 0.0
+        self.changing = threading.Lock()
+        self.reindexing = threading.Lock()
         self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"index-{name}")
         self.news = threading.Event()
         self.stopping = threading.Event()
@@ -168,17 +174,20 @@ class Index:
         if raw_space_id not in (None, spec.raw_space_id):
             raise SpaceMovedError
         require_ids(ids)
+        if spec.originals == "float16":
+            require_half(vectors)
         payloads = [payload(place, given) for place, given in enumerate(metadata)]
         if self.moving_to is not None:
             for item, said in zip(ids, payloads, strict=True):
                 text_of(item, said, self.moving_to)
         halves, reduced = generation.reduce.half(vectors), generation.reduce(vectors)
         generation.rows.reserve(len(ids))  # whatever may fail comes before the record says yes
-        written = self.record.upsert(ids, vectors, metadata, payloads, spec, note)
-        self.behind = True
-        generation.rows.append(written.labels, halves, reduced)
-        generation.rows.bury(written.dead)
-        self.behind = False
+        with self.changing:
+            written = self.record.upsert(ids, vectors, metadata, payloads, spec, note)
+            self.behind = True
+            generation.rows.append(written.labels, halves, reduced)
+            generation.rows.bury(written.dead)
+            self.behind = False
         self.news.set()
         return written
 
@@ -195,14 +204,30 @@ class Index:
         try:
             return self.writer.submit(work, *arguments)
         except RuntimeError:
-            raise UnavailableError(f"the index {self.name} is being closed", code="closing") from None
+            raise self.closing_error() from None
+
+    def closing_error(self) -> ServiceError:
+        """What to say to whoever comes while the index is being closed or deleted."""
+        if self.deleted:
+            return UnknownNameError(f"the index {self.name} was deleted", param="name")
+        return UnavailableError(f"the index {self.name} is being closed", code="closing")
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Turn errors of a record that was closed meanwhile into what it means."""
+        try:
+            yield
+        except sqlite3.Error:
+            if self.stopping.is_set():
+                raise self.closing_error() from None
+            raise
 
     def remove(self, ids: Sequence[str]) -> Written:
         """`delete` in the writer thread."""
         generation = self.healed()
-        written = self.record.delete(ids)
-        generation.rows.bury(written.dead)
-        self.news.set()
+        with self.changing:
+            written = self.record.delete(ids)
+            generation.rows.bury(written.dead)
         return written
 
     def healed(self) -> Generation:
@@ -224,9 +249,20 @@ class Index:
         wanted: Filter | None = None,
         reduced: bool = False,
     ) -> Hits:
-        """The nearest items to each query `(q, d)`; see `Generation.search`."""
-        labels, scores = generation.search(queries, k, ef, rescoring, wanted, reduced)
-        found = self.record.payloads(np.unique(labels[labels >= 0]).tolist())
+        """The nearest items to each query `(q, d)`; see `Generation.search`.
+
+        Raises:
+            ServiceError: if the index is deleted or closed meanwhile.
+        """
+        for _ in range(TRIES):
+            labels, scores = generation.search(queries, k, ef, rescoring, wanted, reduced)
+            there = np.unique(labels[labels >= 0]).tolist()
+            with self.in_use():
+                found = self.record.payloads(there)
+            if len(found) == len(there):
+                break
+            with self.changing:  # rows of items that were replaced or deleted just now: wait until that is through
+                pass
         results = [
             [(*found[label], score) for label, score in zip(ours, theirs, strict=True) if label in found]
             for ours, theirs in zip(labels.tolist(), scores.tolist(), strict=True)
@@ -235,10 +271,13 @@ class Index:
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
         """Items by their ids, with their original vectors if asked for; None for one that is not there."""
-        found = self.record.find(ids)
-        originals = (
-            self.record.originals([label for label, _ in found.values()], self.generation.spec) if vectors else {}
-        )
+        with self.in_use():
+            found = self.record.find(ids)
+            labels = [label for label, _ in found.values()] if vectors else []
+            try:
+                originals = self.record.originals(labels, self.generation.spec)
+            except sqlite3.OperationalError:  # the table went in this moment, with a change of encoder
+                originals = self.record.originals(labels, self.record.spec)
         items: list[dict[str, Any] | None] = []
         for item in ids:
             if item not in found:

@@ -4,6 +4,7 @@ import secrets
 import shutil
 import threading
 from collections import defaultdict
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,14 @@ class Indexes:
             index.close()
             raise UnavailableError("the server is stopping", code="closing")
 
-    def create(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> Index:
-        """A new index; one that is there already and is the same is kept.
+    def create(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None, asked: Collection[str]) -> Index:
+        """A new index; one that is there already and is as asked is kept.
+
+        Args:
+            name: of the index.
+            spec: its settings.
+            artifact: manifest and tensors of its chain.
+            asked: settings in which one that is there must not differ.
 
         Raises:
             BadValueError: for a name no index can have.
@@ -98,11 +105,11 @@ class Indexes:
         if name not in self.names():
             self.make(name, spec, artifact)
         index = self.get(name)
-        if not spec.answers_like(index.generation.spec):
-            there, asked = index.generation.spec.json(), spec.json()
-            differ = ", ".join(f"{k}: {there[k]} (asked: {v})" for k, v in asked.items() if there[k] != v)
+        there, wanted = index.generation.spec.json(), spec.json()
+        differ = [f"{key} {there[key]} (asked: {wanted[key]})" for key in asked if there[key] != wanted[key]]
+        if differ:
             raise ConflictError(
-                f"the index {name} is there with other settings: {differ}; reindex it, or delete it first", param="name"
+                f"the index {name} is there with {', '.join(differ)}: reindex it, or delete it first", param="name"
             )
         return index
 
@@ -127,16 +134,12 @@ class Indexes:
         Raises:
             ServiceError: as `get`, but one whose record is damaged goes too.
         """
-        lock = None
-        try:
-            self.get(name)
-        except (UnknownNameError, ConflictError):
-            raise
-        except Exception:
-            lock = own(self.root / name, name)
+        self.require_owned(name)
         with self.changing:
             index = self.opened.pop(name, None)
+        lock = own(self.root / name, name) if index is None else None
         if index is not None:
+            index.deleted = True
             index.close(snapshot=False)
         doomed = self.root / f".{name}.{secrets.token_hex(6)}"
         (self.root / name).rename(doomed)
@@ -144,6 +147,15 @@ class Indexes:
         if lock is not None:
             lock.release()
         shutil.rmtree(doomed, ignore_errors=True)
+
+    def require_owned(self, name: str) -> None:
+        """Raise unless an index is there and this process's, or nobody's because it cannot be opened."""
+        try:
+            self.get(name)
+        except (UnknownNameError, ConflictError):
+            raise
+        except Exception:
+            own(self.root / name, name).release()
 
     def describe(self) -> list[dict[str, Any]]:
         """All indexes; those that cannot be opened say why."""

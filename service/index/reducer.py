@@ -13,8 +13,8 @@ from transforms.artifact import MANIFEST, TENSORS
 from transforms.chain import Chain
 from transforms.normalize import unit_rows
 
-HALF_MOST = 65504.0
-"""The largest float16."""
+HALF_MOST, HALF_LEAST = 65504.0, 2.0**-14
+"""The largest float16, and the smallest with all its digits."""
 
 Vectors = NDArray[np.float32]
 
@@ -79,11 +79,13 @@ def unit(vectors: Vectors) -> Vectors:
 
 
 def require_half(vectors: Vectors) -> None:
-    """Raise `BadValueError` for numbers beyond float16."""
-    beyond = np.abs(vectors).max(axis=1, initial=0) > HALF_MOST
+    """Raise `BadValueError` for vectors that float16 cannot hold, or only with a digit or two."""
+    largest = np.abs(vectors).max(axis=1, initial=0)
+    beyond = (largest > HALF_MOST) | ((largest > 0) & (largest < HALF_LEAST))
     if beyond.any():
         raise BadValueError(
-            f"vector {int(beyond.argmax())} holds numbers beyond float16 (65,504), in which originals are kept: "
-            "scale the vectors down, or use the metric cosine",
+            f"vector {int(beyond.argmax())} is too large or too small for float16, in which it would be kept "
+            f"(its largest entry must lie between {HALF_LEAST:.1e} and {HALF_MOST:,.0f}): scale the vectors, or use "
+            "the metric cosine with originals in float32",
             param="vectors",
         )

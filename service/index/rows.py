@@ -50,12 +50,16 @@ class RowFile:
     def digest_of(self, rows: int) -> str:
         """SHA-256 of the first rows; each row is read once as long as the number grows."""
         if rows < self.digested:
-            self.digest, self.digested = hashlib.sha256(), 0
+            self.forget_digest()
         step = max(1, HASHED_BYTES // self.row_bytes)
         for start in range(self.digested, rows, step):
             self.digest.update(np.ascontiguousarray(self.array[start : min(start + step, rows)]).data)
         self.digested = rows
         return self.digest.hexdigest()
+
+    def forget_digest(self) -> None:
+        """Begin anew: the rows will be written again."""
+        self.digest, self.digested = hashlib.sha256(), 0
 
     def sync(self) -> None:
         """Wait until the disk has all rows."""

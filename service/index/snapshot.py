@@ -65,7 +65,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
         content = None
         if generation.record.meta("last_label"):
             generation.notes.append("there was no snapshot: rows and graph are made anew from the record")
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         content = None
         generation.notes.append(f"the snapshot cannot be read ({error}): rows and graph are made anew from the record")
     if content is None:
@@ -73,6 +73,8 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
     rows, graph, digests = generation.rows, generation.graph, content["digests"]
     held = min(len(file.array) for file in rows.files)
     if held < content["rows"] or any(value != digests[name] for name, value in rows.digests(content["rows"]).items()):
+        for file in rows.files:
+            file.forget_digest()
         generation.notes.append("the rows' checksums do not hold: rows and graph are made anew from the record")
         return None
     rows.count = content["rows"]

@@ -48,11 +48,6 @@ class IndexSpec:
         """As it stands in the record."""
         return asdict(self)
 
-    def answers_like(self, other: "IndexSpec") -> bool:
-        """Whether two differ in nothing a user can choose."""
-        chosen = {"generation": "", "vectors": 0}
-        return self.json() | chosen == other.json() | chosen
-
 
 def spec_of(content: Mapping[str, Any]) -> IndexSpec:
     """The spec that `IndexSpec.json` wrote."""

@@ -81,12 +81,14 @@ class Specs:
         spec = replace(spec, generation=secrets.token_hex(6), **changed)
         if encoder is None and body.chain is None and body.dimensions is None:
             return spec, None if spec.chain == RAW else index.record.artifact(spec.chain), None
-        if encoder is not None:
-            spec = replace(spec, encoder=encoder.name, vectors=spec.vectors + 1)
-        owner = encoder or self.encoder_for(spec.encoder, spec.chain, spec.width)
-        target, fingerprint, width = self.target(owner, body.chain or spec.chain, body.dimensions, spec.width)
+        chain = body.chain or spec.chain
+        owner = encoder or self.encoder_for(spec.encoder, chain, spec.width)
+        known = None if encoder is not None else spec.width
+        target, fingerprint, width = self.target(owner, chain, body.dimensions, known)
         spec = replace(
             spec,
+            encoder=owner.name if owner else None,
+            vectors=spec.vectors + (encoder is not None),
             encoder_fingerprint=fingerprint,
             width=width,
             raw_space_id=space_id(fingerprint, None, None, width),

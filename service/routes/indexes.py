@@ -27,6 +27,7 @@ from service.bodies import (
 from service.codec import as_vectors, require_rows
 from service.engine import EncodeOptions
 from service.errors import BadValueError, ConflictError, TooLargeError, UnavailableError, WrongShapeError
+from service.index.bridge import Bridge
 from service.index.filters import parse_filter
 from service.index.generation import Generation
 from service.index.index import Hits, Index, SpaceMovedError, fragment
@@ -41,7 +42,7 @@ from transforms.artifact import MANIFEST, TENSORS
 
 router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
-RESULTS_MOST = 2_000_000
+RESULTS_MOST = 1_000_000
 """Queries times candidates of one request."""
 
 MOVES_MOST = 5
@@ -76,6 +77,7 @@ async def create_index(name: str, request: Request, services: ServicesDep) -> Re
 async def delete_index(name: str, services: ServicesDep) -> Response:
     """Remove an index for good, and what is being made for it."""
     services.require_writable()
+    await run_in_threadpool(services.indexes.require_owned, name)
     for job in await run_in_threadpool(reindexing, services, name):
         await run_in_threadpool(services.supervisor.cancel, job.id)
     await run_in_threadpool(services.indexes.delete, name)
@@ -92,20 +94,15 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
     require_ids(body.ids)
     for _ in range(MOVES_MOST):
         spec = index.generation.spec
+        require_as_many(body)
         vectors, _reduced = await originals(body, spec, request, services)
         metadata = metadata_of(body, spec)
-        if not len(vectors) == len(body.ids) == len(metadata):
-            raise WrongShapeError(
-                f"{len(body.ids)} ids, {len(vectors)} texts or vectors and {len(metadata)} metadata: "
-                "give as many of each",
-                param="ids",
-            )
         try:
             writing = index.upsert(body.ids, vectors, metadata, spec.raw_space_id)
             written: Written = await asyncio.wrap_future(writing)
         except SpaceMovedError:
             if body.vectors is not None:
-                require_space(spec.raw_space_id, index.generation.spec)
+                require_space(spec.raw_space_id, index.generation.spec, of_originals=True)
             continue  # the index moved to another encoder meanwhile: the texts are embedded by that
         return await json_answer({"upserted": len(body.ids), "sequence": written.sequence})
     raise UnavailableError("the index keeps moving to other encoders; try again")
@@ -145,22 +142,21 @@ async def search(name: str, request: Request, services: ServicesDep) -> Response
     wanted = parse_filter(body.filter) if body.filter is not None else None
     index = await run_in_threadpool(services.indexes.get, name)
     generation = index.generation  # this one answers, whatever happens to the index meanwhile
-    bridge = index.bridge
-    crossing = bridge is not None and body.encoder is not None and body.encoder == bridge.spec.encoder
-    if body.encoder is not None and not crossing:
-        require_own_encoder(body.encoder, generation.spec, services)
-    queries, reduced = await originals(
-        body, bridge.spec if crossing and bridge else generation.spec, request, services, generation
-    )
-    if crossing and bridge:
-        queries = await run_in_threadpool(bridge, queries)
+    bridge = bridge_for(body.encoder, index, generation)
+    if bridge is not None:
+        coming, _ = await originals(body, bridge.spec, request, services)
+        queries, reduced = await run_in_threadpool(bridge, coming), False
+    else:
+        if body.encoder is not None:
+            require_own_encoder(body.encoder, name, generation.spec, services)
+        queries, reduced = await originals(body, generation.spec, request, services, searching=True)
     if len(queries) * body.k * (body.rescore or 1) > RESULTS_MOST:
         raise TooLargeError(f"queries × k × rescore may be at most {RESULTS_MOST:,}", param="k")
     if reduced and body.rescore is not None:
         raise BadValueError("reduced queries cannot be rescored: send the encoder's own vectors", param="rescore")
     rescoring = None if body.rescore is None else float(body.rescore)
     hits = await run_in_threadpool(index.search, generation, queries, body.k, body.ef, rescoring, wanted, reduced)
-    told = {"aligned": bridge.describe()} if crossing and bridge else {}
+    told = {"aligned": bridge.describe()} if bridge is not None else {}
     return await answer(hits, told)
 
 
@@ -177,14 +173,17 @@ async def reindex(name: str, request: Request, services: ServicesDep) -> Respons
 
 def create(name: str, body: IndexBody, services: Services) -> Index:
     """Make an index as asked."""
+    if name in services.indexes.names():
+        there = services.indexes.get(name).generation.spec.chain
+        if there.partition("@")[0] == body.chain:  # a bare name asks for no version; the index keeps to its own
+            body = body.model_copy(update={"chain": there})
     spec, artifact = specs(services).of_new(body)
-    return services.indexes.create(name, spec, artifact)
+    asked = {"raw_space_id", "chain", *body.model_fields_set} - {"encoder" if body.encoder is None else ""}
+    return services.indexes.create(name, spec, artifact, sorted(asked))
 
 
 def create_reindex_job(name: str, index: Index, body: ReindexBody, services: Services) -> Job:
     """Check what can be checked before work begins, then queue the job."""
-    if reindexing(services, name):
-        raise ConflictError(f"the index {name} is being made anew already", param="name")
     spec, artifact, encoder = specs(services).of_reindexed(body, index)
     files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
     if body.texts:
@@ -195,7 +194,10 @@ def create_reindex_job(name: str, index: Index, body: ReindexBody, services: Ser
         "encoder": asdict(encoder.spec) if encoder else None,
         "text_field": spec.text_field or "text",
     }
-    job = services.jobs.create("reindex", request, files)
+    with index.reindexing:  # of two requests at once, the second sees the first's job
+        if reindexing(services, name):
+            raise ConflictError(f"the index {name} is being made anew already", param="name")
+        job = services.jobs.create("reindex", request, files)
     services.supervisor.submit(job)
     return job
 
@@ -218,23 +220,25 @@ def specs(services: Services) -> Specs:
 
 
 async def originals(
-    body: TextsOrVectors, spec: IndexSpec, request: Request, services: Services, searched: Generation | None = None
+    body: TextsOrVectors, spec: IndexSpec, request: Request, services: Services, searching: bool = False
 ) -> tuple[Vectors, bool]:
     """The vectors `(n, d)` a body says, and whether they went through the index's chain already.
+
+    Only queries may have: an item is kept as its encoder gave it.
 
     Raises:
         ServiceError: for texts that cannot be encoded here, vectors of another space or width.
     """
     said = body.space_id or request.headers.get("x-space-id")
     if said is not None:
-        require_space(said, spec)
+        require_space(said, spec, of_originals=body.vectors is not None and not searching)
     if body.texts is not None:
         texts = checked_texts(body.texts, services.settings, "texts")
         engine = services.embedder.engine_of_index(spec)
         options = EncodeOptions(body.prompt_name)
         return (await services.embedder.embed(texts, engine, None, None, options)).vectors, False
     vectors = await run_in_threadpool(as_vectors, body.vectors, services.settings.max_vectors)
-    reduced = searched is not None and said == spec.space_id != spec.raw_space_id and body.texts is None
+    reduced = said == spec.space_id != spec.raw_space_id
     width = spec.dimensions if reduced else spec.width
     if vectors.shape[1] != width:
         raise WrongShapeError(f"the index takes vectors {width} wide, these are {vectors.shape[1]}", param="vectors")
@@ -242,9 +246,9 @@ async def originals(
     return vectors, reduced
 
 
-def require_space(said: str, spec: IndexSpec) -> None:
-    """Raise `ConflictError` for vectors that belong neither to the index's space nor to that of its originals."""
-    if said not in (spec.raw_space_id, spec.space_id):
+def require_space(said: str, spec: IndexSpec, of_originals: bool) -> None:
+    """Raise `ConflictError` for vectors of another space than the originals', or, where that will do, the index's."""
+    if said != spec.raw_space_id and (of_originals or said != spec.space_id):
         raise ConflictError(
             f"the vectors belong to the space {said}, the index to {spec.space_id} "
             f"(its originals to {spec.raw_space_id})",
@@ -260,16 +264,35 @@ def require_directions(vectors: Vectors, spec: IndexSpec) -> None:
         raise BadValueError(f"vector {int(empty.argmax())} is zero: it has no direction to compare", param="vectors")
 
 
-def require_own_encoder(name: str, spec: IndexSpec, services: Services) -> None:
+def bridge_for(encoder: str | None, index: Index, generation: Generation) -> Bridge | None:
+    """What takes queries of an encoder to the space of a generation; None where none is needed, or there."""
+    bridge = index.bridge
+    if bridge is None or encoder != bridge.spec.encoder or bridge.spec.generation == generation.spec.generation:
+        return None
+    return bridge
+
+
+def require_own_encoder(encoder: str, name: str, spec: IndexSpec, services: Services) -> None:
     """Raise `ConflictError` for queries of another encoder than the index's."""
-    encoder = services.embedder.engine(name, param="encoder").require_ready()
-    if encoder.fingerprint != spec.encoder_fingerprint:
+    engine = services.embedder.engine(encoder, param="encoder")
+    if engine.require_ready().fingerprint != spec.encoder_fingerprint:
         raise ConflictError(
-            f"the index {spec.chain} holds vectors of {spec.encoder or 'another encoder'} (space {spec.raw_space_id}), "
-            f"not of {name}; reindex it with that encoder",
+            f"the index {name} holds vectors of {spec.encoder or 'another encoder'} (space {spec.raw_space_id}), "
+            f"not of {encoder}; reindex it with that encoder",
             param="encoder",
             code="space_mismatch",
         )
+
+
+def require_as_many(body: UpsertBody) -> None:
+    """Raise `WrongShapeError` unless there are as many ids as texts or vectors, and metadata."""
+    given = [body.texts] if isinstance(body.texts, str) else body.texts or body.vectors or []
+    counts = {"ids": len(body.ids)} | ({"texts or vectors": len(given)} if given else {})  # none is another error
+    if body.metadata is not None:
+        counts["metadata"] = len(body.metadata)
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{count} {what}" for what, count in counts.items())
+        raise WrongShapeError(f"{told}: give as many of each", param="ids")
 
 
 def metadata_of(body: UpsertBody, spec: IndexSpec) -> Metadata:
@@ -277,7 +300,7 @@ def metadata_of(body: UpsertBody, spec: IndexSpec) -> Metadata:
     metadata: Metadata = list(body.metadata) if body.metadata is not None else [None] * len(body.ids)
     if spec.text_field is not None and body.texts is not None:
         texts = [body.texts] if isinstance(body.texts, str) else body.texts
-        metadata = [{spec.text_field: text} | (given or {}) for text, given in zip(texts, metadata, strict=False)]
+        metadata = [(given or {}) | {spec.text_field: text} for text, given in zip(texts, metadata, strict=True)]
     return metadata
 
 

@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+
+from service.index import exact
+from service.index.exact import exact_search, merge, nothing, rescore
+
+METRICS = ["cosine", "ip", "l2"]
+WIDTH = 16
+
+
+def normal(rows, seed, metric="ip"):
+    drawn = np.random.default_rng(seed).normal(size=(rows, WIDTH)).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True) if metric == "cosine" else drawn
+
+
+def all_scores(queries, vectors, metric):
+    queries, vectors = queries.astype(np.float64), vectors.astype(np.float64)
+    if metric == "l2":
+        return -np.linalg.norm(queries[:, None] - vectors[None], axis=2)
+    return queries @ vectors.T
+
+
+def assert_best(found, queries, vectors, among, k, metric):
+    """The rows found are different ones of those there are, and score what the best of them score."""
+    rows, scores = found
+    there = min(k, len(among))
+    assert rows.shape == scores.shape == (len(queries), k)
+    assert rows.dtype == np.int64 and scores.dtype == np.float32
+    assert (rows[:, there:] == -1).all() and np.isneginf(scores[:, there:]).all()
+    assert all(len(set(one) & set(among.tolist())) == there for one in rows[:, :there].tolist())
+    right = all_scores(queries, vectors, metric)
+    best = -np.sort(-right[:, among], axis=1)[:, :there]
+    np.testing.assert_allclose(np.take_along_axis(right, rows[:, :there], 1), best, atol=1e-5)
+    np.testing.assert_allclose(scores[:, :there], best, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("entries", [2**23, 700, 1])
+@pytest.mark.parametrize("k", [1, 10, 500, 600])
+def test_it_finds_what_looking_at_every_score_finds_in_blocks_of_any_size(monkeypatch, metric, entries, k):
+    monkeypatch.setattr(exact, "BLOCK_ENTRIES", entries)
+    vectors, queries = normal(500, 0, metric), normal(7, 1, metric)
+    draw = np.random.default_rng(2)
+    allowed, chosen = draw.random(500) < 0.3, np.flatnonzero(draw.random(500) < 0.5)
+    everything = np.arange(500)
+    cases = [
+        (slice(0, 500), None, everything),
+        (slice(120, 430), None, everything[120:430]),
+        (slice(120, 430), allowed, everything[120:430][allowed[120:430]]),
+        (chosen, None, chosen),
+        (chosen, allowed, chosen[allowed[chosen]]),
+    ]
+    for rows, marks, among in cases:
+        found = exact_search(queries, vectors, rows, marks, k, metric)
+        assert_best(found, queries, vectors, among, k, metric)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_where_nothing_may_be_found_nothing_is(metric):
+    vectors, queries = normal(50, 0), normal(3, 1)
+    for rows, marks in ((slice(0, 0), None), (np.empty(0, np.int64), None), (slice(0, 50), np.zeros(50, np.bool_))):
+        found = exact_search(queries, vectors, rows, marks, 4, metric)
+        assert (found[0] == -1).all() and np.isneginf(found[1]).all() and found[0].shape == (3, 4)
+    assert exact_search(queries[:0], vectors, slice(0, 50), None, 4, metric)[0].shape == (0, 4)
+    assert exact_search(queries, vectors, slice(0, 50), None, 0, metric)[0].shape == (3, 0)
+
+
+@pytest.mark.parametrize("away", [0, 10, 100])
+def test_euclidean_search_is_exact_however_far_from_the_origin_the_vectors_lie(away):
+    vectors = (away + 0.01 * normal(300, 0)).astype(np.float32)
+    queries = (away + 0.01 * normal(40, 1)).astype(np.float32)
+    found = exact_search(queries, vectors, slice(0, 300), None, 5, "l2")
+    assert_best(found, queries, vectors, np.arange(300), 5, "l2")
+
+
+def test_a_vector_is_at_no_distance_from_itself():
+    vectors = normal(200, 0) * 30
+    rows, scores = exact_search(vectors, vectors, slice(0, 200), None, 1, "l2")
+    np.testing.assert_array_equal(rows[:, 0], np.arange(200))
+    np.testing.assert_allclose(scores[:, 0], 0, atol=1e-3)
+
+
+def test_searching_leaves_queries_vectors_and_marks_as_they_were():
+    given = normal(3, 0), normal(40, 1), np.arange(40) % 2 == 0
+    before = [array.copy() for array in given]
+    exact_search(given[0], given[1], slice(0, 40), given[2], 5, "ip")
+    exact_search(given[0], given[1], np.arange(3, 20), given[2], 5, "l2")
+    for now, then in zip(given, before, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_merging_the_findings_of_parts_is_the_finding_of_the_whole():
+    vectors, queries = normal(300, 0), normal(6, 1)
+    parts = [slice(0, 4), slice(4, 150), slice(150, 300)]
+    found = nothing(6, 0)
+    for part in parts:
+        found = merge(found, exact_search(queries, vectors, part, None, 12, "ip"), 12)
+    whole = exact_search(queries, vectors, slice(0, 300), None, 12, "ip")
+    np.testing.assert_array_equal(found[0], whole[0])
+    np.testing.assert_allclose(found[1], whole[1], rtol=1e-6)
+
+
+def test_merging_keeps_the_first_of_equals_and_puts_what_is_missing_last():
+    one = np.array([[5, 6, -1]]), np.array([[0.9, 0.5, -np.inf]], np.float32)
+    other = np.array([[7, 8, -1]]), np.array([[0.9, 0.7, -np.inf]], np.float32)
+    rows, scores = merge(one, other, 5)
+    assert rows.tolist() == [[5, 7, 8, 6, -1]]
+    assert scores.tolist() == [[np.float32(0.9), np.float32(0.9), np.float32(0.7), 0.5, -np.inf]]
+    assert merge(one, nothing(1, 0), 2)[0].tolist() == [[5, 6]]
+    assert merge(nothing(1, 2), one, 3)[0].tolist() == [[5, 6, -1]]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_rescoring_ranks_the_candidates_by_their_originals(metric):
+    originals, queries = normal(200, 0, metric).astype(np.float16), normal(9, 1, metric)
+    draw = np.random.default_rng(2)
+    candidates = np.stack([draw.permutation(200)[:40] for _ in range(9)])
+    candidates[draw.random(candidates.shape) < 0.2] = -1
+    candidates[0] = -1
+    candidates[1, 3:] = -1
+    rows, scores = rescore(queries, originals, candidates, 5, metric)
+    assert rows.shape == scores.shape == (9, 5)
+    for number in range(9):
+        among = candidates[number][candidates[number] >= 0]
+        one = slice(number, number + 1)
+        assert_best((rows[one], scores[one]), queries[one], originals, among, 5, metric)
+
+
+def test_rescoring_fewer_candidates_than_asked_for_gives_those():
+    originals, queries = normal(20, 0).astype(np.float16), normal(2, 1)
+    assert rescore(queries, originals, np.array([[3, 4], [9, -1]]), 5, "ip")[0].shape == (2, 2)
+    assert rescore(queries, originals, np.empty((2, 0), np.int64), 5, "ip")[0].shape == (2, 0)

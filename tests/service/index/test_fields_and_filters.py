@@ -1,0 +1,241 @@
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.errors import BadValueError
+from service.index.fields import FIELDS_MOST, INDEXED_CHARACTERS, entries
+from service.index.filters import CONDITIONS_MOST, DEPTH_MOST, Condition, evaluate, parse_filter
+from service.index.record import Record
+from service.index.spec import IndexSpec
+
+SPEC = IndexSpec(
+    encoder=None, encoder_fingerprint=None, width=4, raw_space_id="r", chain="none", dimensions=4, space_id="r"
+)
+ITEMS = 200
+LONG = "m" * 250
+LONG_TWIN = "m" * 249 + "x"  # differs only where the record no longer looks
+NUMBERS = [0, 1, -1, 1.0, 0.5, -0.0, 2**53, 2**53 + 1, float(2**53), 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 10**30]
+NUMBERS += [1e308, 5e-324]
+TEXTS = ["", "a", "B", "1", "1.0", "true", "null", "é", "z\u0000z", "😀", "\uffff"]
+SCALARS = [*NUMBERS, *TEXTS, LONG, LONG_TWIN, True, False, None]
+FIELDS = ["a", "b", "c.d", "c.e.f", "list", "c", "nowhere", "ab", "Ä. "]
+
+
+def some_metadata(draw):
+    def value(depth=0):
+        kind = draw.random()
+        if kind < 0.25 and depth < 3:
+            return [value(depth + 1) for _ in range(draw.randrange(4))]
+        if kind < 0.32 and depth < 2:
+            return {"d": value(depth + 1)}
+        return draw.choice(SCALARS)
+
+    metadata = {name: value() for name in ("a", "b", "list", "ab", "Ä. ") if draw.random() < 0.7}
+    if draw.random() < 0.6:
+        metadata["c"] = {"d": value(), "e": {"f": value()}} if draw.random() < 0.8 else value()
+    return metadata or None
+
+
+METADATA = [some_metadata(random.Random(seed)) for seed in range(ITEMS)]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    record = Record.create(tmp_path_factory.mktemp("record") / "record.db", SPEC, None)
+    payloads = [json.dumps(given).encode() if given else None for given in METADATA]
+    ids = [str(number) for number in range(ITEMS)]
+    record.upsert(ids, np.ones((ITEMS, 4), np.float32), METADATA, payloads, SPEC)
+    yield record
+    record.close()
+
+
+def by_the_record(record, given):
+    def mask_of(condition):
+        mask = np.zeros(ITEMS, np.bool_)
+        mask[record.matching(condition, 0, ITEMS) - 1] = True
+        return mask
+
+    return np.flatnonzero(evaluate(parse_filter(given), mask_of, ITEMS)).tolist()
+
+
+def values_at(value, path):
+    if isinstance(value, list):
+        return [found for inner in value for found in values_at(inner, path)]
+    if isinstance(value, dict):
+        return values_at(value[path[0]], path[1:]) if path and path[0] in value else []
+    return [] if path else [value]
+
+
+def comparable(value):
+    return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+
+
+def same(one, other):
+    if any(value is None or isinstance(value, bool) for value in (one, other)):
+        return one is other
+    return isinstance(one, str) == isinstance(other, str) and comparable(one) == comparable(other)
+
+
+def in_range(value, operator, wanted):
+    if value is None or isinstance(value, bool) or isinstance(value, str) != isinstance(wanted, str):
+        return False
+    one, other = comparable(value), comparable(wanted)
+    return {"gt": one > other, "gte": one >= other, "lt": one < other, "lte": one <= other}[operator]
+
+
+def holds_operator(values, operator, wanted):
+    if operator in ("ne", "nin"):
+        return not holds_operator(values, "eq" if operator == "ne" else "in", wanted)
+    if operator == "exists":
+        return bool(values) == wanted
+    if operator == "in":
+        return any(same(value, one) for value in values for one in wanted)
+    if operator == "eq":
+        return any(same(value, wanted) for value in values)
+    return any(in_range(value, operator, wanted) for value in values)
+
+
+def holds(metadata, given):
+    def part(key, value):
+        plain = key.removeprefix("$")
+        if plain == "and":
+            return all(holds(metadata, inner) for inner in value)
+        if plain == "or":
+            return any(holds(metadata, inner) for inner in value)
+        if plain == "not":
+            return not holds(metadata, value)
+        values = values_at(metadata or {}, key.split(".") if key != "Ä. " else [key])
+        wanted = value if isinstance(value, dict) else {"eq": value}
+        return all(holds_operator(values, name.removeprefix("$"), one) for name, one in wanted.items())
+
+    return all(part(key, value) for key, value in given.items())
+
+
+def dollared(names):
+    return st.sampled_from([*names, *(f"${name}" for name in names)])
+
+
+scalars = st.sampled_from(SCALARS)
+operator = st.one_of(
+    st.tuples(dollared(["eq", "ne"]), scalars),
+    st.tuples(dollared(["in", "nin"]), st.lists(scalars, min_size=1, max_size=5)),
+    st.tuples(dollared(["exists"]), st.booleans()),
+    st.tuples(dollared(["gt", "gte", "lt", "lte"]), st.sampled_from(NUMBERS + TEXTS)),
+)
+wanted = st.one_of(scalars, st.lists(operator, min_size=1, max_size=2).map(dict))
+leaf = st.dictionaries(st.sampled_from(FIELDS), wanted, max_size=3)
+filters = st.recursive(
+    leaf,
+    lambda inner: st.one_of(
+        st.tuples(dollared(["and", "or"]), st.lists(inner, min_size=1, max_size=3)).map(lambda pair: dict([pair])),
+        st.tuples(dollared(["not"]), inner).map(lambda pair: dict([pair])),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(filters)
+def test_a_filter_finds_what_reading_every_item_finds(record, given):
+    assert by_the_record(record, given) == [row for row in range(ITEMS) if holds(METADATA[row], given)]
+
+
+@pytest.mark.parametrize("value", SCALARS, ids=repr)
+def test_every_kind_of_value_is_found_by_itself_and_by_its_equals_only(record, value):
+    for asked in ({"a": value}, {"a": {"$in": [value]}}, {"not": {"a": {"ne": value}}}):
+        assert by_the_record(record, asked) == [row for row in range(ITEMS) if holds(METADATA[row], {"a": value})]
+
+
+def test_the_empty_filter_lets_everything_pass_and_its_negation_nothing(record):
+    assert by_the_record(record, {}) == list(range(ITEMS))
+    assert by_the_record(record, {"not": {}}) == []
+
+
+def test_a_condition_sees_only_the_labels_it_is_asked_for(record):
+    condition = parse_filter({"a": {"exists": True}})
+    whole = record.matching(condition, 0, ITEMS)
+    assert record.matching(condition, 50, 120).tolist() == [label for label in whole if 50 < label <= 120]
+    assert not len(record.matching(condition, ITEMS, ITEMS))
+
+
+def test_entries_name_nested_fields_with_dots_and_lists_by_each_element():
+    found = entries({"a": {"b": [1, [2, {"c": "x"}]]}, "d": [], "e": {}, "f": None, "g": True})
+    assert found == {("a.b", 1), ("a.b", 2), ("a.b.c", "x"), ("f", b""), ("g", b"\x01")}
+
+
+def test_true_is_not_one_and_one_is_one_point_nought():
+    assert len(entries({"a": [True, 1, 1.0, "1", False, 0, None, ""]})) == 7
+
+
+def test_long_texts_are_cut_and_told_apart_and_texts_at_the_limit_are_kept_whole():
+    ((_, one),), ((_, other),) = entries({"a": LONG}), entries({"a": LONG_TWIN})
+    assert one != other and one[:INDEXED_CHARACTERS] == other[:INDEXED_CHARACTERS]
+    assert len(one) == len(other) < len(LONG)
+    assert entries({"a": "x" * INDEXED_CHARACTERS}) == {("a", "x" * INDEXED_CHARACTERS)}
+    assert entries({"a": one}) != entries({"a": LONG})
+
+
+def test_metadata_may_have_so_many_values_and_be_nested_so_deep_and_no_more():
+    assert len(entries({"a": list(range(FIELDS_MOST))})) == FIELDS_MOST
+    with pytest.raises(BadValueError, match="at most 256 values"):
+        entries({str(n): n for n in range(FIELDS_MOST + 1)})
+    for wrap in (lambda inner: {"a": inner}, lambda inner: [inner]):
+        nested = 1
+        for _ in range(7):
+            nested = wrap(nested)
+        assert entries({"a": nested})
+        with pytest.raises(BadValueError, match="at most 8 deep") as refused:
+            entries({"a": wrap(nested)})
+        assert refused.value.param == "metadata"
+
+
+def nested_filter(depth):
+    found = {"a": 1}
+    for _ in range(depth):
+        found = {"not": found}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([{"a": 1}], "a filter is an object"),
+        ("a", "a filter is an object"),
+        (None, "a filter is an object"),
+        ({"and": ["a"]}, "a filter is an object"),
+        ({"not": 3}, "a filter is an object"),
+        ({"and": {"a": 1}}, "and takes a list of filters"),
+        ({"$or": []}, r"\$or takes a list of filters"),
+        ({"a": {}}, "a: give one of eq, ne, in, nin, exists, gt, gte, lt, lte"),
+        ({"a": {"like": "x"}}, "a: there is no operator 'like'; there are eq, ne"),
+        ({"a": {"$$gt": 1}}, r"a: there is no operator '\$gt'"),
+        ({"a": {"b": 1}}, "a: there is no operator 'b'"),
+        ({"a": {"in": 1}}, "a: in and nin take a list of 1 to 1,000 values"),
+        ({"a": {"nin": []}}, "a: in and nin take a list of 1 to 1,000 values"),
+        ({"a": {"in": [1] * 1001}}, "a: in and nin take a list of 1 to 1,000 values"),
+        ({"a": {"in": [[1]]}}, "a: compare with a text, a number, true, false or null"),
+        ({"a": [1]}, "a: compare with a text, a number, true, false or null"),
+        ({"a": {"eq": {"b": 1}}}, "a: compare with a text, a number, true, false or null"),
+        ({"a": {"exists": 1}}, "a: exists takes true or false"),
+        ({"a": {"exists": None}}, "a: exists takes true or false"),
+        ({"a": {"gt": True}}, "a: gt takes a number or a text"),
+        ({"a": {"$lte": None}}, "a: lte takes a number or a text"),
+        ({"a": {"lt": [1]}}, "a: lt takes a number or a text"),
+        (nested_filter(DEPTH_MOST + 1), "nested at most 16 deep"),
+        ({"or": [{"a": 1}] * (CONDITIONS_MOST + 1)}, "at most 256 conditions"),
+    ],
+)
+def test_what_cannot_be_understood_is_named(given, message):
+    with pytest.raises(BadValueError, match=message) as refused:
+        parse_filter(given)
+    assert refused.value.param == "filter"
+
+
+def test_the_largest_filters_allowed_are_understood():
+    assert parse_filter(nested_filter(DEPTH_MOST))
+    assert parse_filter({"or": [{"a": 1}] * CONDITIONS_MOST})
+    assert isinstance(parse_filter({"a": {"in": [1] * 1000}}), Condition)

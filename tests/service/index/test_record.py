@@ -1,0 +1,247 @@
+import json
+import shutil
+import sqlite3
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from service.errors import BadValueError, UnavailableError, as_service_error
+from service.index.filters import parse_filter
+from service.index.index import Index, own
+from service.index.record import PARAMETERS_MOST, SCHEMA_VERSION, Record
+from service.index.spec import IndexSpec
+
+SPEC = IndexSpec(
+    encoder=None, encoder_fingerprint=None, width=16, raw_space_id="r", chain="none", dimensions=16, space_id="r"
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "record.db"
+
+
+@pytest.fixture
+def record(path):
+    record = Record.create(path, SPEC, None)
+    yield record
+    record.close()
+
+
+def vectors(rows, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, 16)).astype(np.float32)
+
+
+def put(record, ids, metadata=None, seed=0, spec=SPEC, rows=None):
+    metadata = metadata or [None] * len(ids)
+    payloads = [json.dumps(given).encode() if given else None for given in metadata]
+    return record.upsert(ids, vectors(len(ids) if rows is None else rows, seed), metadata, payloads, spec)
+
+
+def tables(record):
+    names = ("meta", "items", "vectors_1", "fields", "tombstones", "chains")
+    with record.reading() as db:
+        return {name: sorted(db.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in names}
+
+
+def fill(db):
+    """Let the record grow no more; gives back how to end that."""
+    db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
+    return lambda: db.execute("PRAGMA max_page_count = 4294967294")
+
+
+def test_what_is_put_can_be_read_back_by_label_and_by_id(record):
+    written = put(record, ["a", "b", "ü\x00"], [{"x": 1}, None, {}])
+    assert written.labels.tolist() == [1, 2, 3] and not len(written.dead) and written.sequence == 1
+    assert record.find(["b", "a", "no", "ü\x00"]) == {"a": (1, b'{"x": 1}'), "b": (2, None), "ü\x00": (3, None)}
+    assert record.payloads([2, 1, 9]) == {1: ("a", b'{"x": 1}'), 2: ("b", None)}
+    labels, originals = record.rows_after(1, 10, SPEC)
+    assert labels.tolist() == [2, 3]
+    np.testing.assert_array_equal(originals, vectors(3)[1:])
+    np.testing.assert_array_equal(record.originals([3], SPEC)[3], vectors(3)[2])
+    assert record.payloads_after(0, 2)[1] == [("a", b'{"x": 1}'), ("b", None)]
+    assert record.rows_after(3, 10, SPEC)[1].shape == (0, 16)
+
+
+def test_an_item_put_again_gets_a_new_label_and_leaves_a_tombstone(record):
+    put(record, ["a", "b", "c"], [{"x": 1}, {"x": 1}, {"x": 1}])
+    written = put(record, ["c", "d", "a"], [{"x": 2}, {"x": 2}, None], seed=1)
+    assert written.labels.tolist() == [4, 5, 6] and sorted(written.dead.tolist()) == [1, 3]
+    assert record.tombstones().tolist() == [1, 3]
+    assert record.counts() == {"count": 4, "deleted": 2}
+    assert record.find(["a", "c"]) == {"a": (6, None), "c": (4, b'{"x": 2}')}
+    assert record.matching(parse_filter({"x": 1}), 0, 99).tolist() == [2]
+    assert record.matching(parse_filter({"x": 2}), 0, 99).tolist() == [4, 5]
+    assert sorted(record.originals(range(1, 7), SPEC)) == [2, 4, 5, 6]
+
+
+def test_deleting_removes_what_is_there_and_labels_are_never_given_again(record):
+    put(record, ["a", "b"])
+    assert record.delete(["b", "no", "b"]).dead.tolist() == [2]
+    assert record.delete(["b"]).sequence == 3
+    assert put(record, ["b"]).labels.tolist() == [3]
+    assert record.tombstones().tolist() == [2]
+    record.forget_tombstones(2)
+    assert not len(record.tombstones())
+
+
+def test_nothing_of_an_item_is_left_when_it_goes(record):
+    before = tables(record)
+    deep = {"x": [1, 2.5, None, True, {"y": "z" * 300}], "n": 2**64 - 1, "f": 0.1, "e": "", "-": -0.0}
+    put(record, ["a"], [deep])
+    put(record, ["a"], [deep])
+    record.delete(["a"])
+    after = tables(record)
+    assert [after[name] for name in ("items", "vectors_1", "fields")] == [
+        before[name] for name in ("items", "vectors_1", "fields")
+    ]
+
+
+def failing_writes(record):
+    yield sqlite3.IntegrityError, lambda: put(record, ["new", "a", "new"])
+    yield ValueError, lambda: put(record, ["a", "new"], rows=1)
+    yield ValueError, lambda: put(record, ["a", "new"], [{"x": 1}])
+    yield BadValueError, lambda: put(record, ["a", "new"], [None, {"x": list(range(300))}])
+    yield sqlite3.Error, lambda: put(record, ["a", None])
+
+
+def test_a_write_that_fails_leaves_nothing_behind(record):
+    put(record, ["a", "b"], [{"x": 1}, None])
+    before = tables(record)
+    for error, write in failing_writes(record):
+        with pytest.raises(error):
+            write()
+        assert tables(record) == before
+    assert put(record, ["a"]).labels.tolist() == [3]
+
+
+def test_more_ids_than_one_statement_takes_are_no_matter(record):
+    ids = [f"id {number}" for number in range(PARAMETERS_MOST + 10)]
+    put(record, ids)
+    assert len(record.find(ids)) == len(record.payloads(range(1, len(ids) + 1))) == len(ids)
+    assert len(put(record, ids, seed=1).dead) == len(ids)
+    assert len(record.delete(ids).dead) == len(ids) and record.counts() == {"count": 0, "deleted": 2 * len(ids)}
+
+
+def test_a_reopened_record_is_the_same(record, path):
+    put(record, ["a", "b", "c"], [{"x": "y"}, None, {"z": [1, {"w": None}]}])
+    record.delete(["b"])
+    record.note({"import": {"rows": 3}})
+    before = tables(record)
+    record.close()
+    again = Record(path)
+    assert tables(again) == before and again.spec == SPEC and again.meta("import") == {"rows": 3}
+    assert again.meta("nothing") is None
+    again.close()
+
+
+def test_a_copy_of_a_record_that_was_never_closed_has_every_write(record, path, tmp_path):
+    put(record, ["a", "b"])
+    put(record, ["a"])
+    (tmp_path / "copy").mkdir()
+    for file in tmp_path.glob("record.db*"):
+        shutil.copy(file, tmp_path / "copy")
+    copy = Record(tmp_path / "copy/record.db")
+    assert tables(copy) == tables(record)
+    copy.close()
+
+
+def altered(path, pragma):
+    db = sqlite3.connect(path)
+    db.execute(pragma)
+    db.close()
+
+
+def test_a_record_of_a_newer_lathe_is_refused_and_stays_as_it_is(record, path):
+    put(record, ["a"])
+    record.close()
+    altered(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    before = path.read_bytes()
+    with pytest.raises(UnavailableError, match="upgrade Lathe") as refused:
+        Record(path)
+    assert refused.value.code == "newer_schema" and path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database" * 1000, "another application", None])
+def test_a_file_that_is_no_record_is_refused(path, content):
+    if content == "another application":
+        altered(path, "CREATE TABLE meta (key TEXT)")
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UnavailableError) as refused:
+        Record(path)
+    assert refused.value.code == "corrupt_index" and path.exists() == (content is not None)
+
+
+def test_a_record_whose_first_page_was_damaged_is_refused(record, path):
+    record.close()
+    path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
+    with pytest.raises(UnavailableError, match=r"record\.db"):
+        Record(path)
+
+
+def test_a_record_opened_to_read_only_sees_new_writes_and_makes_none(record, path):
+    reader = Record(path, read_only=True)
+    put(record, ["a"])
+    assert reader.counts()["count"] == 1
+    for write in (lambda: put(reader, ["b"]), lambda: reader.delete(["a"]), lambda: reader.note({"x": 1})):
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            write()
+    reader.close()
+    assert record.counts() == {"count": 1, "deleted": 0}
+
+
+def test_reads_in_other_threads_see_whole_writes_only(record):
+    seen, stop = [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            with record.reading() as db:
+                seen.append(tuple(db.execute("SELECT count(*), count(DISTINCT metadata) FROM items").fetchone()))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for thread in readers:
+        thread.start()
+    for round_ in range(30):
+        put(record, ["a", "b", "c"], [{"round": round_}] * 3)
+    stop.set()
+    for thread in readers:
+        thread.join(10)
+    assert set(seen) <= {(0, 0), (3, 1)}
+
+
+def test_originals_in_float16_are_the_nearest_float16(path):
+    spec = replace(SPEC, originals="float16")
+    record = Record.create(path, spec, None)
+    put(record, ["a", "b"], spec=spec)
+    np.testing.assert_array_equal(record.rows_after(0, 9, spec)[1], vectors(2).astype(np.float16).astype(np.float32))
+    record.close()
+
+
+def test_a_full_disk_refuses_the_write_whole_and_reads_go_on(record):
+    put(record, ["a", "b"], [{"x": 1}, None])
+    before, make_room = tables(record), fill(record.writer)
+    many = [f"id {number}" for number in range(2000)]
+    with pytest.raises(sqlite3.Error) as full:
+        put(record, ["a", *many])
+    refused = as_service_error(full.value)
+    assert refused.code == "disk_full" and refused.status == 503 and "nothing was written" in refused.message
+    assert tables(record) == before and record.counts() == {"count": 2, "deleted": 0}
+    make_room()
+    assert put(record, ["a", *many]).labels[0] == 3 and record.counts() == {"count": 2002, "deleted": 1}
+
+
+def test_an_index_on_a_full_disk_serves_on_and_writes_again_when_there_is_room(record, tmp_path):
+    index = Index("x", tmp_path, own(tmp_path, "x"), 1, 1, lambda spec, texts: None)
+    index.upsert(["a"], vectors(1), [None], None).result()
+    make_room, many = fill(index.record.writer), [str(number) for number in range(2000)]
+    with pytest.raises(sqlite3.Error) as full:
+        index.upsert(many, vectors(2000, 1), [{"x": 1}] * 2000, None).result()
+    assert as_service_error(full.value).code == "disk_full"
+    assert [item for item, *_ in index.search(index.generation, vectors(1), 5).results[0]] == ["a"]
+    make_room()
+    index.upsert(many, vectors(2000, 1), [{"x": 1}] * 2000, None).result()
+    assert index.search(index.generation, vectors(2000, 1)[-1:], 1).results[0][0][0] == "1999"
+    index.close()

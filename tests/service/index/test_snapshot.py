@@ -1,0 +1,245 @@
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from service.errors import BadValueError
+from service.index import generation as module
+from service.index.index import Index, own
+from service.index.record import Record
+from service.index.snapshot import SNAPSHOT, digest, read_snapshot, save_snapshot
+from service.index.spec import IndexSpec
+
+hnswlib = pytest.importorskip("hnswlib")
+
+SPEC = IndexSpec(
+    encoder=None, encoder_fingerprint=None, width=16, raw_space_id="r", chain="none", dimensions=16, space_id="r"
+)
+ROWS = 300
+WRITE_UNTIL_KILLED = """
+import sys
+from pathlib import Path
+import numpy as np
+from service.index.index import Index, own
+folder = Path(sys.argv[1])
+index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None)
+index.start()
+for number in range(100000):
+    vector = np.random.default_rng(number).normal(size=(1, 16)).astype("f4")
+    index.upsert([f"id {number}"], vector, [None], None).result()
+    print(number, flush=True)
+"""
+
+
+def normal(rows, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, 16)).astype(np.float32)
+
+
+@contextmanager
+def opened(folder, snapshot=True):
+    index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None)
+    try:
+        yield index
+    finally:
+        index.close(snapshot=snapshot)
+
+
+def created(folder, spec=SPEC):
+    Record.create(folder / "record.db", spec, None).close()
+
+
+def fill(index, rows=ROWS):
+    index.upsert([str(number) for number in range(rows)], normal(rows), [{"n": n} for n in range(rows)], None).result()
+    index.delete(["3", "4"]).result()
+    index.upsert(["5"], normal(1, 5), [None], None).result()
+    index.generation.extend_graph(rows - 50, 1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An index of some rows that was closed in peace."""
+    (tmp_path / "index").mkdir()
+    created(tmp_path / "index")
+    with opened(tmp_path / "index") as index:
+        fill(index)
+    return tmp_path / "index"
+
+
+def found(index):
+    hits = index.search(index.generation, normal(20, 1), 10).results
+    return [[item for item, _, _ in one] for one in hits], np.array([[score for *_, score in one] for one in hits])
+
+
+def state(index):
+    view = index.generation.rows.view()
+    return [array.copy() for array in (view.labels, view.originals, view.reduced, view.alive)]
+
+
+def assert_same(index, answers, arrays):
+    assert found(index)[0] == answers[0]
+    np.testing.assert_array_equal(found(index)[1], answers[1])
+    for now, then in zip(state(index), arrays, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_a_restored_index_is_bit_equal_and_answers_alike(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "EXACT_ROWS", 20)
+    created(tmp_path)
+    with opened(tmp_path) as index:
+        fill(index)
+        answers, arrays, covered = found(index), state(index), index.generation.covered
+    with opened(tmp_path) as index:
+        assert index.generation.notes == [] and index.generation.covered == covered == ROWS - 50
+        assert_same(index, answers, arrays)
+        assert index.generation.extend_graph(10**9, 1) == 0
+
+
+def test_snapshots_follow_each_other_and_keep_one_graph(folder):
+    with opened(folder) as index:
+        for step in range(3):
+            index.upsert([f"new {step}"], normal(1, 70 + step), [None], None).result()
+            index.generation.extend_graph(60, 1)
+            sealed = save_snapshot(index.generation)
+            assert read_snapshot(index.generation.folder) | {"sha256": sealed["sha256"]} == sealed
+            assert sealed["rows"] == index.generation.rows.count and sealed["covered"] == index.generation.covered
+            assert [file.name for file in index.generation.folder.glob("*.hnsw")] == [sealed["graph"]]
+    with opened(folder) as index:
+        assert index.generation.notes == []
+
+
+def test_an_empty_index_is_saved_and_restored(tmp_path):
+    created(tmp_path)
+    for _ in range(2):
+        with opened(tmp_path) as index:
+            assert index.generation.notes == [] and index.generation.covered == 0
+            assert found(index)[0] == [[]] * 20
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "flipped": flip,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:100]),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+    "nonsense": lambda path: path.write_bytes(b"[1, 2]" * 1000),
+}
+FILES = ["labels.i64", "originals.f16", "reduced.f32", f"graph.{ROWS - 50}.hnsw", SNAPSHOT]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", FILES)
+def test_whatever_is_damaged_is_named_and_made_anew_from_the_record(folder, name, damage):
+    with opened(folder, snapshot=False) as index:
+        answers = found(index)
+    DAMAGES[damage](folder / "graph-1" / name)
+    with opened(folder) as index:
+        (note,) = index.generation.notes
+        assert {"graph": "the graph's checksum", "snaps": "snapshot"}.get(name[:5], "the rows' checksums") in note
+        assert index.generation.covered == 0 and index.describe()["notes"] == [note]
+        assert found(index)[0] == answers[0]
+        np.testing.assert_allclose(found(index)[1], answers[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_once_made_anew_the_next_snapshot_holds(folder, name):
+    flip(folder / "graph-1" / name)
+    with opened(folder) as index:
+        assert index.generation.notes
+        index.upsert([f"new {number}" for number in range(10)], normal(10, 8), [None] * 10, None).result()
+        answers, arrays = found(index), state(index)
+    with opened(folder) as index:
+        assert index.generation.notes == []
+        assert_same(index, answers, arrays)
+
+
+def test_what_lies_behind_the_rows_of_the_snapshot_counts_for_nothing(folder):
+    for name, row_bytes in (("labels.i64", 8), ("originals.f16", 32), ("reduced.f32", 64)):
+        with (folder / "graph-1" / name).open("r+b") as file:
+            file.seek((ROWS + 1) * row_bytes)
+            file.write(b"\xff" * 5000)
+    with opened(folder) as index:
+        assert index.generation.notes == []
+        index.upsert(["z"], normal(1, 1), [None], None).result()
+        hits = index.search(index.generation, normal(1, 1), ROWS).results[0]
+        assert hits[0][0] == "z" and len(hits) == ROWS - 1
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("change", [{"schema": 2}, {"rows": ROWS + 5}, {"rows": 10}, {"rows": 10**9}])
+def test_an_altered_snapshot_is_not_believed(folder, change, sealed):
+    with opened(folder, snapshot=False) as index:
+        answers = found(index)
+    path = folder / "graph-1" / SNAPSHOT
+    content = {key: value for key, value in json.loads(path.read_bytes()).items() if key != "sha256"}
+    path.write_text(json.dumps(content | change | {"sha256": digest(content | change if sealed else content)}))
+    with opened(folder) as index:
+        assert index.generation.notes
+        assert found(index)[0] == answers[0]
+
+
+def test_rows_of_writes_the_record_does_not_know_are_dropped(folder):
+    with opened(folder, snapshot=False) as index:
+        answers = found(index)
+    shutil.copy(folder / "record.db", folder / "backup.db")
+    with opened(folder) as index:
+        index.upsert(["5", "later"], normal(2, 1), [None] * 2, None).result()
+    shutil.copy(folder / "backup.db", folder / "record.db")
+    with opened(folder) as index:
+        assert "snapshot and record disagree" in index.generation.notes[0]
+        assert found(index)[0] == answers[0] and index.generation.rows.count == index.record.counts()["count"]
+
+
+def test_an_index_that_was_never_closed_has_every_write_after_its_snapshot(folder, tmp_path):
+    with opened(folder) as index:
+        index.upsert(["later", "7"], normal(2, 1), [{"n": -1}, None], None).result()
+        index.delete(["8", "later"]).result()
+        index.upsert(["last"], normal(1, 2), [None], None).result()
+        copy = tmp_path / "copy"
+        shutil.copytree(folder, copy)
+        answers, alive = found(index), [array[state(index)[3]] for array in state(index)]
+    with opened(copy) as index:
+        assert index.generation.notes == [] and index.record.find(["later", "8"]) == {}
+        assert found(index)[0] == answers[0]
+        for now, then in zip(state(index), alive, strict=True):
+            np.testing.assert_array_equal(now[state(index)[3]], then)
+
+
+def test_a_killed_process_has_lost_nothing_it_acknowledged(tmp_path):
+    created(tmp_path)
+    command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        acknowledged = [int(writer.stdout.readline()) for _ in range(50)]
+        writer.send_signal(signal.SIGKILL)
+        acknowledged += [int(line) for line in writer.stdout if line.endswith("\n")]
+    with opened(tmp_path) as index:
+        count = index.record.counts()["count"]
+        assert acknowledged == list(range(len(acknowledged))) and count - len(acknowledged) in (0, 1)
+        queries = np.concatenate([normal(1, number) for number in range(count)])
+        hits = index.search(index.generation, queries, 1).results
+        assert [one[0][0] for one in hits] == [f"id {number}" for number in range(count)]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("scale", [1e6, 1e-9])
+def test_originals_in_float16_are_refused_or_answer_the_same_when_made_anew(tmp_path, scale):
+    created(tmp_path, replace(SPEC, originals="float16"))
+    given, ids = normal(20) * np.float32(scale), [str(number) for number in range(20)]
+    with opened(tmp_path, snapshot=False) as index:
+        with suppress(BadValueError):
+            index.upsert(ids, given, [None] * 20, None).result()
+        kept = index.record.counts()["count"]
+    shutil.rmtree(tmp_path / "graph-1")
+    with opened(tmp_path) as index:
+        hits = index.search(index.generation, given, 1).results
+        assert [one[0][0] for one in hits if one] == ids[:kept]

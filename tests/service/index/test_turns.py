@@ -1,0 +1,234 @@
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from service.index import generation as module
+from service.index.index import Index, own
+from service.index.record import Record
+from service.index.spec import IndexSpec
+from service.index.turns import Turns
+
+PATIENCE = 10.0
+A_MOMENT = 0.05
+
+
+class Watched:
+    """Turns with a note of every change of ef, and threads that are joined at the end."""
+
+    def __init__(self):
+        self.changes = []
+        self.turns = Turns(self.changes.append)
+        self.threads = []
+
+    def hold(self, ef, entered=None):
+        """Hold a turn in a thread of its own until told to let go; ef None writes."""
+        entered, let_go = entered or threading.Event(), threading.Event()
+
+        def body():
+            with self.turns.writing() if ef is None else self.turns.searching(ef):
+                entered.set()
+                assert let_go.wait(PATIENCE)
+
+        self.start(body)
+        return entered, let_go
+
+    def start(self, body):
+        thread = threading.Thread(target=body, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def queue(self, ef):
+        """The same for one that has to wait; returns once it stands in line."""
+        line = len(self.turns.waiting)
+        held = self.hold(ef)
+        deadline = time.monotonic() + PATIENCE
+        while len(self.turns.waiting) == line:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return held
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def watched():
+    watched = Watched()
+    yield watched
+    watched.join()
+
+
+def test_many_searches_of_one_ef_hold_it_at_once(watched):
+    together = threading.Barrier(8)
+
+    def search():
+        with watched.turns.searching(50):
+            together.wait(PATIENCE)
+
+    for _ in range(8):
+        watched.start(search)
+    watched.join()
+    assert not together.broken and watched.changes == [50]
+
+
+@pytest.mark.parametrize(("first", "second"), [(50, None), (None, 50), (None, None), (50, 60)])
+def test_a_writer_and_another_ef_wait_until_all_holders_are_gone(watched, first, second):
+    held = [watched.hold(first) for _ in range(1 if first is None else 3)]
+    assert all(entered.wait(PATIENCE) for entered, _ in held)
+    entered, let_go = watched.queue(second)
+    for _, done in held:
+        assert not entered.wait(A_MOMENT)
+        done.set()
+    assert entered.wait(PATIENCE)
+    let_go.set()
+
+
+@pytest.mark.parametrize("between", [None, 60])
+def test_a_search_of_the_same_ef_does_not_pass_one_who_waits(watched, between):
+    entered, done = watched.hold(50)
+    assert entered.wait(PATIENCE)
+    between_in, between_done = watched.queue(between)
+    late_in, late_done = watched.queue(50)
+    assert not late_in.wait(A_MOMENT) and not between_in.is_set()
+    done.set()
+    assert between_in.wait(PATIENCE) and not late_in.wait(A_MOMENT)
+    between_done.set()
+    assert late_in.wait(PATIENCE)
+    late_done.set()
+
+
+def test_turns_come_in_the_order_of_asking_and_neighbours_of_one_kind_share(watched):
+    entered, done = watched.hold(None)
+    assert entered.wait(PATIENCE)
+    line = [watched.queue(ef) for ef in (50, 50, None, 60, 50, 50)]
+    done.set()
+    for together in ([0, 1], [2], [3], [4, 5]):
+        assert all(line[place][0].wait(PATIENCE) for place in together)
+        assert [place for place, held in enumerate(line) if held[0].is_set()] == list(range(together[-1] + 1))
+        for place in together:
+            line[place][1].set()
+    watched.join()
+    assert watched.changes == [50, 60, 50]
+
+
+def test_a_stream_of_searches_starves_neither_a_writer_nor_another_ef(watched):
+    enough, searches = threading.Event(), [0]
+
+    def search():
+        while not enough.is_set():
+            with watched.turns.searching(50):
+                searches[0] += 1
+
+    for _ in range(4):
+        watched.start(search)
+    try:
+        for ef in (None, 60) * 20:
+            entered, let_go = watched.hold(ef)
+            assert entered.wait(PATIENCE)
+            let_go.set()
+    finally:
+        enough.set()
+    assert searches[0]
+
+
+def test_ef_is_set_while_nobody_searches_and_only_when_it_may_have_changed(watched):
+    holders = []
+    turns = Turns(lambda ef: holders.append((ef, turns.holders)))
+    for ef in (50, 50, None, 50, 60, 60, 50):
+        with turns.writing() if ef is None else turns.searching(ef):
+            pass
+    assert holders == [(50, 0), (50, 0), (60, 0), (50, 0)]
+
+
+def test_whatever_threads_do_a_writer_is_alone_and_searches_share_one_ef():
+    inside, wrong, guard, ef_now = [], [], threading.Lock(), []
+    turns = Turns(lambda ef: ef_now.append(ef))
+
+    def work(seed):
+        draw = random.Random(seed)
+        for _ in range(100):
+            ef = draw.choice([None, 50, 50, 60])
+            with turns.writing() if ef is None else turns.searching(ef):
+                with guard:
+                    inside.append(ef)
+                    if len(set(inside)) > 1 or (ef is None and len(inside) > 1) or (ef and ef_now[-1] != ef):
+                        wrong.append(list(inside))
+                time.sleep(0)
+                with guard:
+                    inside.remove(ef)
+
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert not wrong and not inside and turns.holders == 0 and not turns.waiting
+
+
+def test_an_error_inside_gives_the_turn_back(watched):
+    for turn in (watched.turns.writing, lambda: watched.turns.searching(50)):
+        with pytest.raises(ZeroDivisionError), turn():
+            raise ZeroDivisionError
+        with watched.turns.writing():
+            pass
+    assert watched.turns.holders == 0
+
+
+def test_an_ef_that_cannot_be_set_is_the_error_of_its_search_alone():
+    def refuse_seven(ef):
+        if ef == 7:
+            raise ValueError(ef)
+
+    turns = Turns(refuse_seven)
+    with pytest.raises(ValueError), turns.searching(7):
+        pass
+    with turns.writing():
+        assert turns.holders == 1
+    with turns.searching(8):
+        assert turns.holders == 1
+    assert turns.holders == 0 and not turns.waiting
+
+
+def test_searches_during_writes_find_what_was_there_all_the_while_and_nothing_that_was_gone(tmp_path, monkeypatch):
+    pytest.importorskip("hnswlib")
+    monkeypatch.setattr(module, "EXACT_ROWS", 20)
+    spec = IndexSpec(None, None, width=16, raw_space_id="r", chain="none", dimensions=16, space_id="r")
+    Record.create(tmp_path / "record.db", spec, None).close()
+    index = Index("x", tmp_path, own(tmp_path, "x"), 1, 1, lambda spec, texts: None)
+    index.start()
+    draw, gone, wrong, done = np.random.default_rng(0), set(), [], threading.Event()
+    stays = draw.normal(size=(200, 16)).astype(np.float32)
+    index.upsert([f"stays {number}" for number in range(200)], stays, [None] * 200, None).result()
+
+    def search(seed):
+        picks = np.random.default_rng(seed)
+        while not done.is_set():
+            place, barred = int(picks.integers(200)), set(gone)
+            queries = np.concatenate([stays[place : place + 1], picks.normal(size=(3, 16)).astype(np.float32)])
+            try:
+                hits = index.search(index.generation, queries, 5, ef=int(picks.choice([150, 200, 300]))).results
+                found = {item for one in hits for item, _, _ in one}
+                if hits[0][0][0] != f"stays {place}" or found & barred:
+                    wrong.append((place, hits, found & barred))
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=search, args=(seed,), daemon=True) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for step in range(25):
+        ids = [f"{step} {number}" for number in range(60)]
+        index.upsert(ids, draw.normal(size=(60, 16)).astype(np.float32), [None] * 60, None).result()
+        index.delete(ids[::2]).result()
+        gone.update(ids[::2])
+    done.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    index.close()
+    assert not wrong
