@@ -229,8 +229,8 @@ def inspect(folder: Path, allowed: list[State], told: int) -> None:
         problem = f"the record is in none of {len(allowed)} allowed states; it differs in {wrong}"
     elif state:
         queries = np.stack([vector_of(seed) for seed in state.values()])
-        hits = index.search(index.generation, queries, 1).results
-        lost = [item for item, found in zip(state, hits, strict=True) if not found or found[0][0] != item]
+        hits = index.search(index.generation, queries, 1)
+        lost = [item for item, found in zip(state, hits, strict=True) if not found or found[0]["id"] != item]
         view = index.generation.rows.view()
         if lost:
             problem = f"{len(lost)} of {len(state)} items are not found by their own vector: {lost[:3]}"

@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from filelock import FileLock, Timeout
 
 from service.errors import ConflictError, ServiceError, UnavailableError, UnknownNameError
@@ -25,6 +23,7 @@ from service.index.filters import Filter
 from service.index.generation import EXACT_ROWS, Generation
 from service.index.graph import graph_problem
 from service.index.items import payload, require_ids
+from service.index.payloads import Payloads, fragment
 from service.index.record import Record, Written
 from service.index.reducer import Reducer, Vectors, require_half
 from service.index.snapshot import restore_snapshot, save_snapshot
@@ -41,6 +40,9 @@ IDLE_SECONDS = 0.5
 TRIES = 3
 """How often a search is done again that met rows of items being replaced."""
 
+Hit = dict[str, Any]
+"""`{id, score, metadata}`."""
+
 Texts = Callable[[IndexSpec, list[str]], Vectors]
 """Encodes texts by the encoder that a spec names."""
 
@@ -49,14 +51,6 @@ log = logging.getLogger(__name__)
 
 class SpaceMovedError(Exception):
     """The index serves another space than the vectors were made for: make them anew."""
-
-
-@dataclass(frozen=True)
-class Hits:
-    """What a search found: for each query items `(label, id, metadata, score)`, best first."""
-
-    results: list[list[tuple[str, bytes | None, float]]]
-    spec: IndexSpec
 
 
 class Index:
@@ -84,6 +78,7 @@ class Index:
         self.behind = False
         self.deleted = False
         self.next_snapshot = 0.0
+        self.payloads = Payloads(self.record)
         self.changing = threading.Lock()
         self.reindexing = threading.Lock()
         self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"index-{name}")
@@ -248,8 +243,8 @@ class Index:
         rescoring: float | None = None,
         wanted: Filter | None = None,
         reduced: bool = False,
-    ) -> Hits:
-        """The nearest items to each query `(q, d)`; see `Generation.search`.
+    ) -> list[list[Hit]]:
+        """The nearest items to each query `(q, d)`, best first, as JSON has them; see `Generation.search`.
 
         Raises:
             ServiceError: if the index is deleted or closed meanwhile.
@@ -258,16 +253,19 @@ class Index:
             labels, scores = generation.search(queries, k, ef, rescoring, wanted, reduced)
             there = np.unique(labels[labels >= 0]).tolist()
             with self.in_use():
-                found = self.record.payloads(there)
+                found = self.payloads.of(there)
             if len(found) == len(there):
                 break
             with self.changing:  # rows of items that were replaced or deleted just now: wait until that is through
                 pass
-        results = [
-            [(*found[label], score) for label, score in zip(ours, theirs, strict=True) if label in found]
+        return [
+            [
+                {"id": found[label][0], "score": score, "metadata": found[label][1]}
+                for label, score in zip(ours, theirs, strict=True)
+                if label in found
+            ]
             for ours, theirs in zip(labels.tolist(), scores.tolist(), strict=True)
         ]
-        return Hits(results, generation.spec)
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
         """Items by their ids, with their original vectors if asked for; None for one that is not there."""
@@ -353,11 +351,6 @@ class Index:
         if self.saved != (self.generation.rows.count, self.generation.covered):
             written = save_snapshot(self.generation)
             self.saved_at, self.saved = written["written_at"], (written["rows"], written["covered"])
-
-
-def fragment(metadata: bytes | None) -> Any:
-    """Metadata as it goes into an answer, without being parsed."""
-    return None if metadata is None else orjson.Fragment(metadata)
 
 
 def own(folder: Path, name: str) -> FileLock:

@@ -12,38 +12,29 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers import ERRORS, VECTOR_HEADERS, json_answer
+from service.answers import ERRORS, json_answer
 from service.bodies import (
     GetBody,
     IdsBody,
     IndexBody,
     ReindexBody,
-    SearchBody,
-    TextsOrVectors,
     UpsertBody,
     declared,
     read_json,
 )
-from service.codec import as_vectors, require_rows
-from service.engine import EncodeOptions
-from service.errors import BadValueError, ConflictError, TooLargeError, UnavailableError, WrongShapeError
-from service.index.bridge import Bridge
-from service.index.filters import parse_filter
-from service.index.generation import Generation
-from service.index.index import Hits, Index, SpaceMovedError, fragment
+from service.codec import require_rows
+from service.errors import ConflictError, UnavailableError, WrongShapeError
+from service.index.index import Index, SpaceMovedError
 from service.index.items import require_ids
 from service.index.record import Written
 from service.index.spec import IndexSpec
 from service.index.specs import Specs
 from service.jobs.store import Job
-from service.routes.embed import checked_texts
+from service.routes.originals import encoded_texts, given_vectors, require_space, space_said
 from service.services import ADMIN, USE, Services, ServicesDep
 from transforms.artifact import MANIFEST, TENSORS
 
 router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
-
-RESULTS_MOST = 1_000_000
-"""Queries times candidates of one request."""
 
 MOVES_MOST = 5
 
@@ -92,10 +83,15 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
     index = await run_in_threadpool(services.indexes.get, name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     require_ids(body.ids)
+    said = space_said(body, request)
+    require_as_many(body)
     for _ in range(MOVES_MOST):
         spec = index.generation.spec
-        require_as_many(body)
-        vectors, _reduced = await originals(body, spec, request, services)
+        require_space(said, spec, of_originals=body.vectors is not None)
+        if body.texts is not None:
+            vectors = await encoded_texts(body, spec, services)
+        else:
+            vectors = await run_in_threadpool(given_vectors, body, spec, services)
         metadata = metadata_of(body, spec)
         try:
             writing = index.upsert(body.ids, vectors, metadata, spec.raw_space_id)
@@ -126,38 +122,6 @@ async def get(name: str, request: Request, services: ServicesDep) -> Response:
     index = await run_in_threadpool(services.indexes.get, name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     return await json_answer({"items": await run_in_threadpool(index.get, body.ids, body.vectors)})
-
-
-@router.post(
-    "/{name}/search",
-    dependencies=USE,
-    openapi_extra=declared(SearchBody),
-    responses={200: {"description": "Items", "headers": VECTOR_HEADERS}},
-)
-async def search(name: str, request: Request, services: ServicesDep) -> Response:
-    """The nearest items to each query, best first."""
-    body = await read_json(request, services.settings, SearchBody)
-    if body.ef is not None and body.ef < body.k:
-        raise BadValueError(f"ef ({body.ef}) must be at least k ({body.k})", param="ef")
-    wanted = parse_filter(body.filter) if body.filter is not None else None
-    index = await run_in_threadpool(services.indexes.get, name)
-    generation = index.generation  # this one answers, whatever happens to the index meanwhile
-    bridge = bridge_for(body.encoder, index, generation)
-    if bridge is not None:
-        coming, _ = await originals(body, bridge.spec, request, services)
-        queries, reduced = await run_in_threadpool(bridge, coming), False
-    else:
-        if body.encoder is not None:
-            require_own_encoder(body.encoder, name, generation.spec, services)
-        queries, reduced = await originals(body, generation.spec, request, services, searching=True)
-    if len(queries) * body.k * (body.rescore or 1) > RESULTS_MOST:
-        raise TooLargeError(f"queries × k × rescore may be at most {RESULTS_MOST:,}", param="k")
-    if reduced and body.rescore is not None:
-        raise BadValueError("reduced queries cannot be rescored: send the encoder's own vectors", param="rescore")
-    rescoring = None if body.rescore is None else float(body.rescore)
-    hits = await run_in_threadpool(index.search, generation, queries, body.k, body.ef, rescoring, wanted, reduced)
-    told = {"aligned": bridge.describe()} if bridge is not None else {}
-    return await answer(hits, told)
 
 
 @router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=declared(ReindexBody), status_code=202)
@@ -219,71 +183,6 @@ def specs(services: Services) -> Specs:
     )
 
 
-async def originals(
-    body: TextsOrVectors, spec: IndexSpec, request: Request, services: Services, searching: bool = False
-) -> tuple[Vectors, bool]:
-    """The vectors `(n, d)` a body says, and whether they went through the index's chain already.
-
-    Only queries may have: an item is kept as its encoder gave it.
-
-    Raises:
-        ServiceError: for texts that cannot be encoded here, vectors of another space or width.
-    """
-    said = body.space_id or request.headers.get("x-space-id")
-    if said is not None:
-        require_space(said, spec, of_originals=body.vectors is not None and not searching)
-    if body.texts is not None:
-        texts = checked_texts(body.texts, services.settings, "texts")
-        engine = services.embedder.engine_of_index(spec)
-        options = EncodeOptions(body.prompt_name)
-        return (await services.embedder.embed(texts, engine, None, None, options)).vectors, False
-    vectors = await run_in_threadpool(as_vectors, body.vectors, services.settings.max_vectors)
-    reduced = said == spec.space_id != spec.raw_space_id
-    width = spec.dimensions if reduced else spec.width
-    if vectors.shape[1] != width:
-        raise WrongShapeError(f"the index takes vectors {width} wide, these are {vectors.shape[1]}", param="vectors")
-    require_directions(vectors, spec)
-    return vectors, reduced
-
-
-def require_space(said: str, spec: IndexSpec, of_originals: bool) -> None:
-    """Raise `ConflictError` for vectors of another space than the originals', or, where that will do, the index's."""
-    if said != spec.raw_space_id and (of_originals or said != spec.space_id):
-        raise ConflictError(
-            f"the vectors belong to the space {said}, the index to {spec.space_id} "
-            f"(its originals to {spec.raw_space_id})",
-            param="space_id",
-            code="space_mismatch",
-        )
-
-
-def require_directions(vectors: Vectors, spec: IndexSpec) -> None:
-    """Raise `BadValueError` for zero vectors where only directions count."""
-    empty = ~vectors.any(axis=1)
-    if spec.metric == "cosine" and empty.any():
-        raise BadValueError(f"vector {int(empty.argmax())} is zero: it has no direction to compare", param="vectors")
-
-
-def bridge_for(encoder: str | None, index: Index, generation: Generation) -> Bridge | None:
-    """What takes queries of an encoder to the space of a generation; None where none is needed, or there."""
-    bridge = index.bridge
-    if bridge is None or encoder != bridge.spec.encoder or bridge.spec.generation == generation.spec.generation:
-        return None
-    return bridge
-
-
-def require_own_encoder(encoder: str, name: str, spec: IndexSpec, services: Services) -> None:
-    """Raise `ConflictError` for queries of another encoder than the index's."""
-    engine = services.embedder.engine(encoder, param="encoder")
-    if engine.require_ready().fingerprint != spec.encoder_fingerprint:
-        raise ConflictError(
-            f"the index {name} holds vectors of {spec.encoder or 'another encoder'} (space {spec.raw_space_id}), "
-            f"not of {encoder}; reindex it with that encoder",
-            param="encoder",
-            code="space_mismatch",
-        )
-
-
 def require_as_many(body: UpsertBody) -> None:
     """Raise `WrongShapeError` unless there are as many ids as texts or vectors, and metadata."""
     given = [body.texts] if isinstance(body.texts, str) else body.texts or body.vectors or []
@@ -302,20 +201,3 @@ def metadata_of(body: UpsertBody, spec: IndexSpec) -> Metadata:
         texts = [body.texts] if isinstance(body.texts, str) else body.texts
         metadata = [(given or {}) | {spec.text_field: text} for text, given in zip(texts, metadata, strict=True)]
     return metadata
-
-
-async def answer(hits: Hits, told: dict[str, Any]) -> Response:
-    """What a search found, as JSON."""
-    spec = hits.spec
-    results = await run_in_threadpool(shown, hits)
-    content = {"results": results, "space_id": spec.space_id, "chain": spec.chain} | told
-    headers = {"x-space-id": spec.space_id, "x-chain": spec.chain, "x-dimensions": str(spec.dimensions)}
-    return await json_answer(content, headers=headers)
-
-
-def shown(hits: Hits) -> list[list[dict[str, Any]]]:
-    """Each query's items as JSON has them."""
-    return [
-        [{"id": item, "score": score, "metadata": fragment(metadata)} for item, metadata, score in found]
-        for found in hits.results
-    ]

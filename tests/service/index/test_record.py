@@ -240,8 +240,8 @@ def test_an_index_on_a_full_disk_serves_on_and_writes_again_when_there_is_room(r
     with pytest.raises(sqlite3.Error) as full:
         index.upsert(many, vectors(2000, 1), [{"x": 1}] * 2000, None).result()
     assert as_service_error(full.value).code == "disk_full"
-    assert [item for item, *_ in index.search(index.generation, vectors(1), 5).results[0]] == ["a"]
+    assert [hit["id"] for hit in index.search(index.generation, vectors(1), 5)[0]] == ["a"]
     make_room()
     index.upsert(many, vectors(2000, 1), [{"x": 1}] * 2000, None).result()
-    assert index.search(index.generation, vectors(2000, 1)[-1:], 1).results[0][0][0] == "1999"
+    assert index.search(index.generation, vectors(2000, 1)[-1:], 1)[0][0]["id"] == "1999"
     index.close()

@@ -72,8 +72,8 @@ def folder(tmp_path):
 
 
 def found(index):
-    hits = index.search(index.generation, normal(20, 1), 10).results
-    return [[item for item, _, _ in one] for one in hits], np.array([[score for *_, score in one] for one in hits])
+    hits = index.search(index.generation, normal(20, 1), 10)
+    return [[hit["id"] for hit in one] for one in hits], np.array([[hit["score"] for hit in one] for one in hits])
 
 
 def state(index):
@@ -171,8 +171,8 @@ def test_what_lies_behind_the_rows_of_the_snapshot_counts_for_nothing(folder):
     with opened(folder) as index:
         assert index.generation.notes == []
         index.upsert(["z"], normal(1, 1), [None], None).result()
-        hits = index.search(index.generation, normal(1, 1), ROWS).results[0]
-        assert hits[0][0] == "z" and len(hits) == ROWS - 1
+        hits = index.search(index.generation, normal(1, 1), ROWS)[0]
+        assert hits[0]["id"] == "z" and len(hits) == ROWS - 1
 
 
 @pytest.mark.parametrize("sealed", [True, False])
@@ -226,8 +226,8 @@ def test_a_killed_process_has_lost_nothing_it_acknowledged(tmp_path):
         count = index.record.counts()["count"]
         assert acknowledged == list(range(len(acknowledged))) and count - len(acknowledged) in (0, 1)
         queries = np.concatenate([normal(1, number) for number in range(count)])
-        hits = index.search(index.generation, queries, 1).results
-        assert [one[0][0] for one in hits] == [f"id {number}" for number in range(count)]
+        hits = index.search(index.generation, queries, 1)
+        assert [one[0]["id"] for one in hits] == [f"id {number}" for number in range(count)]
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
@@ -241,5 +241,5 @@ def test_originals_in_float16_are_refused_or_answer_the_same_when_made_anew(tmp_
         kept = index.record.counts()["count"]
     shutil.rmtree(tmp_path / "graph-1")
     with opened(tmp_path) as index:
-        hits = index.search(index.generation, given, 1).results
-        assert [one[0][0] for one in hits if one] == ids[:kept]
+        hits = index.search(index.generation, given, 1)
+        assert [one[0]["id"] for one in hits if one] == ids[:kept]

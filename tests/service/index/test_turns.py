@@ -212,9 +212,9 @@ def test_searches_during_writes_find_what_was_there_all_the_while_and_nothing_th
             place, barred = int(picks.integers(200)), set(gone)
             queries = np.concatenate([stays[place : place + 1], picks.normal(size=(3, 16)).astype(np.float32)])
             try:
-                hits = index.search(index.generation, queries, 5, ef=int(picks.choice([150, 200, 300]))).results
-                found = {item for one in hits for item, _, _ in one}
-                if hits[0][0][0] != f"stays {place}" or found & barred:
+                hits = index.search(index.generation, queries, 5, ef=int(picks.choice([150, 200, 300])))
+                found = {hit["id"] for one in hits for hit in one}
+                if hits[0][0]["id"] != f"stays {place}" or found & barred:
                     wrong.append((place, hits, found & barred))
             except Exception as error:
                 wrong.append(error)

@@ -1,0 +1,58 @@
+"""The vectors that a body of texts or vectors means, and whether they belong in an index."""
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+
+from service.bodies import TextsOrVectors
+from service.codec import as_vectors
+from service.engine import EncodeOptions
+from service.errors import BadValueError, ConflictError, WrongShapeError
+from service.index.spec import IndexSpec
+from service.routes.embed import checked_texts
+from service.services import Services
+
+Vectors = NDArray[np.float32]
+
+
+def space_said(body: TextsOrVectors, request: Request) -> str | None:
+    """The space a caller says its vectors belong to, in the body or as the header that `/embed` answers."""
+    return body.space_id or request.headers.get("x-space-id")
+
+
+def require_space(said: str | None, spec: IndexSpec, of_originals: bool) -> None:
+    """Raise `ConflictError` for vectors of another space than the originals', or, where that will do, the index's."""
+    if said not in (None, spec.raw_space_id) and (of_originals or said != spec.space_id):
+        raise ConflictError(
+            f"the vectors belong to the space {said}, the index to {spec.space_id} "
+            f"(its originals to {spec.raw_space_id})",
+            param="space_id",
+            code="space_mismatch",
+        )
+
+
+async def encoded_texts(body: TextsOrVectors, spec: IndexSpec, services: Services) -> Vectors:
+    """The texts of a body as the index's encoder gives them `(n, d)`.
+
+    Raises:
+        ServiceError: if they cannot be encoded here.
+    """
+    texts = checked_texts(body.texts, services.settings, "texts")
+    engine = services.embedder.engine_of_index(spec)
+    return (await services.embedder.embed(texts, engine, None, None, EncodeOptions(body.prompt_name))).vectors
+
+
+def given_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, reduced: bool = False) -> Vectors:
+    """The vectors of a body: originals `(n, d)`, or reduced ones `(n, k)`.
+
+    Raises:
+        ServiceError: for vectors of another width, or of no direction where only that counts.
+    """
+    vectors = as_vectors(body.vectors, services.settings.max_vectors)
+    width = spec.dimensions if reduced else spec.width
+    if vectors.shape[1] != width:
+        raise WrongShapeError(f"the index takes vectors {width} wide, these are {vectors.shape[1]}", param="vectors")
+    empty = ~vectors.any(axis=1)
+    if spec.metric == "cosine" and empty.any():
+        raise BadValueError(f"vector {int(empty.argmax())} is zero: it has no direction to compare", param="vectors")
+    return vectors
