@@ -26,7 +26,7 @@ from service.index.indexes import Indexes
 from service.jobs.store import JobStore
 from service.jobs.supervisor import Supervisor
 from service.middleware import RequestMiddleware
-from service.routes import chains, embed, encoders, fits, health, indexes, jobs, reduce
+from service.routes import chains, embed, encoders, fits, health, indexes, jobs, reduce, search
 from service.services import Services
 from service.settings import Settings
 from service.starters import open_registry
@@ -43,6 +43,7 @@ ROUTERS = [
     chains.router,
     encoders.router,
     indexes.router,
+    search.router,
     health.router,
 ]
 

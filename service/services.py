@@ -46,20 +46,20 @@ class Services:
             raise UnavailableError(self.home_problem, code="state_unwritable")
 
 
-def get_services(request: Request) -> Services:
-    """The services of the app that got the request."""
+async def get_services(request: Request) -> Services:
+    """The services of the app that got the request; a coroutine, for FastAPI sends plain functions to a thread."""
     services: Services = request.app.state.services
     return services
 
 
-def require_use(request: Request) -> None:
+async def require_use(request: Request) -> None:
     """Let through who may use the service."""
-    get_services(request).keys.require_use(request)
+    (await get_services(request)).keys.require_use(request)
 
 
-def require_admin(request: Request) -> None:
+async def require_admin(request: Request) -> None:
     """Let through who may administrate."""
-    get_services(request).keys.require_admin(request)
+    (await get_services(request)).keys.require_admin(request)
 
 
 ServicesDep = Annotated[Services, Depends(get_services)]
