@@ -26,8 +26,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from benchmarks.report import parser, write_report
-from service.index import index as index_module
-from service.index.index import Index, own
+from service.index import keeper
+from service.index.index import Index
+from service.index.ownership import own
 from service.index.record import Record
 from service.index.snapshot import read_snapshot
 from service.index.spec import IndexSpec
@@ -145,7 +146,7 @@ def killed_writer(
 def write_for_ever(folder: Path, state: State, seed: int, told: int) -> NoReturn:
     """In the process to be killed."""
     random_of, present = random.Random(seed), dict(state)
-    index_module.SNAPSHOT_SECONDS, index_module.SNAPSHOT_SHARE, index_module.IDLE_SECONDS = 0.02, 0, 0.005
+    keeper.SNAPSHOT_SECONDS, keeper.SNAPSHOT_SHARE, keeper.IDLE_SECONDS = 0.02, 0, 0.005
     index = opened(folder)
     index.start()
     wal = folder / "record.db-wal"

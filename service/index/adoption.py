@@ -83,11 +83,13 @@ class Adoption:
         artifact = None if spec.chain == "none" else read_artifact_files(folder / CHAIN_FOLDER)
         generation = Generation(folder, spec, self.index.record, Reducer(spec, artifact), self.index.threads)
         try:
-            restore_snapshot(generation)
+            restored = restore_snapshot(generation)
             if ready["text_field"] is not None:
                 self.keep_originals(generation)
             self.catch_up(generation, ready["text_field"])
             self.index.in_turn(self.change_over, generation, artifact, ready).result()
+            if restored is not None:
+                self.index.snapshots.note(restored)
         except BaseException:
             generation.close()
             raise
@@ -100,7 +102,6 @@ class Adoption:
         self.index.record.adopt(generation.spec, artifact)
         old, self.index.generation = self.index.generation, generation
         self.index.bridge = self.index.moving_to = None
-        self.index.saved = generation.rows.count, generation.covered
         self.index.record.forget_tombstones(ready["sequence"])
         old.close()
         shutil.rmtree(old.folder, ignore_errors=True)

@@ -182,7 +182,7 @@ class Generation:
         """Marks `(n,)` of rows that may be found; None if all may."""
         alive = None if not self.rows.dead else view.alive
         if wanted is None:
-            return alive if alive is None else alive.copy()
+            return alive
         matching = evaluate(wanted, lambda condition: self.mask(condition, view), view.count)
         return matching & view.alive
 

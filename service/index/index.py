@@ -1,12 +1,9 @@
 """One index at work: its record, the generation that serves, and a keeper who looks after both."""
 
-import json
 import logging
-import os
 import shutil
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -14,29 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from service.errors import ConflictError, ServiceError, UnavailableError, UnknownNameError
-from service.index.adoption import Adoption, text_of
+from service.errors import ServiceError, UnavailableError, UnknownNameError
+from service.index.adoption import text_of
 from service.index.bridge import Bridge
 from service.index.filters import Filter
 from service.index.generation import EXACT_ROWS, Generation
 from service.index.graph import graph_problem
 from service.index.items import payload, require_ids
+from service.index.keeper import Keeper
 from service.index.payloads import Payloads, fragment
 from service.index.record import Record, Written
 from service.index.reducer import Reducer, Vectors, require_half
-from service.index.snapshot import restore_snapshot, save_snapshot
+from service.index.snapshot import Snapshots, restore_snapshot
 from service.index.spec import IndexSpec
 
-CHUNK_ROWS = 128
-"""Rows added to the graph while searches wait: some 20 ms."""
-
-SNAPSHOT_SECONDS = 60.0
-SNAPSHOT_SHARE = 20
-"""A snapshot is due after a minute with news, or after twenty times what the last one took."""
-
-IDLE_SECONDS = 0.5
 TRIES = 3
 """How often a search is done again that met rows of items being replaced."""
 
@@ -70,21 +60,17 @@ class Index:
         self.job_threads = job_threads
         self.encode = encode
         self.record = Record(folder / "record.db")
-        self.saved_at: float | None = None
-        self.saved = (0, 0)
+        self.snapshots = Snapshots()
         self.generation = self.open_generation(self.record.spec)
         self.bridge: Bridge | None = None
         self.moving_to: str | None = None
         self.behind = False
         self.deleted = False
-        self.next_snapshot = 0.0
         self.payloads = Payloads(self.record)
         self.changing = threading.Lock()
         self.reindexing = threading.Lock()
         self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"index-{name}")
-        self.news = threading.Event()
-        self.stopping = threading.Event()
-        self.keeper = threading.Thread(target=self.keep, name=f"keeper-{name}", daemon=True)
+        self.keeper = Keeper(self)
 
     def start(self) -> None:
         """Begin to look after the graph and the snapshots."""
@@ -92,14 +78,12 @@ class Index:
 
     def close(self, snapshot: bool = True) -> None:
         """Finish the writes accepted, write a snapshot, let go of the folder."""
-        self.stopping.set()
-        self.news.set()
+        self.keeper.stopping.set()
         self.writer.shutdown(wait=True)
-        if self.keeper.is_alive():
-            self.keeper.join()
+        self.keeper.stop()
         if snapshot:
             with suppress(OSError):
-                self.snapshot()
+                self.snapshots.write(self.generation)
         self.generation.close()
         self.record.close()
         self.lock.release()
@@ -113,8 +97,7 @@ class Index:
         generation = Generation(folder, spec, self.record, Reducer(spec, artifact), self.threads)
         restored = restore_snapshot(generation)
         if restored is not None:
-            self.saved_at = restored["written_at"]
-            self.saved = generation.rows.count, generation.covered
+            self.snapshots.note(restored)
         generation.replay()
         if generation.rows.count - generation.rows.dead != self.record.counts()["count"]:
             notes = [*generation.notes, "snapshot and record disagree: rows and graph are made anew from the record"]
@@ -180,10 +163,9 @@ class Index:
         with self.changing:
             written = self.record.upsert(ids, vectors, metadata, payloads, spec, note)
             self.behind = True
-            generation.rows.append(written.labels, halves, reduced)
-            generation.rows.bury(written.dead)
+            generation.rows.append(written.labels, halves, reduced, written.dead)
             self.behind = False
-        self.news.set()
+        self.keeper.news.set()
         return written
 
     def delete(self, ids: Sequence[str]) -> "Future[Written]":
@@ -213,7 +195,7 @@ class Index:
         try:
             yield
         except sqlite3.Error:
-            if self.stopping.is_set():
+            if self.keeper.stopping.is_set():
                 raise self.closing_error() from None
             raise
 
@@ -313,67 +295,7 @@ class Index:
                 "rows": rows.bytes,
                 "graph": generation.graph.bytes if generation.graph else 0,
             },
-            "snapshot_age_seconds": None if self.saved_at is None else round(max(time.time() - self.saved_at, 0.0), 1),
+            "snapshot_age_seconds": self.snapshots.age(),
             "notes": [*generation.notes, *([problem] if (problem := graph_problem()) else [])],
             "moving_to": None if self.bridge is None else self.bridge.describe(),
         }
-
-    # ── the keeper ───────────────────────────────────────────────────────────────────────────
-
-    def keep(self) -> None:
-        """Add rows to the graph, write snapshots, adopt what a reindexing made; until told to stop."""
-        adoption = Adoption(self)
-        while not self.stopping.is_set():
-            try:
-                adoption.look()
-                more = self.generation.extend_graph(CHUNK_ROWS, self.job_threads)
-                if not more:
-                    self.snapshot_if_due()
-            except Exception:
-                log.exception("looking after the index %s failed; trying again", self.name)
-                more = 0
-            if not more:
-                self.news.wait(IDLE_SECONDS)
-                self.news.clear()
-
-    def snapshot_if_due(self) -> None:
-        """Write a snapshot if there is news and the last one is old enough."""
-        if time.monotonic() >= self.next_snapshot:
-            begun = time.monotonic()
-            try:
-                self.snapshot()
-            finally:  # on a full disk too, try again later
-                took = time.monotonic() - begun
-                self.next_snapshot = time.monotonic() + max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * took)
-
-    def snapshot(self) -> None:
-        """Write a snapshot, unless the last one says the same."""
-        if self.saved != (self.generation.rows.count, self.generation.covered):
-            written = save_snapshot(self.generation)
-            self.saved_at, self.saved = written["written_at"], (written["rows"], written["covered"])
-
-
-def own(folder: Path, name: str) -> FileLock:
-    """The right to an index.
-
-    Raises:
-        ConflictError: if another process has it.
-    """
-    lock = FileLock(folder / ".lock", thread_local=False)
-    note = folder / "owner.json"
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        owner = "another process"
-        with suppress(OSError, ValueError, KeyError):
-            owner = f"process {json.loads(note.read_bytes())['pid']}"
-        raise ConflictError(
-            f"the index {name} is owned by {owner}, and one process owns an index: send its requests there",
-            param="name",
-            code="index_owned_elsewhere",
-        ) from None
-    except OSError as error:
-        raise UnavailableError(f"the index {name} cannot be locked: {error.strerror}") from error
-    with suppress(OSError):
-        note.write_text(json.dumps({"pid": os.getpid()}))
-    return lock

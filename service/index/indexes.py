@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import ConflictError, UnavailableError, UnknownNameError, as_service_error
-from service.index.index import Index, Texts, own
+from service.index.index import Index, Texts
+from service.index.ownership import own
 from service.index.record import Record
 from service.index.spec import IndexSpec
 from service.names import is_name, require_name

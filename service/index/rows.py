@@ -73,7 +73,7 @@ class RowFile:
 
 @dataclass(frozen=True)
 class RowsView:
-    """The rows as they are at one moment; arrays of equal length `count`.
+    """The rows as they are at one moment, and stay; arrays of equal length `count`.
 
     Attributes:
         labels: `(n,)`.
@@ -149,23 +149,38 @@ class Rows:
             alive[: self.count] = self.alive[: self.count]
             self.alive = alive
 
-    def append(self, labels: Labels, originals: NDArray[np.floating[Any]], reduced: NDArray[np.float32]) -> None:
-        """Add rows; labels must be above all there are."""
+    def append(
+        self,
+        labels: Labels,
+        originals: NDArray[np.floating[Any]],
+        reduced: NDArray[np.float32],
+        replaced: Labels | None = None,
+    ) -> None:
+        """Add rows, and in the same moment mark those they replace as gone; labels must be above all there are."""
         self.reserve(len(labels))
         rows = slice(self.count, self.count + len(labels))
         self.labels.array[rows, 0] = labels
         self.originals.array[rows] = originals
         self.reduced.array[rows] = reduced
-        self.alive[rows] = True
+        alive, gone = self.alive_without(replaced)
         with self.changing:
-            self.count = rows.stop
+            self.alive, self.dead, self.count = alive, self.dead + gone, rows.stop
 
     def bury(self, labels: Labels) -> None:
         """Mark rows as gone; labels without a row are nothing to do."""
-        rows = self.view().rows_of(labels)
+        alive, gone = self.alive_without(labels)
         with self.changing:
-            self.dead += int(self.alive[rows].sum())
-            self.alive[rows] = False
+            self.alive, self.dead = alive, self.dead + gone
+
+    def alive_without(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
+        """The marks without some labels, and how many those were; views keep the marks they have."""
+        rows = self.view().rows_of(labels) if labels is not None else np.empty(0, np.int64)
+        rows = rows[self.alive[rows]]
+        if not len(rows):
+            return self.alive, 0
+        alive = self.alive.copy()
+        alive[rows] = False
+        return alive, len(rows)
 
     def digests(self, rows: int) -> dict[str, str]:
         """SHA-256 of the first rows of each file."""

@@ -22,6 +22,31 @@ SNAPSHOT = "snapshot.json"
 SCHEMA_VERSION = 1
 
 
+class Snapshots:
+    """When the last snapshot of an index was written, and what it has."""
+
+    def __init__(self) -> None:
+        self.written_at: float | None = None
+        self.saved = (0, 0)
+
+    def note(self, content: dict[str, Any]) -> None:
+        """Remember a snapshot by its description."""
+        self.written_at, self.saved = content["written_at"], (content["rows"], content["covered"])
+
+    def write(self, generation: Generation) -> None:
+        """Write a snapshot, unless the last one says the same.
+
+        Raises:
+            OSError: if it cannot be written; the one before stays.
+        """
+        if self.saved != (generation.rows.count, generation.covered):
+            self.note(save_snapshot(generation))
+
+    def age(self) -> float | None:
+        """Seconds since the last one; None if there is none."""
+        return None if self.written_at is None else round(max(time.time() - self.written_at, 0.0), 1)
+
+
 def save_snapshot(generation: Generation) -> dict[str, Any]:
     """Write rows and graph down as they are now; the caller sees to it that nothing extends the graph meanwhile."""
     folder, rows, graph = generation.folder, generation.rows.count, generation.graph
@@ -84,7 +109,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
             graph.load(path, content["covered"])
         else:
             generation.notes.append("the graph's checksum does not hold: it is made anew, searches are exact meanwhile")
-    return content
+    return content | {"covered": generation.covered}
 
 
 def read_snapshot(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import pytest
 
 from service.errors import BadValueError
 from service.index import generation as module
-from service.index.index import Index, own
+from service.index.index import Index
+from service.index.ownership import own
 from service.index.record import Record
 from service.index.snapshot import SNAPSHOT, digest, read_snapshot, save_snapshot
 from service.index.spec import IndexSpec
@@ -26,7 +27,8 @@ WRITE_UNTIL_KILLED = """
 import sys
 from pathlib import Path
 import numpy as np
-from service.index.index import Index, own
+from service.index.index import Index
+from service.index.ownership import own
 folder = Path(sys.argv[1])
 index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None)
 index.start()

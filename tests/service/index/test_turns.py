@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from service.index import generation as module
-from service.index.index import Index, own
+from service.index.index import Index
+from service.index.ownership import own
 from service.index.record import Record
 from service.index.spec import IndexSpec
 from service.index.turns import Turns

@@ -1,0 +1,76 @@
+"""The tables of a record, and its settings in them."""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.errors import UnavailableError
+from service.index.spec import IndexSpec, spec_of
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x4C617468
+PAGE_BYTES = 8192
+"""Five vectors of 384 floats to a page; with SQLite's 4096 a quarter of the file stays empty."""
+BUSY_SECONDS = 10
+
+TABLES = f"""
+PRAGMA page_size = {PAGE_BYTES};
+PRAGMA journal_mode = WAL;
+BEGIN;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE items (label INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, metadata BLOB);
+CREATE TABLE vectors_1 (label INTEGER PRIMARY KEY, vector BLOB NOT NULL);
+CREATE TABLE fields (name TEXT, value, label INTEGER, PRIMARY KEY (name, value, label)) WITHOUT ROWID;
+CREATE TABLE tombstones (label INTEGER PRIMARY KEY, sequence INTEGER NOT NULL);
+CREATE TABLE chains (chain TEXT PRIMARY KEY, manifest BLOB NOT NULL, tensors BLOB NOT NULL);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+
+
+def read_meta(db: sqlite3.Connection, key: str) -> Any:
+    """A value of the meta table; None if there is none."""
+    found = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return None if found is None else json.loads(found[0])
+
+
+def put_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    """Write values of the meta table; None removes one."""
+    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
+
+
+def read_spec(db: sqlite3.Connection) -> IndexSpec:
+    """The settings."""
+    return spec_of(read_meta(db, "spec"))
+
+
+def put_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
+    """Write the settings and the one chain they need."""
+    put_meta(db, {"spec": spec.json()})
+    db.execute("DELETE FROM chains")
+    if artifact is not None:
+        db.execute("INSERT INTO chains VALUES (?, ?, ?)", (spec.chain, *artifact))
+
+
+def require_readable(path: Path) -> None:
+    """Raise `UnavailableError` unless the file is a record this Lathe can read."""
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        try:
+            application, version = (
+                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+            )
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise UnavailableError(f"{path.name} cannot be read: {error}", code="corrupt_index") from error
+    if application != APPLICATION_ID:
+        raise UnavailableError(f"{path.name} is not the record of an index", code="corrupt_index")
+    if version > SCHEMA_VERSION:
+        raise UnavailableError(
+            f"{path.name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it",
+            code="newer_schema",
+        )
