@@ -15,6 +15,8 @@ If the job dies before that, its lock is free, and the owner removes the folder.
 import json
 import logging
 import shutil
+import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,7 @@ class Adoption:
     def remove(self, folder: Path) -> None:
         """Remove a generation nobody works on."""
         self.index.bridge = self.index.moving_to = None
+        self.index.record.drop_spare_vectors()
         shutil.rmtree(folder, ignore_errors=True)
         lock_path(folder).unlink(missing_ok=True)
 
@@ -102,7 +105,8 @@ class Adoption:
         self.index.record.adopt(generation.spec, artifact)
         old, self.index.generation = self.index.generation, generation
         self.index.bridge = self.index.moving_to = None
-        self.index.record.forget_tombstones(ready["sequence"])
+        with suppress(sqlite3.Error):  # on a full disk they stay: no harm, and the change is made
+            self.index.record.forget_tombstones(ready["sequence"])
         old.close()
         shutil.rmtree(old.folder, ignore_errors=True)
 

@@ -142,41 +142,40 @@ class Generation:
             rows = np.arange(view.count) if allowed is None else np.flatnonzero(allowed)
             among = slice(0, view.count) if allowed is None else rows
             return exact_search(queries, view.reduced, among, None, most, metric)
-        covered = min(self.covered, view.count)
-        found = self.from_graph(queries, view, allowed, most, ef, covered)
+        rows, scores, covered = self.from_graph(queries, view, allowed, most, ef)
+        short = (rows < 0).any(axis=1) & (covered > 0)
         if covered < view.count:
             behind = exact_search(queries, view.reduced, slice(covered, view.count), allowed, most, metric)
-            found = merge(found, behind, most)
-        return found
+            rows, scores = merge((rows, scores), behind, most)
+        if short.any():
+            everywhere = slice(0, view.count)
+            rows[short], scores[short] = exact_search(queries[short], view.reduced, everywhere, allowed, most, metric)
+        return rows, scores
 
     def from_graph(
-        self, queries: Vectors, view: RowsView, allowed: Mask | None, most: int, ef: int, covered: int
-    ) -> Found:
-        """The best of the covered rows.
+        self, queries: Vectors, view: RowsView, allowed: Mask | None, most: int, ef: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
+        """The best of the rows in the graph, their scores, and how many rows it has; none if it cannot say.
 
         Rows that may not be found take places among the candidates, so there are as many more of
-        those; a query that still has too few is answered exactly.
+        those; still, a query may end up with too few.
         """
-        share = 1.0 if allowed is None or not covered else float(allowed[:covered].mean())
+        none = (*nothing(len(queries), most), 0)
+        share = 1.0 if allowed is None or not self.covered else float(allowed[: self.covered].mean())
         wider = most if share == 1 else math.ceil(1.2 * most / max(share, 1e-9)) + 16
-        found = None
-        if self.graph is not None and covered and wider <= min(CANDIDATES_MOST, covered):
-            found = self.graph.query(queries, wider, max(math.ceil(ef / share), wider))
-        if found is None:
-            return exact_search(queries, view.reduced, slice(0, covered), allowed, most, self.spec.metric)
-        rows, scores = found
-        barred = rows >= covered  # linked after the view was taken
+        if self.graph is None or wider > min(CANDIDATES_MOST, self.covered):
+            return none
+        answer = self.graph.query(queries, wider, max(math.ceil(ef / share), wider))
+        if answer is None:
+            return none
+        rows, scores, covered = answer
+        barred = rows >= view.count  # added after the view was taken
         if allowed is not None:
-            barred |= ~allowed[np.minimum(rows, covered - 1)]
-        if not barred.any():
-            return rows[:, :most], scores[:, :most]
-        rows, scores = np.where(barred, -1, rows), np.where(barred, -np.inf, scores)
-        rows, scores = merge((rows, scores), nothing(len(rows), 0), most)
-        short = (rows < 0).any(axis=1)
-        if short.any():
-            again = exact_search(queries[short], view.reduced, slice(0, covered), allowed, most, self.spec.metric)
-            rows[short], scores[short] = again
-        return rows, scores
+            barred |= ~allowed[np.minimum(rows, view.count - 1)]
+        if barred.any():
+            rows, scores = np.where(barred, -1, rows), np.where(barred, np.float32(-np.inf), scores)
+            rows, scores = merge((rows, scores), nothing(len(rows), 0), most)
+        return rows[:, :most], scores[:, :most], min(covered, view.count)
 
     def allowed(self, view: RowsView, wanted: Filter | None) -> Mask | None:
         """Marks `(n,)` of rows that may be found; None if all may."""

@@ -53,21 +53,22 @@ class Graph:
 
     def query(
         self, queries: NDArray[np.float32], k: int, ef: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-        """The k nearest rows `(q, k)` and their scores, best first; None if the graph cannot say.
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], int] | None:
+        """The k nearest rows `(q, k)`, their scores, best first, and the rows it had; None if it cannot say.
 
         Scores are inner products, or Euclidean distances negated.
         """
         with self.turns.searching(ef):
-            if k > self.covered:
+            covered = self.covered
+            if k > covered:
                 return None
             try:
                 rows, distances = self.index.knn_query(queries, k, num_threads=self.threads)
             except RuntimeError:  # fewer than k nodes can be reached from its entry
                 return None
         if self.spec.metric == "l2":
-            return rows.astype(np.int64), -np.sqrt(np.maximum(distances, 0))
-        return rows.astype(np.int64), 1 - distances
+            return rows.astype(np.int64), -np.sqrt(np.maximum(distances, 0)), covered
+        return rows.astype(np.int64), 1 - distances, covered
 
     def save(self, path: Path) -> None:
         """Write it; nobody may extend it meanwhile, searches go on."""

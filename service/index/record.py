@@ -228,6 +228,11 @@ class Record:
                 db.execute(f"DROP TABLE vectors_{old.vectors}")
                 db.execute(f"DELETE FROM vectors_{spec.vectors} WHERE label NOT IN (SELECT label FROM items)")
 
+    def drop_spare_vectors(self) -> None:
+        """Drop the originals of a re-embedding that was given up."""
+        with self.transaction() as db:
+            db.execute(f"DROP TABLE IF EXISTS vectors_{read_spec(db).vectors + 1}")
+
     def forget_tombstones(self, sequence: int) -> None:
         """Drop tombstones of writes up to a sequence: no row of the serving generation needs them."""
         with self.transaction() as db:
