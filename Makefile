@@ -2,6 +2,7 @@
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
 
 PYTHON ?= python3
+PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := offline,parquet,onnx,faiss,hdf5
@@ -13,7 +14,7 @@ serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -24,6 +25,7 @@ lint: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.fit --quick --out build/bench
 	$(BIN)/python -m benchmarks.starters --quick --out build/bench
+	$(BIN)/python -m benchmarks.index --quick --out build/bench
 
 # Fits the chains that ship with Lathe anew; SENTENCES is a folder of general sentences.
 starters: $(VENV)/serve.stamp
