@@ -10,7 +10,6 @@ chains       the chain's artifact, so that the index needs no registry
 WAL with synchronous=FULL: a write is on the disk when its transaction returns, whole or not at all.
 """
 
-import json
 import queue
 import sqlite3
 import threading
@@ -234,8 +233,10 @@ class Record:
             db.execute(f"DROP TABLE IF EXISTS vectors_{read_spec(db).vectors + 1}")
 
     def forget_tombstones(self, sequence: int) -> None:
-        """Drop tombstones of writes up to a sequence: no row of the serving generation needs them."""
+        """Drop tombstones of writes up to a sequence, and what filters know of them: no serving row needs them."""
         with self.transaction() as db:
+            gone = "SELECT label FROM tombstones WHERE sequence <= ?"
+            db.execute(f"DELETE FROM fields WHERE label IN ({gone})", (sequence,))
             db.execute("DELETE FROM tombstones WHERE sequence <= ?", (sequence,))
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────
@@ -307,20 +308,18 @@ class Record:
 
 
 def bury(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> Labels:
-    """Remove the present versions of ids; gives their labels."""
+    """Remove the present versions of ids; gives their labels.
+
+    Their fields stay until the next reindexing: rows that are marked as gone are found by no
+    filter, and a search under way must not lose an item that is being replaced.
+    """
     table = read_spec(db).vectors
     dead: list[int] = []
     for part in parts(list(ids)):
-        found = db.execute(f"SELECT label, metadata FROM items WHERE id IN ({places(part)})", part).fetchall()
-        for label, metadata in found:
-            gone = entries(json.loads(metadata)) if metadata else ()
-            db.executemany(
-                "DELETE FROM fields WHERE name = ? AND value = ? AND label = ?", [(*entry, label) for entry in gone]
-            )
-        labels = [(label,) for label, _ in found]
-        db.executemany("DELETE FROM items WHERE label = ?", labels)
-        db.executemany(f"DELETE FROM vectors_{table} WHERE label = ?", labels)
-        dead += [label for label, _ in found]
+        found = db.execute(f"SELECT label FROM items WHERE id IN ({places(part)})", part).fetchall()
+        db.executemany("DELETE FROM items WHERE label = ?", found)
+        db.executemany(f"DELETE FROM vectors_{table} WHERE label = ?", found)
+        dead += [label for (label,) in found]
     db.executemany("INSERT INTO tombstones VALUES (?, ?)", [(label, sequence) for label in dead])
     return np.array(dead, np.int64)
 
