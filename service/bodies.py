@@ -116,6 +116,7 @@ class PlaceBody(Body):
 
 
 Metric = Literal["cosine", "ip", "l2"]
+TextField = Annotated[str, Field(min_length=1, max_length=200)]
 Links = Annotated[int, Field(ge=2, le=256)]
 Candidates = Annotated[int, Field(ge=1, le=10_000)]
 Rows = Annotated[
@@ -139,7 +140,7 @@ class IndexBody(Body):
     m: Links = 16
     ef_construction: Candidates = 200
     originals: Literal["float32", "float16"] = "float32"
-    text_field: str | None = None
+    text_field: TextField | None = None
 
 
 class ReindexBody(Body):
@@ -151,7 +152,7 @@ class ReindexBody(Body):
     metric: Metric | None = None
     m: Links | None = None
     ef_construction: Candidates | None = None
-    text_field: str | None = None
+    text_field: TextField | None = None
     texts: dict[str, str] | None = None
 
 

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from service.errors import BadValueError, UnknownNameError
 from service.registry import LoadedChain, Pointer, Registry
-from transforms.artifact import write_synced
+from transforms.artifact import replace_synced
 from transforms.errors import ArtifactError
 
 NESTED = "nested"
@@ -49,9 +49,7 @@ class Places:
             if not replace and self.occupant(mine, place) is not None:
                 return mine[place]
             mine[place] = ref
-            staging = self.path.with_name(f".{self.path.name}")
-            write_synced(staging, json.dumps(places, indent=1).encode())
-            staging.replace(self.path)
+            replace_synced(self.path, json.dumps(places, indent=1).encode())
         return ref
 
     def promote(self, name: str, version: int) -> Pointer:

@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from service.errors import ConflictError, UnknownNameError
 from service.names import is_name, require_name, split_ref, whole_number
-from transforms.artifact import Manifest, read_manifest, sync_folder, write_synced
+from transforms.artifact import Manifest, read_manifest, replace_synced, sync_folder
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
@@ -269,9 +269,7 @@ class Registry:
 
     def point(self, name: str, pointer: Pointer) -> Pointer:
         """Replace the pointer, whole or not at all."""
-        staging = self.root / name / ".pointer.json"
-        write_synced(staging, json.dumps(asdict(pointer)).encode())
-        staging.replace(self.root / name / "pointer.json")
+        replace_synced(self.root / name / "pointer.json", json.dumps(asdict(pointer)).encode())
         sync_folder(self.root / name)
         return pointer
 

@@ -24,7 +24,7 @@ from service.index.snapshot import save_snapshot
 from service.index.spec import IndexSpec, spec_of
 from service.settings import Settings
 from training.encoders import Encoder, EncoderSpec
-from transforms.artifact import MANIFEST, TENSORS, write_synced
+from transforms.artifact import MANIFEST, TENSORS, replace_synced, write_synced
 from transforms.transform import Progress
 
 GRAPH_ROWS = 2048
@@ -115,7 +115,7 @@ def make(
         on_progress(0.0, "loading the encoder")
         encoder = Encoder(EncoderSpec(**content["encoder"]), settings.device)
         reembedding = Reembedding(record, encoder, text_field, texts_given(job))
-        write_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
+        replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
         fit_bridge(*reembedding.pairs(present), spec, folder)
         originals = RowFile(folder / VECTORS, "float32", spec.width)
     total = max(record.counts()["count"], 1)
@@ -136,9 +136,9 @@ def make(
     save_snapshot(generation)
     if originals is not None:
         originals.sync()
+        originals.close()
     ready = {"spec": spec.json(), "sequence": sequence, "text_field": text_field}
-    write_synced(folder / f".{READY}", json.dumps(ready).encode())
-    (folder / f".{READY}").replace(folder / READY)
+    replace_synced(folder / READY, json.dumps(ready).encode())
     return generation.rows.count
 
 

@@ -115,6 +115,13 @@ def write_synced(path: Path, payload: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def replace_synced(path: Path, payload: bytes) -> None:
+    """The same for a file that others may be reading: it is there whole, as it was or as it will be."""
+    staging = path.with_name(f".{path.name}")
+    write_synced(staging, payload)
+    staging.replace(path)
+
+
 def sync_folder(path: Path) -> None:
     """Wait until the disk has the folder's entries, so that a rename survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -67,26 +67,25 @@ def restore(
 
 @app.command()
 def export(
-    name: Name, out: Annotated[Path, flag("--out", "FILE.jsonl, .parquet or .npy: ids, metadata and original vectors.")]
+    name: Name,
+    out: Annotated[
+        Path, flag("--out", "FILE.jsonl or .parquet: id, metadata, embedding; .npy: the original vectors alone.")
+    ],
 ) -> None:
     """Write an index's items to a file, which lathe fit and lathe index import read; a server goes on serving."""
     _, home = state()
     require_there(home.indexes / name)
     record = Record(home.indexes / name / "record.db", read_only=True)
-    spec, total, last, written = record.spec, record.counts()["count"], 0, 0
-    with ProgressBar() as progress, open_writer(out) as writer:
-        while True:
-            labels, vectors = record.rows_after(last, EXPORTED_ROWS, spec)
-            if not len(labels):
-                break
-            payloads = record.payloads(labels.tolist())
-            there = [place for place, label in enumerate(labels.tolist()) if label in payloads]  # not deleted just now
-            records = [record_of(*payloads[int(labels[place])]) for place in there]
-            writer.write(records, vectors[there])
-            last, written = int(labels[-1]), written + len(there)
-            progress(min(written / max(total, 1), 1.0), f"{written:,} of {total:,} items")
-    record.close()
-    typer.echo(f"{out}: {written:,} items, {spec.width} wide, of the space {spec.raw_space_id}")
+    total, written = record.counts()["count"], 0
+    try:
+        with ProgressBar() as progress, open_writer(out) as writer:
+            for payloads, vectors in record.scan(EXPORTED_ROWS):
+                writer.write([record_of(*payload, columns=out.suffix == ".parquet") for payload in payloads], vectors)
+                written += len(payloads)
+                progress(min(written / max(total, 1), 1.0), f"{written:,} of {total:,} items")
+    finally:
+        record.close()
+    typer.echo(f"{out}: {written:,} items")
 
 
 @app.command()
@@ -97,9 +96,10 @@ def delete(name: Name) -> None:
     typer.echo(f"{name} is gone")
 
 
-def record_of(item: str, metadata: bytes | None) -> dict[str, Any]:
-    """An item as a row of a file."""
-    return {"id": item, **(json.loads(metadata) if metadata else {})}
+def record_of(item: str, metadata: bytes | None, columns: bool) -> dict[str, Any]:
+    """An item as a row of a file; in columns its metadata is JSON, for a column has one type."""
+    said = (metadata or b"{}").decode()
+    return {"id": item, "metadata": said if columns else json.loads(said)}
 
 
 def described(folder: Path) -> dict[str, Any]:

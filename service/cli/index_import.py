@@ -14,7 +14,8 @@ from service.bodies import IndexBody, Metric
 from service.cli.options import ProgressBar, find_encoder, flag, load_encoder, numbers, registry_with_places, state
 from service.errors import BadValueError
 from service.index.importing import Cost, Ids, fill, measure, wait_for_graph
-from service.index.indexes import Indexes
+from service.index.indexes import Indexes, require_same
+from service.index.ownership import own
 from service.index.reducer import Reducer
 from service.index.specs import Specs
 from service.settings import Settings
@@ -104,25 +105,34 @@ def import_rows(
         )
     )
     reader = encoders.named(spec.encoder) if width is None else None
-    named = Ids(ids, id_field)
+    named = Ids(ids, id_field, opened.count())
+    indexes = Indexes(home.indexes, settings.threads, settings.threads, lambda _, texts: encode(reader, texts))
+    made = name not in indexes.names()
+    if not made and not dry_run:
+        own(home.indexes / name, name).release()  # better now than after the store was read
     with ProgressBar() as progress:
         cost = measure(opened, reader, spec, Reducer(spec, artifact), progress)
     typer.echo(in_words(cost, f"{opened.name}, {spec.width} → {spec.dimensions} through {spec.chain}"), err=as_json)
     require_quality(cost, numbers(gate, "--gate"))
     result: dict[str, Any] = {"index": name, "spec": spec.json(), "cost": asdict(cost)}
     if not dry_run:
-        indexes = Indexes(home.indexes, settings.threads, settings.threads, lambda _, texts: encode(reader, texts))
         key = hashlib.sha256(json.dumps([source_key(opened, reader), str(ids), id_field]).encode()).hexdigest()
         try:
-            index = indexes.create(name, spec, artifact, COMPARED)
+            index = indexes.create(name, spec, artifact)
+            require_same(name, index.generation.spec, {field: spec.json()[field] for field in COMPARED})
             with ProgressBar() as progress:
                 result |= fill(index, opened, reader, named, key, progress, skip_zeros)
                 wait_for_graph(index, progress)
             result["count"] = index.describe()["count"]
+        except BaseException:
+            if made and name in indexes.names() and not indexes.get(name).generation.rows.count:
+                indexes.delete(name)
+            raise
         finally:
             indexes.close()
-        left = f"; {result['left_out']:,} rows left out" if result["left_out"] else ""
-        typer.echo(f"{name}: {result['count']:,} items in the space {spec.space_id}{left}", err=as_json)
+        told = {"zero rows left out": result["left_out"], "items replaced": result["replaced"]}
+        more = "".join(f"; {count:,} {what}" for what, count in told.items() if count)
+        typer.echo(f"{name}: {result['count']:,} items in the space {spec.space_id}{more}", err=as_json)
     if as_json:
         typer.echo(json.dumps(result, indent=1))
 

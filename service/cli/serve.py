@@ -4,6 +4,7 @@ import asyncio
 import shlex
 import signal
 import sys
+from contextlib import suppress
 from threading import Event
 from types import FrameType
 from typing import Annotated
@@ -52,6 +53,7 @@ def serve(
     """Serve embeddings over HTTP."""
     import torch
 
+    raise_file_limit()
     settings = read_settings(host=host, port=port)
     torch.set_num_threads(settings.threads)
     app = create_app(settings)
@@ -105,6 +107,15 @@ def greeting_text(settings: Settings, services: Services, port: int) -> str:
         chains=", ".join(services.registry.names()) or "none",
         fit='{"name": "mine", "steps": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 96}],',
     )
+
+
+def raise_file_limit() -> None:
+    """Take as many open files as the system allows: each index holds a dozen."""
+    with suppress(ImportError, OSError, ValueError):  # not on Windows; not past what a container was given
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def say(text: str) -> None:

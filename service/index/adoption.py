@@ -24,12 +24,12 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from service.errors import ConflictError, OverloadedError, UnavailableError
-from service.index.bridge import load_bridge
+from service.index.bridge import FOLDER, load_bridge
 from service.index.generation import REPLAY_ROWS, Generation
 from service.index.reducer import Reducer, read_artifact_files
 from service.index.snapshot import restore_snapshot
 from service.index.spec import spec_of
-from transforms.artifact import write_synced
+from transforms.artifact import replace_synced
 
 if TYPE_CHECKING:
     from service.index.index import Index
@@ -59,12 +59,14 @@ class Adoption:
                 self.adopt_or_refuse(folder)
             elif self.index.moving_to is None and (folder / MOVING).exists():
                 self.index.moving_to = json.loads((folder / MOVING).read_bytes())["text_field"]
+                self.index.moving_folder = folder
             elif self.index.bridge is None:
                 self.index.bridge = load_bridge(folder)
 
     def remove(self, folder: Path) -> None:
         """Remove a generation nobody works on."""
-        self.index.bridge = self.index.moving_to = None
+        if self.index.moving_folder == folder:
+            self.index.bridge = self.index.moving_to = self.index.moving_folder = None
         self.index.record.drop_spare_vectors()
         shutil.rmtree(folder, ignore_errors=True)
         lock_path(folder).unlink(missing_ok=True)
@@ -78,7 +80,7 @@ class Adoption:
         except Exception as error:
             log.exception("the index %s goes on as it was", self.index.name)
             reason = str(error) if isinstance(error, ConflictError) else f"{type(error).__name__} in the index's owner"
-            write_synced(folder / REFUSED, json.dumps({"error": reason}).encode())
+            replace_synced(folder / REFUSED, json.dumps({"error": reason}).encode())
 
     def adopt(self, folder: Path, ready: dict[str, Any]) -> None:
         """Bring a generation up to date while the old one serves, then change over."""
@@ -104,11 +106,15 @@ class Adoption:
         generation.rows.bury(self.index.record.tombstones())
         self.index.record.adopt(generation.spec, artifact)
         old, self.index.generation = self.index.generation, generation
-        self.index.bridge = self.index.moving_to = None
+        self.index.bridge = self.index.moving_to = self.index.moving_folder = None
         with suppress(sqlite3.Error):  # on a full disk they stay: no harm, and the change is made
             self.index.record.forget_tombstones(ready["sequence"])
         old.close()
         shutil.rmtree(old.folder, ignore_errors=True)
+        for done in (VECTORS, READY, MOVING, f"{FOLDER}.json"):
+            (generation.folder / done).unlink(missing_ok=True)
+        for done in (CHAIN_FOLDER, FOLDER):
+            shutil.rmtree(generation.folder / done, ignore_errors=True)
 
     def keep_originals(self, generation: Generation) -> None:
         """Put the originals of a re-embedding into the record's next table, batch by batch between other writes."""

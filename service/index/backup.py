@@ -130,7 +130,7 @@ def read_manifest(source: Path) -> dict[str, Any]:
     """
     try:
         manifest = dict(json.loads((source / MANIFEST).read_bytes()))
-        schema = manifest["schema"]
+        schema = int(manifest["schema"])
         manifest["sha256"], manifest["index"]
     except FileNotFoundError:
         raise UnavailableError(f"there is no backup at {source}: {MANIFEST} is missing") from None

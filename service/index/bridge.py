@@ -13,7 +13,7 @@ from service.index.reducer import Vectors
 from service.index.spec import IndexSpec, spec_of
 from transforms.alignment import LowRankAffine
 from transforms.arrays import FloatArray
-from transforms.artifact import write_synced
+from transforms.artifact import replace_synced
 from transforms.chain import Chain
 from transforms.metrics import cross_recall_at_k
 
@@ -68,7 +68,7 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
     crossed = chain.transform(new[aside])
     recall = cross_recall_at_k(crossed, old[aside], 10) if len(crossed) > 10 else None
     chain.save(folder / FOLDER)
-    write_synced(
+    replace_synced(
         folder / f"{FOLDER}.json",
         json.dumps({"spec": spec.json(), "pairs": len(kept), "recall_at_10": recall}).encode(),
     )

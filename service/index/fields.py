@@ -14,6 +14,9 @@ from service.errors import BadValueError
 INDEXED_CHARACTERS = 200
 """Of longer texts the filters know this much and a digest: equality is exact, order nearly."""
 
+THERE = b"\x02"
+"""Stands for an object, or a list of nothing: it exists, and equals nothing."""
+
 FIELDS_MOST = 256
 DEPTH_MOST = 8
 
@@ -38,6 +41,8 @@ def walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
     """The entries below a name."""
     if depth > DEPTH_MOST:
         raise BadValueError(f"metadata may be nested at most {DEPTH_MOST} deep", param="metadata")
+    if name and (isinstance(value, Mapping) or value == []):
+        yield name, THERE
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from walk(inner, f"{name}.{key}" if name else key, depth + 1)

@@ -160,10 +160,10 @@ class Generation:
         Rows that may not be found take places among the candidates, so there are as many more of
         those; still, a query may end up with too few.
         """
-        none = (*nothing(len(queries), most), 0)
-        share = 1.0 if allowed is None or not self.covered else float(allowed[: self.covered].mean())
+        none, covered = (*nothing(len(queries), most), 0), self.covered
+        share = 1.0 if allowed is None or not covered else float(allowed[:covered].mean())
         wider = most if share == 1 else math.ceil(1.2 * most / max(share, 1e-9)) + 16
-        if self.graph is None or wider > min(CANDIDATES_MOST, self.covered):
+        if self.graph is None or wider > min(CANDIDATES_MOST, covered):
             return none
         answer = self.graph.query(queries, wider, max(math.ceil(ef / share), wider))
         if answer is None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,11 @@ import orjson
 
 from service.errors import BadValueError
 from service.index.index import Index
-from service.index.reducer import Reducer, Vectors
+from service.index.reducer import Reducer, Vectors, require_lengths
 from service.index.spec import IndexSpec
 from training.encoders import Encoder
 from training.encoding import pace
 from training.raw import Record
-from training.readers import numbered_lines
 from training.sources import Batch, Source
 from transforms.certificate import fidelity
 from transforms.transform import Progress
@@ -56,19 +56,28 @@ class Cost:
 
 
 class Ids:
-    """Which id each row gets.
+    """Which id each row gets, and what of it is metadata.
 
     Args:
-        listed: a file with one id a line; None takes them from the rows.
+        listed: a file with one id a line, or a .npy of whole numbers; None takes ids from the rows.
         field: of the rows; None tries `id`, then `_id`, then the row's number.
+        total: rows of the source.
+
+    Raises:
+        BadValueError: for a list of another length, or with blank lines.
     """
 
-    def __init__(self, listed: Path | None, field: str | None) -> None:
+    def __init__(self, listed: Path | None, field: str | None, total: int) -> None:
         self.listed = read_ids(listed) if listed else None
         self.field = field
+        if self.listed is not None and len(self.listed) != total:
+            raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
 
     def rows(self, batch: Batch, first: int, left_out: str, text_field: str | None) -> list[Row]:
         """The rows of a batch.
+
+        A field `metadata` that holds an object, or its JSON, is taken for the metadata itself:
+        `lathe index export` writes it so.
 
         Args:
             batch: of the source.
@@ -79,34 +88,62 @@ class Ids:
         records: list[Record] = batch.records or [{} for _ in range(len(batch))]
         rows = []
         for place, record in enumerate(records):
-            item = self.id_of(record, first + place)
-            rest = {k: v for k, v in record.items() if k != left_out and k != self.field and k not in ID_FIELDS}
+            field = self.field_of(record)
+            item = self.id_of(record, field, first + place)
+            rest = {key: value for key, value in record.items() if key not in (left_out, field)}
+            if nested := as_object(rest.get("metadata")):
+                del rest["metadata"]
+                rest |= nested
             if text_field is not None and isinstance(batch.values, list):
                 rest[text_field] = batch.values[place]
             rows.append(Row(item, orjson.loads(orjson.dumps(rest, default=str)) if rest else None))
         return rows
 
-    def id_of(self, record: Mapping[str, Any], number: int) -> str:
+    def field_of(self, record: Mapping[str, Any]) -> str | None:
+        """The field a row's id stands in; None if it is in none."""
+        if self.listed is not None:
+            return None
+        return self.field or next((field for field in ID_FIELDS if field in record), None)
+
+    def id_of(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
         """The id of one row.
 
         Raises:
-            BadValueError: if the list is too short, or the row lacks the field.
+            BadValueError: if the row lacks the field, or has nothing in it.
         """
         if self.listed is not None:
-            if number >= len(self.listed):
-                raise BadValueError(f"the list of ids ends after {len(self.listed)}, the source goes on", param="ids")
             return self.listed[number]
-        if self.field is not None and self.field not in record:
-            raise BadValueError(f"row {number} has no field {self.field!r} to take its id from", param="id_field")
-        found = record[self.field] if self.field else next((record[f] for f in ID_FIELDS if f in record), number)
-        return str(found)
+        if field is None:
+            return str(number)
+        if record.get(field) is None:
+            raise BadValueError(f"row {number} has no id in the field {field!r}", param="id_field")
+        return str(record[field])
 
 
 def read_ids(path: Path) -> list[str]:
-    """One id a line, or the numbers of a .npy file."""
+    """One id a line, or the whole numbers of a .npy file.
+
+    Raises:
+        BadValueError: for a blank line, or an array of anything else.
+    """
     if path.suffix == ".npy":
-        return [str(number) for number in np.load(path, allow_pickle=False).tolist()]
-    return [line.decode() for _, line in numbered_lines(path)]
+        numbers = np.load(path, allow_pickle=False)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise BadValueError(f"{path.name} must hold whole numbers (n,), not {numbers.dtype} {numbers.shape}", "ids")
+        return [str(number) for number in numbers.tolist()]
+    lines = path.read_text().splitlines()
+    if not all(line.strip() for line in lines):
+        blank = next(number for number, line in enumerate(lines, 1) if not line.strip())
+        raise BadValueError(f"{path.name} line {blank} is blank; there must be one id a line", param="ids")
+    return lines
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """An object, or the object that a text of JSON says; empty for anything else."""
+    if isinstance(value, str) and value.startswith("{"):
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
+    return value if isinstance(value, dict) else {}
 
 
 def measure(source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Reducer, on_progress: Progress) -> Cost:
@@ -152,12 +189,16 @@ def fill(
         zeros: leave out rows that are zero, instead of stopping there.
 
     Returns:
-        {imported, left_out}: rows put in this run, and those left out: zero, or replaced later in the same batch.
+        {imported, left_out, replaced}: rows put in this run, zero rows left out, and items that were
+        there under the same id.
+
+    Raises:
+        BadValueError: for an id that stands twice within a batch, and for rows that cannot be kept.
     """
     spec = index.generation.spec
     note = index.record.meta(NOTE) or {}
     done = int(note.get("rows", 0)) if note.get("key") == key else 0
-    total, seen, put, skipped, begun = source.count(), 0, 0, 0, time.monotonic()
+    total, seen, put, left_out, replaced, begun = source.count(), 0, 0, 0, 0, time.monotonic()
     for batch in source.batches():
         first, seen = seen, seen + len(batch)
         if seen <= done:
@@ -165,15 +206,14 @@ def fill(
         vectors = vectors_of(batch.values, encoder, spec)
         rows = ids.rows(batch, first, source.field, spec.text_field)
         kept = kept_rows(vectors, rows, spec, zeros)
-        last = {rows[place].id: place for place in kept}  # of an id that stands twice, the later row stays
-        kept = sorted(last.values())
         if kept:
             named, said = zip(*((rows[place].id, rows[place].metadata) for place in kept), strict=True)
-            index.upsert(named, vectors[kept], said, None, note={NOTE: {"key": key, "rows": seen}}).result()
-        put, skipped = put + len(kept), skipped + len(batch) - len(kept)
+            written = index.upsert(named, vectors[kept], said, None, note={NOTE: {"key": key, "rows": seen}}).result()
+            replaced += len(written.dead)
+        put, left_out = put + len(kept), left_out + len(batch) - len(kept)
         on_progress(seen / max(total, 1), pace(seen, total, seen - done, time.monotonic() - begun))
     index.record.note({NOTE: None})
-    return {"imported": put, "left_out": skipped}
+    return {"imported": put, "left_out": left_out, "replaced": replaced}
 
 
 def kept_rows(vectors: Vectors, rows: list[Row], spec: IndexSpec, zeros: bool) -> list[int]:
@@ -204,6 +244,7 @@ def vectors_of(values: Any, encoder: Encoder | None, spec: IndexSpec) -> Vectors
     vectors: Vectors = np.asarray(values, np.float32).reshape(len(values), -1)
     if len(values) and vectors.shape[1] != spec.width:
         raise BadValueError(f"the index takes vectors {spec.width} wide, these are {vectors.shape[1]}", param="vectors")
+    require_lengths(vectors)
     return vectors
 
 

@@ -24,8 +24,12 @@ from service.index.keeper import Keeper
 from service.index.payloads import Payloads, fragment
 from service.index.record import Record, Written
 from service.index.reducer import Reducer, Vectors, require_half
+from service.index.rows import Rows
 from service.index.snapshot import Snapshots, restore_snapshot
 from service.index.spec import IndexSpec
+
+WORTH_COMPACTING = 0.3
+"""Share of rows that are gone from which on it is said."""
 
 TRIES = 3
 """How often a search is done again that met rows of items being replaced."""
@@ -64,6 +68,7 @@ class Index:
         self.generation = self.open_generation(self.record.spec)
         self.bridge: Bridge | None = None
         self.moving_to: str | None = None
+        self.moving_folder: Path | None = None
         self.behind = False
         self.deleted = False
         self.payloads = Payloads(self.record)
@@ -76,8 +81,8 @@ class Index:
         """Begin to look after the graph and the snapshots."""
         self.keeper.start()
 
-    def close(self, snapshot: bool = True) -> None:
-        """Finish the writes accepted, write a snapshot, let go of the folder."""
+    def close(self, snapshot: bool = True, release: bool = True) -> None:
+        """Finish the writes accepted, write a snapshot, let go of the folder and, unless told otherwise, its lock."""
         self.keeper.stopping.set()
         self.writer.shutdown(wait=True)
         self.keeper.stop()
@@ -86,7 +91,8 @@ class Index:
                 self.snapshots.write(self.generation)
         self.generation.close()
         self.record.close()
-        self.lock.release()
+        if release:
+            self.lock.release()
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
@@ -94,18 +100,23 @@ class Index:
         """The generation of a spec from its snapshot and the record; anew from the record if they disagree."""
         folder = self.folder / f"graph-{spec.generation}"
         artifact = None if spec.chain == "none" else self.record.artifact(spec.chain)
-        generation = Generation(folder, spec, self.record, Reducer(spec, artifact), self.threads)
-        restored = restore_snapshot(generation)
-        if restored is not None:
-            self.snapshots.note(restored)
-        generation.replay()
-        if generation.rows.count - generation.rows.dead != self.record.counts()["count"]:
-            notes = [*generation.notes, "snapshot and record disagree: rows and graph are made anew from the record"]
-            generation.close()
+        reducer = Reducer(spec, artifact)
+        try:
+            generation = Generation(folder, spec, self.record, reducer, self.threads)
+            restored = restore_snapshot(generation)
+            generation.replay()
+            disagree = generation.rows.count - generation.rows.dead != self.record.counts()["count"]
+            notes = [*generation.notes, "snapshot and record disagreed: rows and graph were made anew from the record"]
+        except OSError as error:
+            disagree, restored = True, None
+            notes = [f"{error.filename or folder}: {error.strerror}; rows and graph were made anew from the record"]
+        if disagree:
             shutil.rmtree(folder)
-            generation = Generation(folder, spec, self.record, generation.reduce, self.threads)
+            generation = Generation(folder, spec, self.record, reducer, self.threads)
             generation.notes = notes
             generation.replay()
+        elif restored is not None:
+            self.snapshots.note(restored)
         for note in generation.notes:
             log.warning("index %s: %s", self.name, note)
         return generation
@@ -161,8 +172,8 @@ class Index:
         halves, reduced = generation.reduce.half(vectors), generation.reduce(vectors)
         generation.rows.reserve(len(ids))  # whatever may fail comes before the record says yes
         with self.changing:
-            written = self.record.upsert(ids, vectors, metadata, payloads, spec, note)
             self.behind = True
+            written = self.record.upsert(ids, vectors, metadata, payloads, spec, note)
             generation.rows.append(written.labels, halves, reduced, written.dead)
             self.behind = False
         self.keeper.news.set()
@@ -203,13 +214,15 @@ class Index:
         """`delete` in the writer thread."""
         generation = self.healed()
         with self.changing:
+            self.behind = True
             written = self.record.delete(ids)
             generation.rows.bury(written.dead)
+            self.behind = False
         return written
 
     def healed(self) -> Generation:
         """The generation that serves, with every row of the record."""
-        if self.behind:  # a write was recorded and its rows could not be added
+        if self.behind:  # a write failed: it may have been recorded, and its rows not added
             self.generation.replay()
             self.behind = False
         return self.generation
@@ -232,9 +245,9 @@ class Index:
             ServiceError: if the index is deleted or closed meanwhile.
         """
         for _ in range(TRIES):
-            labels, scores = generation.search(queries, k, ef, rescoring, wanted, reduced)
-            there = np.unique(labels[labels >= 0]).tolist()
             with self.in_use():
+                labels, scores = generation.search(queries, k, ef, rescoring, wanted, reduced)
+                there = np.unique(labels[labels >= 0]).tolist()
                 found = self.payloads.of(there)
             if len(found) == len(there):
                 break
@@ -272,6 +285,8 @@ class Index:
         """What it is and how it is."""
         generation = self.generation
         spec, rows = generation.spec, generation.rows
+        with self.in_use():
+            sequence = self.record.meta("sequence")
         behind = rows.count - generation.covered
         return {
             "name": self.name,
@@ -289,13 +304,22 @@ class Index:
             "originals": spec.originals,
             "deleted": rows.dead,
             "in_graph": generation.covered,
-            "sequence": self.record.meta("sequence"),
+            "sequence": sequence,
             "bytes": {
                 "record": self.record.file_bytes(),
                 "rows": rows.bytes,
                 "graph": generation.graph.bytes if generation.graph else 0,
             },
             "snapshot_age_seconds": self.snapshots.age(),
-            "notes": [*generation.notes, *([problem] if (problem := graph_problem()) else [])],
+            "notes": [*generation.notes, *hints(rows)],
             "moving_to": None if self.bridge is None else self.bridge.describe(),
         }
+
+
+def hints(rows: Rows) -> list[str]:
+    """What a user could do for an index."""
+    found = [problem] if (problem := graph_problem()) else []
+    if rows.dead > WORTH_COMPACTING * max(rows.count, 1):
+        share = f"{rows.dead:,} of {rows.count:,} rows are of deleted or replaced items"
+        found.append(f"{share}; /reindex with {{}} compacts")
+    return found

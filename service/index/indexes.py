@@ -3,8 +3,9 @@
 import secrets
 import shutil
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from service.index.record import Record
 from service.index.spec import IndexSpec
 from service.names import is_name, require_name
 from transforms.artifact import sync_folder
+
+SWEPT_SECONDS = 3600.0
 
 
 class Indexes:
@@ -38,6 +41,7 @@ class Indexes:
 
     def open_all(self) -> None:
         """Open all that can be; the others say why when they are asked for."""
+        sweep(self.root)
         for name in self.names():
             with suppress(Exception):
                 self.get(name)
@@ -70,13 +74,13 @@ class Indexes:
         if not is_name(name) or not (folder / "record.db").exists():
             known = ", ".join(self.names()) or "none yet"
             raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
-        with self.changing:
-            opening = self.opening[name]
-        with opening:
+        with self.opening_of(name):
             if name in self.opened:
                 return self.opened[name]
             lock = own(folder, name)
             try:
+                if not (folder / "record.db").exists():
+                    raise UnknownNameError(f"the index {name} was deleted", param="name")
                 index = Index(name, folder, lock, self.threads, self.job_threads, self.encode)
             except BaseException:
                 lock.release()
@@ -89,30 +93,21 @@ class Indexes:
             index.close()
             raise UnavailableError("the server is stopping", code="closing")
 
-    def create(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None, asked: Collection[str]) -> Index:
-        """A new index; one that is there already and is as asked is kept.
+    def create(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> Index:
+        """A new index; one that is there already is kept as it is.
 
         Args:
             name: of the index.
             spec: its settings.
             artifact: manifest and tensors of its chain.
-            asked: settings in which one that is there must not differ.
 
         Raises:
             BadValueError: for a name no index can have.
-            ConflictError: if one is there with other settings.
         """
         require_name(name, "an index")
         if name not in self.names():
             self.make(name, spec, artifact)
-        index = self.get(name)
-        there, wanted = index.generation.spec.json(), spec.json()
-        differ = [f"{key} {there[key]} (asked: {wanted[key]})" for key in asked if there[key] != wanted[key]]
-        if differ:
-            raise ConflictError(
-                f"the index {name} is there with {', '.join(differ)}: reindex it, or delete it first", param="name"
-            )
-        return index
+        return self.get(name)
 
     def make(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
         """Write a new index's folder, whole or not at all."""
@@ -136,18 +131,25 @@ class Indexes:
             ServiceError: as `get`, but one whose record is damaged goes too.
         """
         self.require_owned(name)
-        with self.changing:
-            index = self.opened.pop(name, None)
-        lock = own(self.root / name, name) if index is None else None
-        if index is not None:
-            index.deleted = True
-            index.close(snapshot=False)
-        doomed = self.root / f".{name}.{secrets.token_hex(6)}"
-        (self.root / name).rename(doomed)
-        sync_folder(self.root)
-        if lock is not None:
-            lock.release()
+        with self.opening_of(name):
+            with self.changing:
+                index = self.opened.pop(name, None)
+            lock = own(self.root / name, name) if index is None else index.lock
+            try:
+                if index is not None:
+                    index.deleted = True
+                    index.close(snapshot=False, release=False)
+                doomed = self.root / f".{name}.{secrets.token_hex(6)}"
+                (self.root / name).rename(doomed)
+                sync_folder(self.root)
+            finally:
+                lock.release()
         shutil.rmtree(doomed, ignore_errors=True)
+
+    def opening_of(self, name: str) -> threading.Lock:
+        """Held while an index is opened or deleted: one at a time."""
+        with self.changing:
+            return self.opening[name]
 
     def require_owned(self, name: str) -> None:
         """Raise unless an index is there and this process's, or nobody's because it cannot be opened."""
@@ -168,6 +170,23 @@ class Indexes:
                 state = "owned elsewhere" if isinstance(error, ConflictError) else "unavailable"
                 described.append({"name": name, "state": state, "error": as_service_error(error).message})
         return described
+
+
+def require_same(name: str, there: IndexSpec, asked: Mapping[str, Any]) -> None:
+    """Raise `ConflictError` if an index has other settings than asked, naming them."""
+    has = there.json()
+    differ = [f"{key} {has[key]} (asked: {value})" for key, value in asked.items() if has[key] != value]
+    if differ:
+        raise ConflictError(
+            f"the index {name} is there with {', '.join(differ)}: reindex it, or delete it first", param="name"
+        )
+
+
+def sweep(root: Path) -> None:
+    """Remove what a killed creation, restoration or deletion left an hour ago."""
+    for folder in root.glob(".*.*") if root.is_dir() else ():
+        if folder.is_dir() and time.time() - folder.stat().st_mtime > SWEPT_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def index_folders(root: Path) -> list[Path]:

@@ -63,7 +63,10 @@ class Keeper:
 
     def look_after_index(self) -> int:
         """Do a little of what there is to do; gives how many rows the graph still lacks."""
-        self.adoption.look()
+        try:
+            self.adoption.look()
+        except Exception:
+            log.exception("the next generation of the index %s cannot be looked at", self.index.name)
         more = self.index.generation.extend_graph(CHUNK_ROWS, self.index.job_threads)
         if not more and time.monotonic() >= self.next_snapshot:
             begun = time.monotonic()

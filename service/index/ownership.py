@@ -1,4 +1,7 @@
-"""One process owns an index: the graph is in its memory, and the record has one writer."""
+"""One process owns an index: the graph is in its memory, and the record has one writer.
+
+The lock lies beside the index's folder, so that it stays while the folder comes and goes.
+"""
 
 import json
 import os
@@ -16,7 +19,7 @@ def own(folder: Path, name: str) -> FileLock:
     Raises:
         ConflictError: if another process has it.
     """
-    lock = FileLock(folder / ".lock", thread_local=False)
+    lock = FileLock(lock_file(folder), thread_local=False)
     note = folder / "owner.json"
     try:
         lock.acquire(blocking=False)
@@ -31,6 +34,11 @@ def own(folder: Path, name: str) -> FileLock:
         ) from None
     except OSError as error:
         raise UnavailableError(f"the index {name} cannot be locked: {error.strerror}") from error
-    with suppress(OSError):
+    with suppress(OSError):  # there may be no folder yet, or no more
         note.write_text(json.dumps({"pid": os.getpid()}))
     return lock
+
+
+def lock_file(folder: Path) -> Path:
+    """Where an index's lock lies."""
+    return folder.with_name(f".{folder.name}.lock")

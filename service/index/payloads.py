@@ -27,7 +27,8 @@ class Payloads:
 
     def of(self, labels: Sequence[int]) -> dict[int, Shown]:
         """Payloads of labels; those that are gone are left out, or shown as they were a moment ago."""
-        found = {label: self.kept[label] for label in labels if label in self.kept}
+        kept = self.kept
+        found = {label: kept[label] for label in labels if label in kept}
         missing = [label for label in labels if label not in found]
         if missing:
             read = self.record.payloads(missing)
@@ -42,7 +43,7 @@ class Payloads:
             if self.bytes + size > BYTES_MOST:
                 self.kept, self.bytes = {}, 0
             if size <= BYTES_MOST:
-                self.kept |= shown
+                self.kept.update(shown)
                 self.bytes += size
 
 

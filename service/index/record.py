@@ -66,6 +66,7 @@ class Record:
         self.read_only = read_only
         self.idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self.writing = threading.Lock()
+        self.closed = False
         require_readable(path)
         self.writer = self.connect()
         if not read_only:
@@ -104,13 +105,20 @@ class Record:
 
     def close(self) -> None:
         """Close every connection; the last one moves the WAL into the file."""
+        self.closed = True
         while not self.idle.empty():
             self.idle.get().close()
         self.writer.close()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees what has been committed."""
+        """A connection that sees what has been committed.
+
+        Raises:
+            sqlite3.ProgrammingError: after `close`.
+        """
+        if self.closed:
+            raise sqlite3.ProgrammingError("the record is closed")
         try:
             connection = self.idle.get_nowait()
         except queue.Empty:
@@ -118,7 +126,10 @@ class Record:
         try:
             yield connection
         finally:
-            self.idle.put(connection)
+            if self.closed:
+                connection.close()
+            else:
+                self.idle.put(connection)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -254,6 +265,20 @@ class Record:
         with self.reading() as db:
             found = db.execute(query, (label, most)).fetchall()
         return np.array([row[0] for row in found], np.int64), [(row[1], row[2]) for row in found]
+
+    def scan(self, most: int) -> Iterator[tuple[list[Payload], NDArray[np.float32]]]:
+        """All items as they are at one moment: ids and metadata, and originals `(n, d)`, some at a time."""
+        with self.reading() as db:
+            db.execute("BEGIN")
+            try:
+                spec = read_spec(db)
+                cursor = db.execute(
+                    f"SELECT id, metadata, vector FROM items JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
+                )
+                while found := cursor.fetchmany(most):
+                    yield [(row[0], row[1]) for row in found], self.matrix([row[2] for row in found], spec)
+            finally:
+                db.execute("ROLLBACK")
 
     def payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
         """Id and metadata of labels; those that are gone are left out."""

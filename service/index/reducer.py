@@ -78,6 +78,16 @@ def unit(vectors: Vectors) -> Vectors:
     return rows
 
 
+def require_lengths(vectors: Vectors) -> None:
+    """Raise `BadValueError` for vectors whose length float32 cannot hold."""
+    with np.errstate(over="ignore"):
+        beyond = ~np.isfinite(np.einsum("ij,ij->i", vectors, vectors))
+    if beyond.any():
+        raise BadValueError(
+            f"vector {int(beyond.argmax())} is longer than float32 can compare (1.8e19)", param="vectors"
+        )
+
+
 def require_half(vectors: Vectors) -> None:
     """Raise `BadValueError` for vectors that float16 cannot hold, or only with a digit or two."""
     largest = np.abs(vectors).max(axis=1, initial=0)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from service.index.generation import Generation
-from transforms.artifact import sync_folder, write_synced
+from transforms.artifact import replace_synced, sync_folder
 
 SNAPSHOT = "snapshot.json"
 SCHEMA_VERSION = 1
@@ -70,10 +70,9 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
         "written_at": time.time(),
     }
     sealed = content | {"sha256": digest(content)}
-    write_synced(folder / f".{SNAPSHOT}", json.dumps(sealed).encode())
-    (folder / f".{SNAPSHOT}").replace(folder / SNAPSHOT)
+    replace_synced(folder / SNAPSHOT, json.dumps(sealed).encode())
     sync_folder(folder)
-    for old in folder.glob("graph.*.hnsw"):
+    for old in (*folder.glob("graph.*.hnsw"), *folder.glob(".graph.*.hnsw")):
         if old.name != name:
             old.unlink()
     return sealed
@@ -108,7 +107,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
         if file_digest(path) == digests[content["graph"]]:
             graph.load(path, content["covered"])
         else:
-            generation.notes.append("the graph's checksum does not hold: it is made anew, searches are exact meanwhile")
+            generation.notes.append("the graph was missing or damaged: it is made anew, searches are exact meanwhile")
     return content | {"covered": generation.covered}
 
 

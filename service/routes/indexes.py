@@ -23,14 +23,16 @@ from service.bodies import (
     read_json,
 )
 from service.codec import require_rows
-from service.errors import ConflictError, UnavailableError, WrongShapeError
+from service.errors import BadValueError, ConflictError, UnavailableError, WrongShapeError
 from service.index.index import Index, SpaceMovedError
+from service.index.indexes import require_same
 from service.index.items import require_ids
 from service.index.record import Written
 from service.index.spec import IndexSpec
 from service.index.specs import Specs
 from service.jobs.store import Job
-from service.routes.originals import encoded_texts, given_vectors, require_space, space_said
+from service.names import require_name
+from service.routes.originals import encoded_texts, given_vectors, require_said, require_space, space_said
 from service.services import ADMIN, USE, Services, ServicesDep
 from transforms.artifact import MANIFEST, TENSORS
 
@@ -87,6 +89,8 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
     require_as_many(body)
     for _ in range(MOVES_MOST):
         spec = index.generation.spec
+        if body.vectors is not None:
+            require_said(said, spec)
         require_space(said, spec, of_originals=body.vectors is not None)
         if body.texts is not None:
             vectors = await encoded_texts(body, spec, services)
@@ -137,18 +141,25 @@ async def reindex(name: str, request: Request, services: ServicesDep) -> Respons
 
 def create(name: str, body: IndexBody, services: Services) -> Index:
     """Make an index as asked."""
-    if name in services.indexes.names():
-        there = services.indexes.get(name).generation.spec.chain
-        if there.partition("@")[0] == body.chain:  # a bare name asks for no version; the index keeps to its own
-            body = body.model_copy(update={"chain": there})
-    spec, artifact = specs(services).of_new(body)
-    asked = {"raw_space_id", "chain", *body.model_fields_set} - {"encoder" if body.encoder is None else ""}
-    return services.indexes.create(name, spec, artifact, sorted(asked))
+    require_name(name, "an index")
+    if name not in services.indexes.names():
+        services.indexes.create(name, *specs(services).of_new(body))
+    index = services.indexes.get(name)
+    there = index.generation.spec
+    asked = {key: value for key in body.model_fields_set if (value := getattr(body, key)) is not None}
+    if there.chain.partition("@")[0] == body.chain.removesuffix("@live"):  # it keeps to the version it was made with
+        del asked["chain"]
+    if "encoder" in asked and there.encoder is not None:
+        asked["encoder"] = services.embedder.engine(asked["encoder"], param="encoder").spec.name
+    require_same(name, there, asked)
+    return index
 
 
 def create_reindex_job(name: str, index: Index, body: ReindexBody, services: Services) -> Job:
     """Check what can be checked before work begins, then queue the job."""
     spec, artifact, encoder = specs(services).of_reindexed(body, index)
+    if body.texts and encoder is None:
+        raise BadValueError("texts are for another encoder: name it", param="texts")
     files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
     if body.texts:
         files["source.texts.json"] = orjson.dumps(body.texts)

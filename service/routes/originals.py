@@ -8,6 +8,7 @@ from service.bodies import TextsOrVectors
 from service.codec import as_vectors
 from service.engine import EncodeOptions
 from service.errors import BadValueError, ConflictError, WrongShapeError
+from service.index.reducer import require_lengths
 from service.index.spec import IndexSpec
 from service.routes.embed import checked_texts
 from service.services import Services
@@ -28,6 +29,17 @@ def require_space(said: str | None, spec: IndexSpec, of_originals: bool) -> None
             f"(its originals to {spec.raw_space_id})",
             param="space_id",
             code="space_mismatch",
+        )
+
+
+def require_said(said: str | None, spec: IndexSpec) -> None:
+    """Raise `ConflictError` for vectors of an unnamed space, where an index has held those of another encoder."""
+    if said is None and spec.vectors > 1:
+        raise ConflictError(
+            f"this index was embedded anew, so vectors must say where they belong: space_id {spec.raw_space_id} "
+            f"for those of {spec.encoder}",
+            param="space_id",
+            code="space_unnamed",
         )
 
 
@@ -52,6 +64,7 @@ def given_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, red
     width = spec.dimensions if reduced else spec.width
     if vectors.shape[1] != width:
         raise WrongShapeError(f"the index takes vectors {width} wide, these are {vectors.shape[1]}", param="vectors")
+    require_lengths(vectors)
     empty = ~vectors.any(axis=1)
     if spec.metric == "cosine" and empty.any():
         raise BadValueError(f"vector {int(empty.argmax())} is zero: it has no direction to compare", param="vectors")

@@ -17,7 +17,7 @@ from service.index.filters import Filter, parse_filter
 from service.index.generation import Generation
 from service.index.index import Index
 from service.index.spec import IndexSpec
-from service.routes.originals import Vectors, encoded_texts, given_vectors, require_space, space_said
+from service.routes.originals import Vectors, encoded_texts, given_vectors, require_said, require_space, space_said
 from service.services import USE, Services, ServicesDep
 
 router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
@@ -84,6 +84,8 @@ def understood(content: bytes, name: str, request: Request, services: Services) 
         require_own_encoder(body.encoder, name, generation.spec, services)
     spec = generation.spec if bridge is None else bridge.spec
     said = space_said(body, request)
+    if body.vectors is not None:
+        require_said(said, spec)
     require_space(said, spec, of_originals=bridge is not None and body.texts is None)
     reduced = body.texts is None and said == spec.space_id != spec.raw_space_id
     if reduced and body.rescore is not None:

@@ -139,19 +139,34 @@ def test_a_backup_that_was_altered_or_is_newer_is_refused(run, home, tmp_path, s
 
 
 def test_what_is_exported_can_be_imported_again(run, home, tmp_path, vectors):
-    rows = [{"id": f"k{i}", "v": vectors[i].tolist(), "tags": ["a", i]} for i in range(60)]
+    told = {"tags": ["a", 1], "embedding": "a word", "id": "not the id"}
+    rows = [{"id": f"k{i}", "v": vectors[i].tolist(), "metadata": told} for i in range(60)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     run("index", "import", "--name", "first", "--source", f"{tmp_path / 'rows.jsonl'}#v", "--chain", "none")
-    status, out, err = run("index", "export", "first", "--out", tmp_path / "out.parquet")
-    assert status == 1, "tags of several types fit no parquet column"
-    assert not (tmp_path / "out.parquet").exists()
-    status, out, err = run("index", "export", "first", "--out", tmp_path / "out.jsonl")
-    assert status == 0, err
-    run("index", "import", "--name", "second", "--source", f"{tmp_path / 'out.jsonl'}#embedding", "--chain", "none")
-    one, other = opened(home, "first"), opened(home, "second")
-    assert one.payloads_after(0, 100)[1] == other.payloads_after(0, 100)[1]
-    for record in (one, other):
-        record.close()
+    one = opened(home, "first")
+    for form in ("parquet", "jsonl"):
+        status, out, err = run("index", "export", "first", "--out", tmp_path / f"out.{form}")
+        assert status == 0, err
+        source = f"{tmp_path / f'out.{form}'}#embedding"
+        assert run("index", "import", "--name", form, "--source", source, "--chain", "none")[0] == 0
+        other = opened(home, form)
+        assert one.payloads_after(0, 100)[1] == other.payloads_after(0, 100)[1]
+        np.testing.assert_array_equal(one.rows_after(0, 100, one.spec)[1], other.rows_after(0, 100, other.spec)[1])
+        other.close()
+    one.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [(["a", "", "b"], "line 2 is blank"), (["a"] * 7, "7 ids for 1,500 rows"), (["a"] * 1500, "'a' stands twice")],
+)
+def test_a_list_of_ids_that_is_none_is_refused_and_no_index_is_left(run, home, store, tmp_path, lines, reason):
+    (tmp_path / "ids.txt").write_text("\n".join(lines))
+    status, _, err = run(
+        "index", "import", "--name", "ids", "--source", store, "--chain", "none", "--ids", tmp_path / "ids.txt"
+    )
+    assert (status, reason in err) == (1, True), err
+    assert not (home / "indexes" / "ids").exists()
 
 
 def test_doctor_tells_of_a_damaged_record(run, home, store):

@@ -251,6 +251,8 @@ def check_moved(server, old, texts):
     assert (shown["encoder"], shown["moving_to"], shown["count"]) == ("shallow", None, len(texts) + 1)
     stale = server.post(f"{MOVING}/search", vectors=[[1.0] * 384], space_id=old["space_id"])
     assert stale.status_code == 409
+    unnamed = server.post(f"{MOVING}/upsert", ids=["x"], vectors=[[1.0] * 384])
+    assert (unnamed.status_code, unnamed.json()["error"]["code"]) == (409, "space_unnamed")
     assert server.post(f"{MOVING}/search", texts="x", encoder="all-MiniLM-L6-v2").status_code == 409
 
 

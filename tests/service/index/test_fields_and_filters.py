@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import BadValueError
-from service.index.fields import FIELDS_MOST, INDEXED_CHARACTERS, entries
+from service.index.fields import FIELDS_MOST, INDEXED_CHARACTERS, THERE, entries
 from service.index.filters import CONDITIONS_MOST, DEPTH_MOST, Condition, evaluate, parse_filter
 from service.index.record import Record
 from service.index.spec import IndexSpec
@@ -70,6 +70,14 @@ def values_at(value, path):
     return [] if path else [value]
 
 
+def exists_at(value, path):
+    if isinstance(value, list):
+        return any(exists_at(inner, path) for inner in value) if value else not path
+    if isinstance(value, dict) and path:
+        return path[0] in value and exists_at(value[path[0]], path[1:])
+    return not path
+
+
 def comparable(value):
     return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
 
@@ -90,8 +98,6 @@ def in_range(value, operator, wanted):
 def holds_operator(values, operator, wanted):
     if operator in ("ne", "nin"):
         return not holds_operator(values, "eq" if operator == "ne" else "in", wanted)
-    if operator == "exists":
-        return bool(values) == wanted
     if operator == "in":
         return any(same(value, one) for value in values for one in wanted)
     if operator == "eq":
@@ -108,9 +114,15 @@ def holds(metadata, given):
             return any(holds(metadata, inner) for inner in value)
         if plain == "not":
             return not holds(metadata, value)
-        values = values_at(metadata or {}, key.split(".") if key != "Ä. " else [key])
+        path = key.split(".") if key != "Ä. " else [key]
         wanted = value if isinstance(value, dict) else {"eq": value}
-        return all(holds_operator(values, name.removeprefix("$"), one) for name, one in wanted.items())
+
+        def one_holds(operator, wanted):
+            if operator == "exists":
+                return exists_at(metadata or {}, path) == wanted
+            return holds_operator(values_at(metadata or {}, path), operator, wanted)
+
+        return all(one_holds(name.removeprefix("$"), one) for name, one in wanted.items())
 
     return all(part(key, value) for key, value in given.items())
 
@@ -164,7 +176,8 @@ def test_a_condition_sees_only_the_labels_it_is_asked_for(record):
 
 def test_entries_name_nested_fields_with_dots_and_lists_by_each_element():
     found = entries({"a": {"b": [1, [2, {"c": "x"}]]}, "d": [], "e": {}, "f": None, "g": True})
-    assert found == {("a.b", 1), ("a.b", 2), ("a.b.c", "x"), ("f", b""), ("g", b"\x01")}
+    values = {("a.b", 1), ("a.b", 2), ("a.b.c", "x"), ("f", b""), ("g", b"\x01")}
+    assert found == values | {(name, THERE) for name in ("a", "a.b", "d", "e")}
 
 
 def test_true_is_not_one_and_one_is_one_point_nought():

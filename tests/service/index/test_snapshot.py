@@ -147,7 +147,7 @@ def test_whatever_is_damaged_is_named_and_made_anew_from_the_record(folder, name
     DAMAGES[damage](folder / "graph-1" / name)
     with opened(folder) as index:
         (note,) = index.generation.notes
-        assert {"graph": "the graph's checksum", "snaps": "snapshot"}.get(name[:5], "the rows' checksums") in note
+        assert {"graph": "missing or damaged", "snaps": "snapshot"}.get(name[:5], "the rows' checksums") in note
         assert index.generation.covered == 0 and index.describe()["notes"] == [note]
         assert found(index)[0] == answers[0]
         np.testing.assert_allclose(found(index)[1], answers[1], atol=1e-6)

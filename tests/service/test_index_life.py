@@ -1,0 +1,71 @@
+import threading
+
+import numpy as np
+import pytest
+
+from service.index.record import Record
+
+PATH = "/indexes/life"
+
+
+@pytest.fixture(scope="module")
+def app(start_app, tmp_path_factory):
+    with start_app(home=tmp_path_factory.mktemp("home")) as app:
+        yield app
+
+
+def put(app):
+    return app.client.put(PATH, json={"chain": "none", "width": 4}, headers=app.admin)
+
+
+def upsert(app, item, direction):
+    return app.client.post(f"{PATH}/upsert", json={"ids": [item], "vectors": [np.eye(4)[direction].tolist()]})
+
+
+def test_an_index_deleted_and_made_again_under_traffic_keeps_what_it_acknowledges(app):
+    statuses, done = set(), threading.Event()
+
+    def keep_asking():
+        while not done.is_set():
+            found = app.client.post(f"{PATH}/search", json={"vectors": [[1, 0, 0, 0]], "filter": {"x": {"ne": 1}}})
+            statuses.update({found.status_code, app.client.get(PATH).status_code})
+
+    askers = [threading.Thread(target=keep_asking) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    try:
+        for _ in range(12):
+            assert put(app).status_code == 200
+            assert upsert(app, "kept", 0).status_code == 200
+            assert app.client.delete(PATH, headers=app.admin).status_code == 200
+        assert put(app).status_code == 200
+        assert upsert(app, "kept", 0).status_code == 200
+    finally:
+        done.set()
+        for asker in askers:
+            asker.join()
+    record = Record(app.settings.home / "indexes" / "life" / "record.db", read_only=True)
+    assert list(record.find(["kept"])) == ["kept"]
+    record.close()
+    assert statuses <= {200, 404}
+    assert app.client.delete(PATH, headers=app.admin).status_code == 200
+
+
+def test_an_index_outlives_its_chain_and_the_same_request_still_makes_nothing_new(app):
+    fit = {"name": "mine", "steps": [{"kind": "truncation", "dimensions": 2}], "source": {"vectors": points()}}
+    job = app.client.post("/fit-transform", json=fit, headers=app.admin).json()["job_id"]
+    for line in app.client.get(f"/jobs/{job}/events").iter_lines():
+        if '"succeeded"' in line:
+            break
+    body = {"chain": "mine", "metric": "cosine"}
+    assert app.client.put(PATH, json=body, headers=app.admin).status_code == 200
+    assert upsert(app, "a", 0).status_code == 200
+    assert app.client.delete("/chains/mine/1", headers=app.admin).status_code == 200
+    assert app.client.put(PATH, json=body, headers=app.admin).status_code == 200
+    found = app.client.post(f"{PATH}/search", json={"vectors": [[1, 0, 0, 0]], "rescore": 2}).json()
+    assert (found["chain"], found["results"][0][0]["id"]) == ("mine@1", "a")
+    assert app.client.put(PATH, json={"chain": "mine@2"}, headers=app.admin).status_code == 409
+
+
+def points():
+    return np.random.default_rng(0).normal(size=(80, 4)).tolist()
