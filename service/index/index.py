@@ -101,22 +101,24 @@ class Index:
         folder = self.folder / f"graph-{spec.generation}"
         artifact = None if spec.chain == "none" else self.record.artifact(spec.chain)
         reducer = Reducer(spec, artifact)
+        anew = "rows and graph were made anew from the record"
+        notes: list[str] | None = None
         try:
             generation = Generation(folder, spec, self.record, reducer, self.threads)
             restored = restore_snapshot(generation)
             generation.replay()
-            disagree = generation.rows.count - generation.rows.dead != self.record.counts()["count"]
-            notes = [*generation.notes, "snapshot and record disagreed: rows and graph were made anew from the record"]
+            if generation.rows.count - generation.rows.dead != self.record.counts()["count"]:
+                generation.close()
+                notes = [*generation.notes, f"snapshot and record disagreed: {anew}"]
+            elif restored is not None:
+                self.snapshots.note(restored)
         except OSError as error:
-            disagree, restored = True, None
-            notes = [f"{error.filename or folder}: {error.strerror}; rows and graph were made anew from the record"]
-        if disagree:
-            shutil.rmtree(folder)
+            notes = [f"{Path(error.filename or folder).name}: {error.strerror}; {anew}"]
+        if notes is not None:
+            shutil.rmtree(folder, ignore_errors=True)
             generation = Generation(folder, spec, self.record, reducer, self.threads)
             generation.notes = notes
             generation.replay()
-        elif restored is not None:
-            self.snapshots.note(restored)
         for note in generation.notes:
             log.warning("index %s: %s", self.name, note)
         return generation

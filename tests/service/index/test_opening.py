@@ -1,0 +1,90 @@
+import shutil
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from service.index.index import Index
+from service.index.ownership import own
+from service.index.record import Record
+from service.index.spec import IndexSpec
+
+SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
+
+
+@contextmanager
+def opened(folder):
+    index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None)
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    Record.create(folder / "record.db", SPEC, None).close()
+    return folder
+
+
+def put(index, count, seed=0):
+    vectors = np.random.default_rng(seed).normal(size=(count, 8)).astype(np.float32)
+    index.upsert([f"{seed}.{number}" for number in range(count)], vectors, [None] * count, None).result()
+    return vectors
+
+
+def found(index, vectors):
+    return [hits[0]["id"] for hits in index.search(index.generation, vectors, 1)]
+
+
+def test_a_record_older_than_the_snapshot_is_believed_and_the_rest_made_anew(folder, tmp_path):
+    with opened(folder) as index:
+        first = put(index, 30)
+    shutil.copy(folder / "record.db", tmp_path / "earlier.db")
+    with opened(folder) as index:
+        index.delete(["0.0"]).result()
+        put(index, 20, seed=1)
+    shutil.copy(tmp_path / "earlier.db", folder / "record.db")
+    with opened(folder) as index:
+        (note,) = index.generation.notes
+        assert "snapshot and record disagreed" in note
+        assert index.describe()["count"] == 30
+        assert found(index, first) == [f"0.{number}" for number in range(30)]
+    with opened(folder) as index:
+        assert index.generation.notes == []
+
+
+def test_a_folder_where_a_file_of_rows_should_be_is_replaced(folder):
+    with opened(folder) as index:
+        vectors = put(index, 30)
+    rows = folder / "graph-1" / "reduced.f32"
+    rows.unlink()
+    rows.mkdir()
+    with opened(folder) as index:
+        (note,) = index.generation.notes
+        assert "reduced.f32" in note
+        assert found(index, vectors) == [f"0.{number}" for number in range(30)]
+
+
+def test_a_write_whose_rows_could_not_be_added_is_there_after_the_next(folder):
+    with opened(folder) as index:
+        put(index, 10)
+        append = index.generation.rows.append
+        index.generation.rows.append = lambda *_: (_ for _ in ()).throw(MemoryError)
+        with pytest.raises(MemoryError):
+            put(index, 10, seed=1)
+        index.generation.rows.append = append
+        third = put(index, 10, seed=2)
+        assert index.describe()["count"] == index.record.counts()["count"] == 30
+        assert found(index, third) == [f"2.{number}" for number in range(10)]
+
+
+def test_much_that_is_gone_is_told_with_what_to_do(folder):
+    with opened(folder) as index:
+        put(index, 100)
+        assert index.describe()["notes"] == []
+        index.delete([f"0.{number}" for number in range(40)]).result()
+        (note,) = index.describe()["notes"]
+        assert "40 of 100 rows" in note and "compacts" in note
