@@ -7,9 +7,7 @@ own snapshot. Queries are rows of the source that are not in the index.
 import base64
 import json
 import os
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.server import Server
 from service.index.exact import exact_search
 from training.encoders import DEFAULT_ENCODER, Encoder
 from training.encoding import encode_source
@@ -39,50 +38,8 @@ K = 10
 EFS = (50, 100, 200)
 RESCORES = (None, 2, 4, 8)
 SHARES = (0.9, 0.5, 0.2, 0.05, 0.01)
-LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 
 Vectors = NDArray[np.float32]
-
-
-class Server:
-    """A `lathe serve` of its own, and a client with the admin key."""
-
-    def __init__(self, home: Path) -> None:
-        environment = os.environ | {"LATHE_HOME": str(home)}
-        self.process = subprocess.Popen(
-            [*LATHE, "serve", "--port", "0"], env=environment, stderr=subprocess.PIPE, text=True
-        )
-        greeting = ""
-        while "fit-transform" not in greeting:
-            line = self.process.stderr.readline() if self.process.stderr else ""
-            if not line:
-                sys.exit(f"the server did not start:\n{greeting}")
-            greeting += line
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()  # type: ignore[union-attr]
-        found = re.search(r"http://127\.0\.0\.1:\d+", greeting)
-        key = (home / "admin.key").read_text().strip()
-        self.client = httpx.Client(
-            base_url=str(found and found[0]), timeout=600, headers={"authorization": f"Bearer {key}"}
-        )
-
-    def call(self, method: str, path: str, **body: Any) -> Any:
-        """The JSON of an answer that must be one of success."""
-        answer = self.client.request(method, path, json=body or None)
-        if answer.status_code >= 300:
-            sys.exit(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
-        return answer.json()
-
-    def memory(self) -> int:
-        """The most bytes it had resident."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmHWM:\s+(\d+) kB", status)
-        return 1024 * int(found[1]) if found else 0
-
-    def stop(self) -> None:
-        """Let it end in order."""
-        self.client.close()
-        self.process.terminate()
-        self.process.wait(60)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import orjson
 
 from service.errors import BadValueError
 from service.index.index import Index
+from service.index.items import require_ids
 from service.index.reducer import Reducer, Vectors, require_lengths
 from service.index.spec import IndexSpec
 from training.encoders import Encoder
@@ -208,6 +209,7 @@ def fill(
         kept = kept_rows(vectors, rows, spec, zeros)
         if kept:
             named, said = zip(*((rows[place].id, rows[place].metadata) for place in kept), strict=True)
+            require_ids(named)
             written = index.upsert(named, vectors[kept], said, None, note={NOTE: {"key": key, "rows": seen}}).result()
             replaced += len(written.dead)
         put, left_out = put + len(kept), left_out + len(batch) - len(kept)

@@ -19,7 +19,7 @@ from service.index.bridge import Bridge
 from service.index.filters import Filter
 from service.index.generation import EXACT_ROWS, Generation
 from service.index.graph import graph_problem
-from service.index.items import payload, require_ids
+from service.index.items import payload
 from service.index.keeper import Keeper
 from service.index.payloads import Payloads, fragment
 from service.index.record import Record, Written
@@ -138,7 +138,7 @@ class Index:
         Gives a future: writes take their turns, and whoever waits need not hold a thread.
 
         Args:
-            ids: without duplicates.
+            ids: as `require_ids` takes them.
             vectors: `(n, d)` originals.
             metadata: of each item.
             raw_space_id: the space of the vectors; None where the caller did not say.
@@ -164,7 +164,6 @@ class Index:
         spec = generation.spec
         if raw_space_id not in (None, spec.raw_space_id):
             raise SpaceMovedError
-        require_ids(ids)
         if spec.originals == "float16":
             require_half(vectors)
         payloads = [payload(place, given) for place, given in enumerate(metadata)]

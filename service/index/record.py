@@ -28,6 +28,8 @@ from service.index.filters import Condition
 from service.index.schema import (
     BUSY_SECONDS,
     TABLES,
+    parts,
+    places,
     put_meta,
     put_spec,
     read_meta,
@@ -35,8 +37,6 @@ from service.index.schema import (
     require_readable,
 )
 from service.index.spec import IndexSpec, spec_of
-
-PARAMETERS_MOST = 8192
 
 Labels = NDArray[np.int64]
 Payload = tuple[str, bytes | None]
@@ -347,14 +347,3 @@ def bury(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> Labels:
         dead += [label for (label,) in found]
     db.executemany("INSERT INTO tombstones VALUES (?, ?)", [(label, sequence) for label in dead])
     return np.array(dead, np.int64)
-
-
-def parts(values: list[Any]) -> Iterator[list[Any]]:
-    """Values in parts that one statement takes."""
-    for start in range(0, len(values), PARAMETERS_MOST):
-        yield values[start : start + PARAMETERS_MOST]
-
-
-def places(values: Sequence[Any]) -> str:
-    """As many question marks."""
-    return ",".join("?" * len(values))

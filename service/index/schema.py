@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ APPLICATION_ID = 0x4C617468
 PAGE_BYTES = 8192
 """Five vectors of 384 floats to a page; with SQLite's 4096 a quarter of the file stays empty."""
 BUSY_SECONDS = 10
+PARAMETERS_MOST = 8192
+"""Of one statement; SQLite takes 32,766."""
 
 TABLES = f"""
 PRAGMA page_size = {PAGE_BYTES};
@@ -74,3 +76,14 @@ def require_readable(path: Path) -> None:
             f"{path.name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it",
             code="newer_schema",
         )
+
+
+def parts(values: list[Any]) -> Iterator[list[Any]]:
+    """Values in parts that one statement takes."""
+    for start in range(0, len(values), PARAMETERS_MOST):
+        yield values[start : start + PARAMETERS_MOST]
+
+
+def places(values: Sequence[Any]) -> str:
+    """As many question marks."""
+    return ",".join("?" * len(values))

@@ -11,8 +11,8 @@ from service.errors import BadValueError, UnavailableError, as_service_error
 from service.index.filters import parse_filter
 from service.index.index import Index
 from service.index.ownership import own
-from service.index.record import PARAMETERS_MOST, Record
-from service.index.schema import SCHEMA_VERSION
+from service.index.record import Record
+from service.index.schema import PARAMETERS_MOST, SCHEMA_VERSION
 from service.index.spec import IndexSpec
 
 SPEC = IndexSpec(
