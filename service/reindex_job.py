@@ -17,9 +17,9 @@ from service.home import Home
 from service.index.adoption import CHAIN_FOLDER, MOVING, READY, REFUSED, VECTORS, lock_path, text_of
 from service.index.bridge import fit_bridge
 from service.index.generation import REPLAY_ROWS, Generation
-from service.index.record import Labels, Record
+from service.index.record import Record
 from service.index.reducer import Reducer, Vectors
-from service.index.rows import RowFile
+from service.index.rows import Labels, RowFile
 from service.index.snapshot import save_snapshot
 from service.index.spec import IndexSpec, spec_of
 from service.settings import Settings

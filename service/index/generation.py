@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from service.index.exact import Found, exact_search, merge, nothing, rescore
 from service.index.filters import Condition, Filter, Mask, evaluate
 from service.index.graph import Graph, graph_problem
-from service.index.record import Labels, Record
+from service.index.record import Record
 from service.index.reducer import Reducer, Vectors, unit
-from service.index.rows import Rows, RowsView
+from service.index.rows import Labels, Rows, RowsView
 from service.index.spec import IndexSpec
 
 EXACT_ROWS = 10_000

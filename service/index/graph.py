@@ -1,6 +1,5 @@
 """The HNSW graph over the first rows of a generation, by hnswlib (extra `index`)."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ class Graph:
         self.covered = 0
         self.index: Any = hnswlib.Index("l2" if spec.metric == "l2" else "ip", spec.dimensions)
         self.turns = Turns(self.set_ef)
-        self.started = threading.Event()
+        self.started = False
 
     def set_ef(self, ef: int) -> None:
         """Let searches look at so many candidates; hnswlib does not save it."""
@@ -43,9 +42,9 @@ class Graph:
         """Add rows `(n, k)` that follow on those covered; searches wait meanwhile."""
         wanted = self.covered + len(rows)
         with self.turns.writing():
-            if not self.started.is_set():
+            if not self.started:
                 self.index.init_index(max(ROWS_LEAST, wanted), self.spec.m, self.spec.ef_construction, SEED)
-                self.started.set()
+                self.started = True
             if wanted > self.index.get_max_elements():
                 self.index.resize_index(max(wanted, int(GROWTH * self.index.get_max_elements())))
             self.index.add_items(rows, np.arange(self.covered, wanted), num_threads=threads)
@@ -77,8 +76,7 @@ class Graph:
     def load(self, path: Path, covered: int) -> None:
         """Read what `save` wrote; the caller has checked its digest, for hnswlib does not."""
         self.index.load_index(str(path), max_elements=max(ROWS_LEAST, int(covered * GROWTH)))
-        self.covered = covered
-        self.started.set()
+        self.covered, self.started = covered, True
 
     @property
     def bytes(self) -> int:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from service.errors import UnavailableError
 from service.index.fields import entries
 from service.index.filters import Condition
+from service.index.rows import Labels
 from service.index.schema import (
     BUSY_SECONDS,
     TABLES,
@@ -38,7 +39,6 @@ from service.index.schema import (
 )
 from service.index.spec import IndexSpec, spec_of
 
-Labels = NDArray[np.int64]
 Payload = tuple[str, bytes | None]
 """An item's id and its metadata as JSON; None if it has none."""
 

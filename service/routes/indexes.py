@@ -4,10 +4,8 @@ import asyncio
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import orjson
 from fastapi import APIRouter
-from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,7 +38,6 @@ router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
 MOVES_MOST = 5
 
-Vectors = NDArray[np.float32]
 Metadata = list[dict[str, Any] | None]
 
 

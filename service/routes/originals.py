@@ -1,19 +1,15 @@
 """The vectors that a body of texts or vectors means, and whether they belong in an index."""
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.requests import Request
 
 from service.bodies import TextsOrVectors
 from service.codec import as_vectors
 from service.engine import EncodeOptions
 from service.errors import BadValueError, ConflictError, WrongShapeError
-from service.index.reducer import require_lengths
+from service.index.reducer import Vectors, require_lengths
 from service.index.spec import IndexSpec
 from service.routes.embed import checked_texts
 from service.services import Services
-
-Vectors = NDArray[np.float32]
 
 
 def space_said(body: TextsOrVectors, request: Request) -> str | None:

@@ -16,8 +16,9 @@ from service.index.bridge import Bridge
 from service.index.filters import Filter, parse_filter
 from service.index.generation import Generation
 from service.index.index import Index
+from service.index.reducer import Vectors
 from service.index.spec import IndexSpec
-from service.routes.originals import Vectors, encoded_texts, given_vectors, require_said, require_space, space_said
+from service.routes.originals import encoded_texts, given_vectors, require_said, require_space, space_said
 from service.services import USE, Services, ServicesDep
 
 router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
