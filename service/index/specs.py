@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from service.bodies import IndexBody, ReindexBody
 from service.errors import BadValueError
@@ -48,13 +49,7 @@ class Specs:
         encoder = self.encoder_for(body.encoder, body.chain, body.width)
         target, fingerprint, width = self.target(encoder, body.chain, body.dimensions, body.width)
         spec = IndexSpec(
-            encoder=encoder.name if encoder else None,
-            encoder_fingerprint=fingerprint,
-            width=width,
-            raw_space_id=space_id(fingerprint, None, None, width),
-            chain=target.chain,
-            dimensions=target.dimensions,
-            space_id=target.space_id,
+            **spaces(encoder, target, fingerprint, width),
             metric=body.metric,
             m=body.m,
             ef_construction=body.ef_construction,
@@ -87,14 +82,8 @@ class Specs:
         target, fingerprint, width = self.target(owner, chain, body.dimensions, known)
         spec = replace(
             spec,
-            encoder=owner.name if owner else None,
+            **spaces(owner, target, fingerprint, width),
             vectors=spec.vectors + (encoder is not None),
-            encoder_fingerprint=fingerprint,
-            width=width,
-            raw_space_id=space_id(fingerprint, None, None, width),
-            chain=target.chain,
-            dimensions=target.dimensions,
-            space_id=target.space_id,
         )
         return spec, self.artifact(target), encoder
 
@@ -132,3 +121,16 @@ class Specs:
         if target.loaded is None:
             return None
         return read_artifact_files(self.registry.root / target.loaded.name / str(target.loaded.version))
+
+
+def spaces(encoder: Encoder | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
+    """The settings that say whose vectors an index takes, and where it takes them."""
+    return {
+        "encoder": encoder.name if encoder else None,
+        "encoder_fingerprint": fingerprint,
+        "width": width,
+        "raw_space_id": space_id(fingerprint, None, None, width),
+        "chain": target.chain,
+        "dimensions": target.dimensions,
+        "space_id": target.space_id,
+    }
