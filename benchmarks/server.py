@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,16 @@ LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 class Server:
     """A `lathe serve` of its own, and a client with the admin key."""
 
-    def __init__(self, home: Path) -> None:
-        environment = os.environ | {"LATHE_HOME": str(home)}
+    name = "lathe"
+
+    def __init__(self, home: Path, **settings: str) -> None:
+        environment = os.environ | {"LATHE_HOME": str(home)} | settings
         self.process = subprocess.Popen(
-            [*LATHE, "serve", "--port", "0"], env=environment, stderr=subprocess.PIPE, text=True
+            [*LATHE, "serve", "--port", "0"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         greeting = ""
         while "fit-transform" not in greeting:
@@ -29,10 +36,14 @@ class Server:
             greeting += line
         threading.Thread(target=self.process.stderr.read, daemon=True).start()  # type: ignore[union-attr]
         found = re.search(r"http://127\.0\.0\.1:\d+", greeting)
+        self.url = str(found and found[0])
         key = (home / "admin.key").read_text().strip()
-        self.client = httpx.Client(
-            base_url=str(found and found[0]), timeout=600, headers={"authorization": f"Bearer {key}"}
-        )
+        self.client = httpx.Client(base_url=self.url, timeout=600, headers={"authorization": f"Bearer {key}"})
+
+    def wait_for_workers(self, count: int) -> None:
+        """Until so many processes of the first encoder are ready; the service is with the first."""
+        while self.call("GET", "/encoders")[0].get("workers", 0) < count:
+            time.sleep(0.2)
 
     def call(self, method: str, path: str, **body: Any) -> Any:
         """The JSON of an answer that must be one of success."""
@@ -41,10 +52,10 @@ class Server:
             sys.exit(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
         return answer.json()
 
-    def memory(self) -> int:
-        """The most bytes it had resident."""
+    def memory(self, field: str = "VmHWM") -> int:
+        """The most bytes it had resident; with `VmRSS` those it has."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        found = re.search(rf"{field}:\s+(\d+) kB", status)
         return 1024 * int(found[1]) if found else 0
 
     def stop(self) -> None:

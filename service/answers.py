@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 from starlette.responses import Response
 
 from service.codec import JSON, NPY, dump_json, dump_npy
@@ -44,6 +45,9 @@ VECTOR_HEADERS = {
 }
 
 
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+
 def vectors_response(schema: dict[str, Any], **more: Any) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI of an answer with vectors."""
     content = {JSON: {"schema": schema}} | more
@@ -55,7 +59,16 @@ async def json_answer(content: Any, status: int = 200, headers: dict[str, str] |
     return Response(await run_in_threadpool(dump_json, content), status, headers, media_type=JSON)
 
 
-async def npy_answer(answer: Answer) -> Response:
-    """Vectors as a .npy file; codes, where the chain makes them."""
-    vectors = await run_in_threadpool(answer.target.codes, answer.vectors)
-    return Response(await run_in_threadpool(dump_npy, vectors), 200, answer.headers(), media_type=NPY)
+def json_bytes(content: Any, headers: dict[str, str]) -> Response:
+    """JSON of anything, arrays included, made in the thread of the caller."""
+    return Response(dump_json(content), 200, headers, media_type=JSON)
+
+
+def npy_answer(answer: Answer) -> Response:
+    """Vectors as a .npy file, made in the thread of the caller; codes, where the chain makes them."""
+    return Response(dump_npy(answer.target.codes(answer.vectors)), 200, answer.headers(), media_type=NPY)
+
+
+def wants_npy(request: Request) -> bool:
+    """Whether the caller asks for a .npy file."""
+    return NPY in request.headers.get("accept", "").lower()

@@ -18,20 +18,26 @@ from starlette.responses import Response
 
 from service.answers import json_answer
 from service.auth import Keys
+from service.cache import VectorCache
+from service.cors import allow_origins
 from service.embedder import Embedder
 from service.engine import Engine
+from service.engine.process import WorkerProcess
+from service.engine.waiting import WaitingRoom
 from service.errors import RequestError, ServiceError, WrongShapeError, as_service_error, error_body
 from service.home import Home
 from service.index.indexes import Indexes
 from service.jobs.store import JobStore
 from service.jobs.supervisor import Supervisor
+from service.key_file import KEY_VARIABLES
 from service.middleware import RequestMiddleware
 from service.routes import chains, embed, encoders, fits, health, indexes, jobs, reduce, search
 from service.services import Services
 from service.settings import Settings
 from service.starters import open_registry
 from service.targets import Targets
-from training.encoders import Encoder
+from service.tracing import instrument
+from training.encoders import EncoderSpec
 from training.errors import TrainingError
 from transforms.errors import TransformError
 
@@ -52,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
     """The app of one server; nothing is loaded or started before its lifespan begins.
 
     Raises:
-        ValueError: if the settings would serve anybody without being told to.
+        ValueError: if the settings would serve anybody without being told to, or ask for what is not installed.
     """
     settings.require_safe()
     services = build_services(settings)
@@ -70,6 +76,10 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_middleware(RequestMiddleware)
+    if settings.tracing:
+        instrument(app)
+    if settings.cors_origins:
+        allow_origins(app, settings.cors_origins)  # around all else, so that pages can read every error
     return app
 
 
@@ -85,10 +95,10 @@ def build_services(settings: Settings) -> Services:
     admin_keys = settings.admin_keys
     if not admin_keys and problem is None:
         admin_keys = (home.read_or_make_admin_key(),)
-    load = partial(Encoder, device=settings.device)
-    engines = [Engine(spec, load, settings.max_queued_texts) for spec in settings.specs]
     store = JobStore(home.jobs)
-    embedder = Embedder(engines, registry, Targets(registry, places))
+    make_engine = partial(build_engine, settings)
+    engines = [make_engine(spec) for spec in settings.loaded_specs]
+    embedder = Embedder(engines, registry, Targets(registry, places), VectorCache(settings.cache_bytes))
     return Services(
         settings=settings,
         home=home,
@@ -100,6 +110,19 @@ def build_services(settings: Settings) -> Services:
         indexes=Indexes(home.indexes, settings.threads, settings.job_threads, embedder.encode_for_index),
         jobs=store,
         supervisor=Supervisor(store, job_environment(settings)),
+        make_engine=make_engine,
+    )
+
+
+def build_engine(settings: Settings, spec: EncoderSpec) -> Engine:
+    """An encoder's engine, not yet started."""
+    return Engine(
+        spec,
+        partial(WorkerProcess, options=settings.worker_options),
+        WaitingRoom(settings.max_queued_texts, settings.max_queued_tokens),
+        workers=settings.worker_processes,
+        ahead=2 if settings.on_gpu else 1,
+        timeout=settings.worker_seconds,
     )
 
 
@@ -108,7 +131,7 @@ def job_environment(settings: Settings) -> dict[str, str]:
     told = {"LATHE_HOME": str(settings.home), "LATHE_JOB_THREADS": str(settings.job_threads)}
     if settings.device:
         told["LATHE_DEVICE"] = settings.device
-    return {key: value for key, value in os.environ.items() if key not in {"LATHE_API_KEYS", "LATHE_ADMIN_KEYS"}} | told
+    return {key: value for key, value in os.environ.items() if key not in KEY_VARIABLES} | told
 
 
 def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
@@ -124,8 +147,8 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
         yield
         services.supervisor.stop()
         await run_in_threadpool(services.indexes.close)
-        for engine in services.embedder.engines.values():
-            engine.stop()
+        for engine in list(services.embedder.engines.values()):
+            await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
 
     return lifespan
 

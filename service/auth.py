@@ -42,16 +42,16 @@ class Keys:
         raise UnauthorizedError("this needs the admin key: Authorization: Bearer KEY (see $LATHE_HOME/admin.key)")
 
 
-def token(request: Request) -> str:
-    """The token of the Authorization header, with or without the word Bearer."""
-    header = request.headers.get("authorization", "").strip()
-    scheme, _, rest = header.partition(" ")
-    return rest.strip() if scheme.lower() == "bearer" and rest else header
+def token(request: Request) -> bytes:
+    """The token of the Authorization header, with or without the word Bearer, byte for byte as it was sent."""
+    header = request.headers.get("authorization", "").encode("latin-1").strip()
+    scheme, _, rest = header.partition(b" ")
+    return rest.strip() if scheme.lower() == b"bearer" and rest else header
 
 
-def matches(given: str, keys: tuple[str, ...]) -> bool:
-    """Whether the token is one of the keys; every key is compared, in constant time."""
+def matches(given: bytes, keys: tuple[str, ...]) -> bool:
+    """Whether the token is one of the keys, in UTF-8; every key is compared, in constant time."""
     found = False
     for key in keys:
-        found |= hmac.compare_digest(given.encode(), key.encode())
+        found |= hmac.compare_digest(given, key.encode("utf-8", "surrogateescape"))
     return found and bool(given)

@@ -1,19 +1,21 @@
 """From a request's texts or vectors to the vectors of its answer."""
 
-import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from starlette.concurrency import run_in_threadpool
+from prometheus_client import Counter
 
-from service.engine import EncodeOptions, Engine
+from service.cache import Entry, VectorCache
+from service.engine import EncodeOptions, Engine, Work
 from service.errors import BadValueError, ConflictError, UnknownNameError, WrongShapeError
 from service.index.spec import IndexSpec
 from service.registry import Registry
 from service.targets import Target, Targets
 from training.space import space_id
 from transforms.errors import ArtifactError
+
+CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,86 @@ class Answer:
         }
 
 
+@dataclass(frozen=True)
+class Pending:
+    """A request whose texts were found in the cache or wait for the encoder.
+
+    Attributes:
+        target: where the vectors go.
+        keys: of the texts in the cache; none if it is not used.
+        found: what it held.
+        missing: places of the texts that it did not hold.
+        work: those texts, on their way; None if there are none.
+    """
+
+    target: Target
+    cache: VectorCache
+    keys: list[bytes]
+    found: list[Entry | None]
+    missing: list[int]
+    work: Work | None
+
+    def answer(self) -> Answer:
+        """All vectors in the order of the texts; waits for the encoder if it must."""
+        if self.work is None:
+            return Answer(self.cached(), self.target, self.cached_tokens())
+        done = self.work.future.result()
+        timings = {"queue": done.queue_ms, "inference": done.inference_ms}
+        raw = done.vectors if done.raw is None else done.raw
+        if self.keys:
+            self.cache.put([self.keys[index] for index in self.missing], raw, done.tokens)
+        vectors = done.vectors
+        if len(self.missing) < len(self.found):
+            vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
+            vectors[self.missing] = done.vectors
+            vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.cached()
+        return Answer(vectors, self.target, int(done.tokens.sum()) + self.cached_tokens(), timings)
+
+    def cached(self) -> NDArray[np.float32]:
+        """Vectors of the texts that the cache held, through the chain."""
+        return self.target.apply(np.stack([entry.vector for entry in self.found if entry is not None]))
+
+    def cached_tokens(self) -> int:
+        """Tokens those texts took when they were encoded."""
+        return sum(entry.tokens for entry in self.found if entry is not None)
+
+
 class Embedder:
     """The encoders of a server, by name, with the chains behind them."""
 
-    def __init__(self, engines: list[Engine], registry: Registry, targets: Targets) -> None:
+    def __init__(self, engines: list[Engine], registry: Registry, targets: Targets, cache: VectorCache) -> None:
         self.engines = {engine.spec.name: engine for engine in engines}
-        self.default = engines[0]
         self.registry = registry
         self.targets = targets
+        self.cache = cache
+
+    def add(self, engine: Engine) -> None:
+        """Serve one more encoder; its engine is started here."""
+        engine.start()
+        self.engines = self.engines | {engine.spec.name: engine}  # others may be reading the old one
+
+    def remove(self, name: str) -> Engine:
+        """Serve an encoder no longer; its engine, to be stopped.
+
+        Raises:
+            UnknownNameError: if it is not served.
+            ConflictError: if it is the default.
+        """
+        engine = self.engine(name, param="encoder")
+        if engine is self.default:
+            raise ConflictError(f"{engine.spec.name} is the default encoder, which is always served", param="encoder")
+        self.engines = {key: other for key, other in self.engines.items() if other is not engine}
+        return engine
+
+    def give_up(self) -> None:
+        """Answer all that is not finished with an error: the server ends."""
+        for engine in self.engines.values():
+            engine.give_up()
+
+    @property
+    def default(self) -> Engine:
+        """The engine of requests that name none."""
+        return next(iter(self.engines.values()))
 
     def engine(self, name: str | None, param: str = "model") -> Engine:
         """The engine of an encoder, by its name or its model's; the first if None.
@@ -65,24 +139,32 @@ class Embedder:
         name, _, chain = (model or "").partition("+")
         return self.engine(name or None), chain or None
 
-    async def embed(
+    def begin(
         self, texts: list[str], engine: Engine, chain: str | None, dimensions: int | None, options: EncodeOptions
-    ) -> Answer:
-        """Encode texts and take them through a chain.
+    ) -> "Pending":
+        """Find where texts go, look them up, and let those not seen before wait for the encoder; never blocks.
 
         Raises:
             ServiceError: for names, sizes and spaces that do not go together, overload, not ready.
+            EncoderError: for a prompt the encoder does not know.
         """
         encoder = engine.require_ready()
-        encoder.prompt(options.prompt_name)
-        target = await run_in_threadpool(
-            self.targets.of_encoder, encoder, chain, dimensions, normalize=options.normalize
-        )
+        encoder.require_prompt(options.prompt_name)
+        target = self.targets.of_encoder(encoder, chain, dimensions, normalize=options.normalize)
         if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
-            options = EncodeOptions(options.prompt_name, options.truncate, options.truncation_side)
-        done = await engine.embed(texts, options, target.folded)
-        timings = {"queue": done.queue_ms, "inference": done.inference_ms}
-        return Answer(done.vectors, target, int(done.tokens.sum()), timings)
+            options = replace(options, normalize=True)
+        CHAIN_TEXTS.labels(engine.spec.name, target.chain).inc(len(texts))
+        keys: list[bytes] = []
+        found: list[Entry | None] = [None] * len(texts)
+        if self.cache.serves(options):
+            keys = self.cache.keys(encoder, options, texts)
+            found = self.cache.get(engine.spec.name, keys)
+        missing = [index for index, entry in enumerate(found) if entry is None]
+        work = None
+        if missing:
+            wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
+            work = engine.submit(wanted, options, target.asked, keep_raw=bool(keys))
+        return Pending(target, self.cache, keys, found, missing, work)
 
     def engine_of_index(self, spec: IndexSpec) -> Engine:
         """The engine whose vectors an index holds.
@@ -119,7 +201,7 @@ class Embedder:
             ServiceError: as `engine_of_index`.
         """
         engine = self.engine_of_index(spec)
-        return asyncio.run(engine.embed(texts, EncodeOptions(), None)).vectors
+        return self.begin(texts, engine, None, None, EncodeOptions()).answer().vectors
 
     def reduce(self, vectors: NDArray[np.float32], chain: str, dimensions: int | None) -> Answer:
         """Take the caller's own vectors `(n, d)` through a chain.
@@ -136,7 +218,7 @@ class Embedder:
     def models(self) -> list[str]:
         """What `model` may name: bare encoders first, then each with each of its live chains."""
         names = list(self.engines)
-        ready = [engine for engine in self.engines.values() if engine.encoder is not None]
+        ready = [engine.info for engine in self.engines.values() if engine.info is not None]
         for chain in self.registry.names():
             live = self.registry.live(chain)
             if live is None:
@@ -145,7 +227,7 @@ class Embedder:
                 fitted_on = self.registry.manifest(chain, live).get("encoder")
             except ArtifactError:  # it cannot be served, so it is not offered
                 continue
-            for engine in ready:
-                if fitted_on is None or fitted_on["fingerprint"] == engine.require_ready().fingerprint:
-                    names.append(f"{engine.spec.name}+{chain}")
+            for encoder in ready:
+                if fitted_on is None or fitted_on["fingerprint"] == encoder.fingerprint:
+                    names.append(f"{encoder.name}+{chain}")
         return names

@@ -10,6 +10,7 @@ ServiceError (Exception)
 ├── TooLargeError      413  more than a request may hold
 ├── WrongShapeError    422  the wrong shape or type
 ├── OverloadedError    429  more than the service takes on; with Retry-After
+├── ClientGoneError    499  the caller hung up
 └── UnavailableError   503  not ready, or its state cannot be read or written
 """
 
@@ -39,11 +40,14 @@ class ServiceError(Exception):
     code = "server_error"
     retry_after: int | None = None
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, param: str | None = None, code: str | None = None, retry_after: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code or type(self).code
+        self.retry_after = retry_after or type(self).retry_after
 
 
 class RequestError(ServiceError):
@@ -121,6 +125,16 @@ class OverloadedError(ServiceError):
     error_type = "Overloaded"
     code = "overloaded"
     retry_after = 1
+
+
+class ClientGoneError(RequestError):
+    """The caller hung up; only logs and counts see the status."""
+
+    status = 499
+    code = "client_gone"
+
+    def __init__(self) -> None:
+        super().__init__("the caller hung up")
 
 
 class UnavailableError(ServiceError):

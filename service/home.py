@@ -2,6 +2,7 @@
 
 $LATHE_HOME/
 ├── admin.key     the generated admin key, mode 600
+├── encoders.json encoders added with `lathe encoders add`, see service.hosted
 ├── chains/       registry: <name>/<version>/, see service.registry
 ├── places.json   which chain answers which size
 ├── indexes/      <name>/, see service.index

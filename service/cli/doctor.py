@@ -11,7 +11,8 @@ from service.cli.index import described
 from service.cli.options import state
 from service.index.indexes import index_folders
 from service.registry import Registry
-from training.encoders import DEFAULT_MODEL, OFFLINE_PACKAGE, locate
+from training.encoders import DEFAULT_MODEL, OFFLINE_PACKAGE, best_device, locate
+from training.precision import resolve_dtype
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
@@ -21,23 +22,24 @@ EXTRAS = {
     "onnxruntime": "export to ONNX: pip install 'lathe[onnx]'",
     "faiss": "export to FAISS and import from it: pip install 'lathe[faiss]'",
     "hnswlib": "graphs of indexes, which search exactly without: pip install 'lathe[index]' (needs a C++ compiler)",
+    "opentelemetry.sdk": "traces: pip install 'lathe[otel]'",
     "h5py": "import of ann-benchmarks files: pip install 'lathe[hdf5]'",
 }
 
 
 def doctor() -> None:
     """Show what is installed, which device encodes, and what is missing or damaged."""
-    import torch
-
     settings, home = state()
-    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = settings.device or best_device()
     say("lathe", version("lathe"))
     say("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in ("torch", "transformers", "sentence-transformers", "numpy"):
         say(package, installed(package))
-    say("device", f"{device}, {os.cpu_count()} CPU cores, {settings.threads} threads a forward pass")
+    say("device", f"{device}, {resolve_dtype(settings.dtype, device)}, {os.cpu_count()} CPU cores")
+    workers, threads = settings.worker_processes, settings.worker_options.threads
+    say("workers", f"{workers} of {threads} threads for each encoder")
     for module, purpose in EXTRAS.items():
-        say(module, "installed" if find_spec(module) else f"missing; it gives {purpose}")
+        say(module, "installed" if present(module) else f"missing; it gives {purpose}")
     problem = home.problem()
     say("state folder", problem or f"{home.root} can be written")
     for spec in settings.specs:
@@ -67,6 +69,14 @@ def doctor() -> None:
 def say(what: str, state_of_it: str) -> None:
     """One line of the report."""
     typer.echo(f"{what:32}{state_of_it}")
+
+
+def present(module: str) -> bool:
+    """Whether a module could be imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package it is in
+        return False
 
 
 def installed(package: str) -> str:

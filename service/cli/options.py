@@ -45,7 +45,7 @@ def find_encoder(settings: Settings, name: str | None) -> EncoderSpec:
     if name is None:
         return settings.specs[0]
     known = {spec.name: spec for spec in settings.specs} | {spec.model: spec for spec in settings.specs}
-    return known.get(name) or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name)
+    return known.get(name) or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=settings.dtype)
 
 
 def load_encoder(settings: Settings, name: str | None) -> Encoder:

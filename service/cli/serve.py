@@ -3,17 +3,20 @@
 import asyncio
 import shlex
 import signal
+import socket
 import sys
 from contextlib import suppress
-from threading import Event
+from threading import Timer
 from types import FrameType
 from typing import Annotated
 
 import typer
 import uvicorn
 
+from service import logs
 from service.app import create_app
 from service.cli.options import flag
+from service.memory import keep_freed_blocks
 from service.services import Services
 from service.settings import Settings, read_settings
 
@@ -22,10 +25,10 @@ Lathe serves at {url}   (encoders: {encoders}; chains: {chains})
 {admin} Stop with Ctrl-C. Try:
 
   curl {url}/embed -H 'content-type: application/json'{use} \\
-    -d '{{"inputs": "What is a lathe?", "dimensions": 128}}'
+    -d '{{"inputs": "What is a lathe?"{size}}}'
 
   curl {url}/v1/embeddings -H 'content-type: application/json'{use} \\
-    -d '{{"input": "What is a lathe?", "dimensions": 32}}'
+    -d '{{"input": "What is a lathe?"{size}}}'
 
   curl {url}/fit-transform -H 'content-type: application/json' \\
     -H "authorization: Bearer {key}" \\
@@ -33,16 +36,24 @@ Lathe serves at {url}   (encoders: {encoders}; chains: {chains})
 """
 
 
-class Server(uvicorn.Server):
-    """Lets answers without an end know that the server was asked to stop."""
+LAST_WORDS_SECONDS = 2
+"""For the errors that answer what was not finished in time; connections are cut after that."""
 
-    def __init__(self, config: uvicorn.Config, closing: Event) -> None:
+
+class Server(uvicorn.Server):
+    """Lets answers without an end know that the server was asked to stop, and ends the others in time."""
+
+    def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
-        self.closing = closing
+        self.services = services
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came."""
-        self.closing.set()
+        if not self.services.closing.is_set():
+            self.services.closing.set()
+            deadline = Timer(self.services.settings.shutdown_seconds, self.services.embedder.give_up)
+            deadline.daemon = True
+            deadline.start()
         super().handle_exit(sig, frame)
 
 
@@ -54,25 +65,43 @@ def serve(
     import torch
 
     raise_file_limit()
+    keep_freed_blocks()
     settings = read_settings(host=host, port=port)
     torch.set_num_threads(settings.threads)
+    logs.configure(settings.log_level)
     app = create_app(settings)
+    sockets = listen(settings.host, settings.port)
     config = uvicorn.Config(
-        app, settings.host, settings.port, log_level="warning", timeout_graceful_shutdown=30, server_header=False
+        app,
+        log_config=None,
+        access_log=False,  # the service logs requests itself, without their paths
+        timeout_graceful_shutdown=settings.shutdown_seconds + LAST_WORDS_SECONDS,
+        server_header=False,
     )
-    server = Server(config, app.state.services.closing)
+    server = Server(config, app.state.services)
     for wanted in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
         signal.signal(wanted, lambda *_: sys.exit(0))
-    asyncio.run(run(server, settings, app.state.services))
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop, where it is installed
+        runner.run(run(server, sockets, settings, app.state.services))
     if not server.started:
         sys.exit(1)
 
 
-async def run(server: uvicorn.Server, settings: Settings, services: Services) -> None:
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Take the address; done here, an address in use is a line on the terminal and not one of the log.
+
+    Raises:
+        OSError: if it cannot be had.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return [socket.create_server(address[:2], family=family) for family, *_, address in dict.fromkeys(found)]
+
+
+async def run(server: uvicorn.Server, sockets: list[socket.socket], settings: Settings, services: Services) -> None:
     """Serve, and greet once everything is warm."""
     greeting = asyncio.create_task(greet(server, settings, services))
     try:
-        await server.serve()
+        await server.serve(sockets)
     finally:
         greeting.cancel()
 
@@ -103,10 +132,18 @@ def greeting_text(settings: Settings, services: Services, port: int) -> str:
         admin=admin,
         key=key,
         use=" -H 'authorization: Bearer API_KEY'" if settings.api_keys else "",
+        size=shown_size(services),
         encoders=", ".join(services.embedder.engines),
         chains=", ".join(services.registry.names()) or "none",
         fit='{"name": "mine", "steps": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 96}],',
     )
+
+
+def shown_size(services: Services) -> str:
+    """A size the default encoder answers, as the examples ask for it; nothing where it has no chain."""
+    info = services.embedder.default.info
+    places = services.places.current().get(info.fingerprint, {}) if info else {}
+    return next((f', "dimensions": {size}' for size in places if size.isdecimal()), "")
 
 
 def raise_file_limit() -> None:

@@ -12,7 +12,7 @@ from service.index.reducer import read_artifact_files
 from service.index.spec import IndexSpec
 from service.registry import Registry
 from service.targets import RAW, Target, Targets
-from training.encoders import Encoder
+from training.encoders import HasSpace
 from training.space import space_id
 
 Artifact = tuple[bytes, bytes] | None
@@ -32,8 +32,8 @@ class Specs:
         self,
         registry: Registry,
         targets: Targets,
-        named: Callable[[str | None], Encoder],
-        encoders: Callable[[], Iterable[Encoder]],
+        named: Callable[[str | None], HasSpace],
+        encoders: Callable[[], Iterable[HasSpace]],
     ) -> None:
         self.registry = registry
         self.targets = targets
@@ -58,7 +58,7 @@ class Specs:
         )
         return spec, self.artifact(target)
 
-    def of_reindexed(self, body: ReindexBody, index: Index) -> tuple[IndexSpec, Artifact, Encoder | None]:
+    def of_reindexed(self, body: ReindexBody, index: Index) -> tuple[IndexSpec, Artifact, HasSpace | None]:
         """Settings of an index's next generation, and the encoder if that changes.
 
         Raises:
@@ -87,7 +87,7 @@ class Specs:
         )
         return spec, self.artifact(target), encoder
 
-    def encoder_for(self, name: str | None, chain: str, width: int | None) -> Encoder | None:
+    def encoder_for(self, name: str | None, chain: str, width: int | None) -> HasSpace | None:
         """The encoder of an index: the one named, else the one its chain was fitted for; None for vectors only."""
         if name is not None:
             return self.named(name)
@@ -99,7 +99,7 @@ class Specs:
         return next((encoder for encoder in self.encoders() if encoder.fingerprint == fitted_for), None)
 
     def target(
-        self, encoder: Encoder | None, chain: str, dimensions: int | None, width: int | None
+        self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
     ) -> tuple[Target, str | None, int]:
         """Where vectors go, whose they are, and how wide."""
         if encoder is not None:
@@ -109,7 +109,7 @@ class Specs:
         if chain == RAW:
             if width is None or dimensions not in (None, width):
                 raise BadValueError("raw vectors of no encoder keep the width that is given", param="width")
-            return Target(None, None, width, space_id(None, None, None, width)), None, width
+            return Target(None, None, None, width, space_id(None, None, None, width)), None, width
         loaded = self.registry.load(chain)
         wide = loaded.chain.input_dimensions or width
         if wide is None:
@@ -123,7 +123,7 @@ class Specs:
         return read_artifact_files(self.registry.root / target.loaded.name / str(target.loaded.version))
 
 
-def spaces(encoder: Encoder | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
+def spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
     """The settings that say whose vectors an index takes, and where it takes them."""
     return {
         "encoder": encoder.name if encoder else None,

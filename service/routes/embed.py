@@ -7,36 +7,64 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers import ERRORS, json_answer, vectors_response
-from service.bodies import EmbedBody, OpenAIBody, declared, read_json
-from service.codec import encode_rows, require_rows
+from service.answers import BINARY, ERRORS, json_answer, json_bytes, npy_answer, vectors_response, wants_npy
+from service.bodies import EmbedBody, OpenAIBody, declared, parse, read_body
+from service.codec import NPY, encode_rows, require_rows
+from service.embedder import Pending
 from service.engine import EncodeOptions
-from service.errors import BadValueError
-from service.services import USE, ServicesDep
+from service.errors import BadValueError, UnknownNameError
+from service.hangup import finished
+from service.services import USE, Services, ServicesDep
 from service.settings import Settings
 
 router = APIRouter(dependencies=USE, tags=["vectors"])
 
 MATRIX = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
+QUERY = [
+    {
+        "name": name,
+        "in": "query",
+        "schema": {"type": "string"},
+        "description": "for clients that cannot put it in the body",
+    }
+    for name in ("model", "chain")
+]
 BASE64_ROWS = {"type": "array", "items": {"type": "string", "format": "byte"}}
 
 
 @router.post(
     "/embed",
-    openapi_extra=declared(EmbedBody),
-    responses=vectors_response({"anyOf": [MATRIX, BASE64_ROWS]}),
+    openapi_extra=declared(EmbedBody) | {"parameters": QUERY},
+    responses=vectors_response({"anyOf": [MATRIX, BASE64_ROWS]}, **{NPY: BINARY}),
     summary="Embed texts (text-embeddings-inference's shape)",
 )
 @router.post("/", include_in_schema=False)
 async def embed(request: Request, services: ServicesDep) -> Response:
-    """Bare vectors, one for each input."""
-    body = await read_json(request, services.settings, EmbedBody)
+    """Bare vectors, one for each input; a .npy file where `Accept` asks for it."""
+    content = await read_body(request, services.settings)
+    body, pending = await run_in_threadpool(begin_embed, content, request, services)
+    await finished(request, pending.work)
+    return await run_in_threadpool(answer_embed, body, pending, wants_npy(request))
+
+
+def begin_embed(content: bytes, request: Request, services: Services) -> tuple[EmbedBody, Pending]:
+    """Read a request and let its texts wait; TEI's clients have no field for a model or chain, but take a query."""
+    body = parse(content, EmbedBody)
     texts = checked_texts(body.inputs, services.settings, "inputs")
-    engine, chain = services.embedder.engine_and_chain(body.model)
+    query = request.query_params
+    engine, chain = services.embedder.engine_and_chain(body.model or query.get("model"))
     options = EncodeOptions(body.prompt_name, body.truncate, body.truncation_direction, body.normalize)
-    answer = await services.embedder.embed(texts, engine, body.chain or chain, body.dimensions, options)
-    rows = await run_in_threadpool(encode_rows, answer.vectors, body.encoding_format)
-    return await json_answer(rows, headers=answer.headers())
+    return body, services.embedder.begin(
+        texts, engine, body.chain or query.get("chain") or chain, body.dimensions, options
+    )
+
+
+def answer_embed(body: EmbedBody, pending: Pending, npy: bool) -> Response:
+    """The vectors as JSON or npy."""
+    answer = pending.answer()
+    if npy:
+        return npy_answer(answer)
+    return json_bytes(encode_rows(answer.vectors, body.encoding_format), answer.headers())
 
 
 @router.post(
@@ -47,26 +75,52 @@ async def embed(request: Request, services: ServicesDep) -> Response:
 )
 async def embeddings(request: Request, services: ServicesDep) -> Response:
     """`{"object": "list", "data": […], "model", "usage"}`."""
-    body = await read_json(request, services.settings, OpenAIBody)
+    content = await read_body(request, services.settings)
+    body, model, pending = await run_in_threadpool(begin_embeddings, content, services)
+    await finished(request, pending.work)
+    return await run_in_threadpool(answer_embeddings, body, model, pending)
+
+
+def begin_embeddings(content: bytes, services: Services) -> tuple[OpenAIBody, str, Pending]:
+    """Read a request and let its texts wait for the encoder; also the model's name for the answer."""
+    body = parse(content, OpenAIBody)
     texts = checked_texts(body.input, services.settings, "input")
     engine, chain = services.embedder.engine_and_chain(body.model)
-    answer = await services.embedder.embed(texts, engine, chain, body.dimensions, EncodeOptions())
-    rows = await run_in_threadpool(encode_rows, answer.vectors, body.encoding_format)
+    pending = services.embedder.begin(texts, engine, chain, body.dimensions, EncodeOptions())
+    return body, body.model or engine.spec.name, pending
+
+
+def answer_embeddings(body: OpenAIBody, model: str, pending: Pending) -> Response:
+    """The vectors in OpenAI's shape."""
+    answer = pending.answer()
+    rows = encode_rows(answer.vectors, body.encoding_format)
     content = {
         "object": "list",
         "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],
-        "model": body.model or engine.spec.name,
+        "model": model,
         "usage": {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens},
     }
-    return await json_answer(content, headers=answer.headers())
+    return json_bytes(content, answer.headers())
 
 
 @router.get("/v1/models", responses=ERRORS, summary="What `model` may name")
 async def models(services: ServicesDep) -> Response:
     """Bare encoders first, then each with each of its live chains."""
     names = await run_in_threadpool(services.embedder.models)
-    listed = [{"id": name, "object": "model", "created": 0, "owned_by": "lathe"} for name in names]
-    return await json_answer({"object": "list", "data": listed})
+    return await json_answer({"object": "list", "data": [described_model(name) for name in names]})
+
+
+@router.get("/v1/models/{name:path}", responses=ERRORS, summary="One of them")
+async def model(name: str, services: ServicesDep) -> Response:
+    """An encoder, or one with a chain, by what `model` calls it."""
+    if name not in await run_in_threadpool(services.embedder.models):
+        raise UnknownNameError(f"there is no model {name[:200]!r}", param="model", code="model_not_found")
+    return await json_answer(described_model(name))
+
+
+def described_model(name: str) -> dict[str, Any]:
+    """A model in OpenAI's shape."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "lathe"}
 
 
 def checked_texts(inputs: Any, settings: Settings, param: str) -> list[str]:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from service.answers import ERRORS, json_answer
 from service.bodies import PlaceBody, declared, read_json
 from service.engine import Engine
+from service.errors import UnknownNameError
 from service.names import require_number
 from service.services import ADMIN, USE, Services, ServicesDep
 
@@ -20,6 +21,47 @@ router = APIRouter(prefix="/encoders", tags=["encoders"], responses=ERRORS)
 async def list_encoders(services: ServicesDep) -> Response:
     """The encoders hosted, with their places."""
     return await json_answer(await run_in_threadpool(describe_encoders, services))
+
+
+@router.put("/{name}", dependencies=ADMIN, status_code=202)
+async def add_encoder(name: str, services: ServicesDep) -> Response:
+    """Serve an encoder that the settings or the state folder name; 202 while it loads, 200 if it is served already."""
+    if name in services.embedder.engines:
+        return await json_answer(described_state(services.embedder.engines[name]))
+    engine = await run_in_threadpool(start_encoder, name, services)
+    return await json_answer(described_state(engine), 202)
+
+
+@router.delete("/{name}", dependencies=ADMIN)
+async def remove_encoder(name: str, services: ServicesDep) -> Response:
+    """Serve an encoder no longer, until it is added again or the server starts anew; finishes what it accepted."""
+    engine = services.embedder.remove(name)
+    await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
+    return await json_answer(described_state(engine))
+
+
+def start_encoder(name: str, services: Services) -> Engine:
+    """Begin to serve an encoder.
+
+    Raises:
+        UnknownNameError: for one that nobody allowed.
+    """
+    spec = services.settings.spec_now(name)
+    if spec is None:
+        raise UnknownNameError(
+            f"the settings name no encoder {name!r}; they name {', '.join(s.name for s in services.settings.specs)} "
+            "(`lathe encoders add` on the server's machine adds one)",
+            param="encoder",
+        )
+    with services.changing_encoders:
+        if name not in services.embedder.engines:
+            services.embedder.add(services.make_engine(spec))
+        return services.embedder.engines[name]
+
+
+def described_state(engine: Engine) -> dict[str, Any]:
+    """What a change of the encoders answers."""
+    return {"name": engine.spec.name, "state": engine.state}
 
 
 @router.put("/{name}/dimensions/{dimensions}", dependencies=ADMIN, openapi_extra=declared(PlaceBody))
@@ -45,12 +87,11 @@ def describe_encoders(services: Services) -> list[dict[str, Any]]:
     places = services.places.read()
     found = []
     for engine in services.embedder.engines.values():
-        encoder = engine.encoder
         described: dict[str, Any] = {"name": engine.spec.name, "model": engine.spec.model, "state": engine.state}
-        if encoder is not None:
-            mine = dict(places.get(encoder.fingerprint, {}))
-            described |= encoder.describe() | {
-                "device": encoder.device,
+        if engine.info is not None:
+            mine = dict(places.get(engine.info.fingerprint, {}))
+            described |= engine.info.describe() | {
+                "workers": len(engine.ready_lanes),
                 "nested": mine.pop("nested", None),
                 "places": mine,
             }

@@ -50,7 +50,7 @@ def create_job(body: FitBody, services: Services) -> Job:
     source = body.source
     engine = services.embedder.engine(body.encoder, param="encoder")
     spec: EncoderSpec | None = engine.spec
-    width = engine.encoder.dimensions if engine.encoder else None
+    width = engine.info.dimensions if engine.info else None
     files: dict[str, bytes] = {}
     if source.texts is not None:
         path = FILE_OF_TEXTS

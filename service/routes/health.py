@@ -1,19 +1,24 @@
 """Whether the service lives, is ready, and what it is."""
 
 from importlib.metadata import version
+from threading import Lock
 from typing import Any
 
 from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from service.answers import ERRORS, json_answer
+from service.engine.metrics import WAITING_TEXTS, WAITING_TOKENS, WORKERS
 from service.errors import UnavailableError, error_body
 from service.routes.encoders import describe_encoders
 from service.services import Services, ServicesDep
 
 router = APIRouter(tags=["health"])
+
+JOBS = Gauge("lathe_jobs", "Jobs there are a record of", ["kind", "state"])
+MEASURING = Lock()
 
 
 @router.get("/health/live")
@@ -29,10 +34,13 @@ async def live() -> Response:
 @router.get("/health/ready", responses=ERRORS)
 async def ready(services: ServicesDep) -> Response:
     """200 once every encoder is warm and every index that can be is open, else 503; with what is wrong."""
-    states = {name: engine.state for name, engine in services.embedder.engines.items()}
+    engines = services.embedder.engines
+    states = {name: engine.state for name, engine in engines.items()}
+    awaited = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
     opened = services.indexes.ready.is_set() or services.home_problem is not None
-    is_ready = opened and all(state == "ready" for state in states.values())
-    warnings = [services.home_problem] if services.home_problem else []
+    is_ready = opened and all(state == "ready" for name, state in states.items() if name in awaited)
+    problems = [services.home_problem, *(engine.problem for engine in engines.values())]
+    warnings = [problem for problem in problems if problem]
     content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states, "warnings": warnings}
     if not is_ready:
         waiting = "indexes are being opened" if not opened else "an encoder is not ready"
@@ -47,9 +55,9 @@ async def info(services: ServicesDep) -> Response:
 
 
 @router.get("/metrics", responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}})
-async def metrics() -> Response:
+async def metrics(services: ServicesDep) -> Response:
     """Prometheus's text format."""
-    return Response(await run_in_threadpool(generate_latest), media_type=CONTENT_TYPE_LATEST)
+    return Response(await run_in_threadpool(measured, services), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/", include_in_schema=False)
@@ -58,17 +66,32 @@ async def root() -> Response:
     return RedirectResponse("/docs")
 
 
+def measured(services: Services) -> bytes:
+    """What was counted, and what is the case now."""
+    with MEASURING:
+        for gauge in (WAITING_TEXTS, WAITING_TOKENS, WORKERS, JOBS):
+            gauge.clear()  # encoders and states that are no more
+        for name, engine in services.embedder.engines.items():
+            WAITING_TEXTS.labels(name).set(engine.room.texts)
+            WAITING_TOKENS.labels(name).set(engine.room.tokens)
+            WORKERS.labels(name).set(len(engine.ready_lanes))
+        for job in services.jobs.list():
+            JOBS.labels(job.kind, job.state).inc()
+        return generate_latest()
+
+
 def describe(services: Services) -> dict[str, Any]:
     """What `/info` says."""
     settings, engine = services.settings, services.embedder.default
-    encoder = engine.encoder
+    encoder = engine.info
     return {
         "model_id": engine.spec.model,
         "model_sha": engine.spec.revision,
-        "model_dtype": engine.spec.dtype,
+        "model_dtype": encoder.spec.dtype if encoder else engine.spec.dtype,
         "model_type": {"embedding": {"pooling": engine.spec.pooling or "model"}},
         "max_concurrent_requests": settings.max_queued_texts,
         "max_input_length": encoder.max_length if encoder else None,
+        "max_batch_tokens": encoder.batch_tokens if encoder else settings.max_batch_tokens,
         "max_client_batch_size": settings.max_texts,
         "auto_truncate": True,
         "version": version("lathe"),

@@ -90,7 +90,7 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
             require_said(said, spec)
         require_space(said, spec, of_originals=body.vectors is not None)
         if body.texts is not None:
-            vectors = await encoded_texts(body, spec, services)
+            vectors = await encoded_texts(request, body, spec, services)
         else:
             vectors = await run_in_threadpool(given_vectors, body, spec, services)
         metadata = metadata_of(body, spec)

@@ -1,11 +1,14 @@
 """The vectors that a body of texts or vectors means, and whether they belong in an index."""
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from service.bodies import TextsOrVectors
 from service.codec import as_vectors
+from service.embedder import Answer
 from service.engine import EncodeOptions
 from service.errors import BadValueError, ConflictError, WrongShapeError
+from service.hangup import finished
 from service.index.reducer import Vectors, require_lengths
 from service.index.spec import IndexSpec
 from service.routes.embed import checked_texts
@@ -39,7 +42,7 @@ def require_said(said: str | None, spec: IndexSpec) -> None:
         )
 
 
-async def encoded_texts(body: TextsOrVectors, spec: IndexSpec, services: Services) -> Vectors:
+async def encoded_texts(request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services) -> Vectors:
     """The texts of a body as the index's encoder gives them `(n, d)`.
 
     Raises:
@@ -47,7 +50,12 @@ async def encoded_texts(body: TextsOrVectors, spec: IndexSpec, services: Service
     """
     texts = checked_texts(body.texts, services.settings, "texts")
     engine = services.embedder.engine_of_index(spec)
-    return (await services.embedder.embed(texts, engine, None, None, EncodeOptions(body.prompt_name))).vectors
+    pending = await run_in_threadpool(
+        services.embedder.begin, texts, engine, None, None, EncodeOptions(body.prompt_name)
+    )
+    await finished(request, pending.work)
+    answer: Answer = await run_in_threadpool(pending.answer)
+    return answer.vectors
 
 
 def given_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, reduced: bool = False) -> Vectors:

@@ -1,11 +1,13 @@
 """The caller's own vectors through a chain."""
 
+from collections.abc import Callable
+
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers import json_answer, npy_answer, vectors_response
+from service.answers import BINARY, json_bytes, npy_answer, vectors_response, wants_npy
 from service.bodies import ReduceBody, declared, parse, read_body
 from service.codec import NPY, as_vectors, parse_npy
 from service.embedder import Answer
@@ -15,7 +17,6 @@ from service.services import USE, Services, ServicesDep
 
 router = APIRouter(dependencies=USE, tags=["vectors"])
 
-BINARY = {"schema": {"type": "string", "format": "binary"}}
 QUERY = [
     {"name": "chain", "in": "query", "schema": {"type": "string"}, "description": "for npy bodies"},
     {"name": "dimensions", "in": "query", "schema": {"type": "integer"}, "description": "for npy bodies"},
@@ -32,16 +33,23 @@ async def reduce(request: Request, services: ServicesDep) -> Response:
     """JSON or npy in; JSON or npy out, as `Accept` asks."""
     body = await read_body(request, services.settings)
     npy = request.headers.get("content-type", "").partition(";")[0].strip().lower() == NPY
-    answer = await run_in_threadpool(reduce_npy if npy else reduce_json, body, request, services)
-    if NPY in request.headers.get("accept", "").lower():
-        return await npy_answer(answer)
+    return await run_in_threadpool(answer_reduce, reduce_npy if npy else reduce_json, body, request, services)
+
+
+def answer_reduce(
+    read: Callable[[bytes, Request, Services], Answer], body: bytes, request: Request, services: Services
+) -> Response:
+    """The body's vectors through its chain, in one go: each change of threads costs more than a small product."""
+    answer = read(body, request, services)
+    if wants_npy(request):
+        return npy_answer(answer)
     content = {
         "vectors": answer.vectors,
         "dimensions": answer.target.dimensions,
         "chain": answer.target.chain,
         "space_id": answer.target.space_id,
     }
-    return await json_answer(content, headers=answer.headers())
+    return json_bytes(content, answer.headers())
 
 
 def reduce_json(body: bytes, _request: Request, services: Services) -> Answer:

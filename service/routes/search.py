@@ -64,7 +64,7 @@ async def search(name: str, request: Request, services: ServicesDep) -> Response
     body = await read_body(request, services.settings)
     question = await run_in_threadpool(understood, body, name, request, services)
     texts = question.body.texts is not None
-    queries = await encoded_texts(question.body, question.spec, services) if texts else None
+    queries = await encoded_texts(request, question.body, question.spec, services) if texts else None
     return await run_in_threadpool(answered, question, queries, services)
 
 

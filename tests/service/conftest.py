@@ -1,12 +1,20 @@
+import contextlib
 import os
+import re
+import signal
+import subprocess
 import sys
+import threading
 import time
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
 from service import create_app
 from service.settings import read_settings
+
+LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 
 SENTENCES = [
     "The ledger is closed at the end of every month.",
@@ -22,6 +30,8 @@ SENTENCES = [
 def clean_environment():
     for name in [name for name in os.environ if name.startswith("LATHE_")]:
         del os.environ[name]
+    os.environ["LATHE_DTYPE"] = "float32"  # what the tests compare holds to 1e-5 there
+    os.environ["LATHE_WORKERS"] = "1"
 
 
 def wait_for(condition, seconds=60.0):
@@ -37,6 +47,62 @@ def is_ready(client):
     return client.get("/health/ready").status_code == 200
 
 
+class LiveServer:
+    """A `lathe serve` in a process of its own."""
+
+    def __init__(self, home, **environment):
+        self.home = home
+        self.environment = os.environ | {"LATHE_HOME": str(home)} | environment
+        self.begun = time.monotonic()
+        self.process = subprocess.Popen(
+            [*LATHE, "serve", "--port", "0"], env=self.environment, stderr=subprocess.PIPE, text=True
+        )
+        self.greeting = []
+        self.reader = threading.Thread(target=lambda: self.greeting.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+        self.url = self.wait_for_url()
+        self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    def wait_for_url(self):
+        while time.monotonic() - self.begun < 90:
+            if self.process.poll() is not None:
+                raise AssertionError("".join(self.greeting))
+            found = re.search(r"http://127\.0\.0\.1:\d+", "".join(self.greeting))
+            if found and "fit-transform" in "".join(self.greeting):
+                self.seconds = time.monotonic() - self.begun
+                return found[0]
+            time.sleep(0.05)
+        raise AssertionError("the server did not greet in time")
+
+    @property
+    def admin(self):
+        return {"authorization": f"Bearer {(self.home / 'admin.key').read_text().strip()}"}
+
+    def wait(self, job_id, *states, seconds=120):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            job = self.client.get(f"/jobs/{job_id}").json()
+            if job["state"] in states:
+                return job
+            time.sleep(0.1)
+        raise AssertionError(f"{job} did not become {states}")
+
+    def submit(self, texts, name="mine", size=32):
+        steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": size}]
+        body = {"name": name, "steps": steps, "source": {"texts": texts}}
+        answer = self.client.post("/fit-transform", json=body, headers=self.admin)
+        assert answer.status_code == 202, answer.text
+        return answer.json()["job_id"]
+
+    def stop(self, how=signal.SIGTERM):
+        self.client.close()
+        self.process.send_signal(how)
+        status = self.process.wait(40)
+        self.reader.join(5)
+        self.process.stderr.close()
+        return status
+
+
 class AppUnderTest:
     """An app in this process, its client, and its admin's headers."""
 
@@ -48,11 +114,25 @@ class AppUnderTest:
 
 
 @pytest.fixture(scope="session")
+def serving():
+    """Start a real server on a state folder, with settings as variables; ends with the block."""
+
+    @contextlib.contextmanager
+    def start(home, **environment):
+        server = LiveServer(home, **environment)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+    return start
+
+
+@pytest.fixture(scope="session")
 def start_app():
     """Start an app with settings of its own; ends with the block."""
-    from contextlib import contextmanager
 
-    @contextmanager
+    @contextlib.contextmanager
     def start(**settings):
         built = read_settings(**settings)
         with TestClient(create_app(built), raise_server_exceptions=False) as client:

@@ -1,14 +1,11 @@
 """The real server process with the real model, over real HTTP."""
 
-import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -21,71 +18,6 @@ from training.docstrings import docstring_paragraphs
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 
 
-class Server:
-    """A `lathe serve` in a process of its own."""
-
-    def __init__(self, home, **environment):
-        self.home = home
-        self.environment = os.environ | {"LATHE_HOME": str(home)} | environment
-        self.begun = time.monotonic()
-        self.process = subprocess.Popen(
-            [*LATHE, "serve", "--port", "0"], env=self.environment, stderr=subprocess.PIPE, text=True
-        )
-        self.greeting = []
-        self.reader = threading.Thread(target=lambda: self.greeting.extend(self.process.stderr), daemon=True)
-        self.reader.start()
-        self.url = self.wait_for_url()
-        self.client = httpx.Client(base_url=self.url, timeout=60)
-
-    def wait_for_url(self):
-        while time.monotonic() - self.begun < 90:
-            if self.process.poll() is not None:
-                raise AssertionError("".join(self.greeting))
-            found = re.search(r"http://127\.0\.0\.1:\d+", "".join(self.greeting))
-            if found and "fit-transform" in "".join(self.greeting):
-                self.seconds = time.monotonic() - self.begun
-                return found[0]
-            time.sleep(0.05)
-        raise AssertionError("the server did not greet in time")
-
-    @property
-    def admin(self):
-        return {"authorization": f"Bearer {(self.home / 'admin.key').read_text().strip()}"}
-
-    def wait(self, job_id, *states, seconds=120):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            job = self.client.get(f"/jobs/{job_id}").json()
-            if job["state"] in states:
-                return job
-            time.sleep(0.1)
-        raise AssertionError(f"{job} did not become {states}")
-
-    def submit(self, texts, name="mine", size=32):
-        steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": size}]
-        body = {"name": name, "steps": steps, "source": {"texts": texts}}
-        answer = self.client.post("/fit-transform", json=body, headers=self.admin)
-        assert answer.status_code == 202, answer.text
-        return answer.json()["job_id"]
-
-    def stop(self, how=signal.SIGTERM):
-        self.client.close()
-        self.process.send_signal(how)
-        status = self.process.wait(40)
-        self.reader.join(5)
-        self.process.stderr.close()
-        return status
-
-
-@contextlib.contextmanager
-def serving(home, **environment):
-    server = Server(home, **environment)
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
 @pytest.fixture
 def home(tmp_path):
     return tmp_path / "home"
@@ -96,7 +28,7 @@ def texts():
     return docstring_paragraphs()[300:]
 
 
-def test_the_whole_path_over_http_and_again_after_a_restart(home, texts, tmp_path):
+def test_the_whole_path_over_http_and_again_after_a_restart(serving, home, texts, tmp_path):
     with serving(home) as server:
         assert server.seconds < 30
         assert server.client.get("/health/ready").status_code == 200
@@ -131,7 +63,7 @@ def running_pid(home, job_id):
     return json.loads((home / "jobs" / job_id / "job.json").read_text())["pid"]
 
 
-def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(home, texts):
+def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(serving, home, texts):
     with serving(home) as server:
         job_id = server.submit(texts[:3000])
         server.wait(job_id, "running")
@@ -151,7 +83,7 @@ def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(home, texts)
         assert job["result"]["chain"] == "mine@1"
 
 
-def test_a_job_goes_on_while_its_server_is_killed_and_restarted(home, texts):
+def test_a_job_goes_on_while_its_server_is_killed_and_restarted(serving, home, texts):
     with serving(home) as server:
         running, queued = server.submit(texts[:1500]), server.submit(texts[:150], name="later")
         server.wait(running, "running")
@@ -161,7 +93,7 @@ def test_a_job_goes_on_while_its_server_is_killed_and_restarted(home, texts):
         assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
 
 
-def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(home, texts):
+def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(serving, home, texts):
     folder = home / "jobs" / ("0" * 22)
     folder.mkdir(parents=True)
     (folder / "job.json").write_text("{")
@@ -171,7 +103,7 @@ def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(home, 
         assert listed["state"] == "failed" and "damaged" in listed["error"]
 
 
-def test_a_watcher_of_a_job_does_not_hold_up_the_end(home, texts):
+def test_a_watcher_of_a_job_does_not_hold_up_the_end(serving, home, texts):
     with serving(home) as server:
         job_id = server.submit(texts[:3000])
         with server.client.stream("GET", f"/jobs/{job_id}/events") as stream:
@@ -185,7 +117,7 @@ def test_a_watcher_of_a_job_does_not_hold_up_the_end(home, texts):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_state_folder_that_cannot_be_written_takes_away_fits_and_nothing_else(tmp_path):
+def test_a_state_folder_that_cannot_be_written_takes_away_fits_and_nothing_else(serving, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with serving(tmp_path / "file/home", LATHE_ADMIN_KEYS="boss") as server:
         assert "cannot be written" in "".join(server.greeting)
@@ -199,7 +131,7 @@ def test_a_state_folder_that_cannot_be_written_takes_away_fits_and_nothing_else(
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unwritable")
 
 
-def test_nothing_is_fetched_from_anywhere(home):
+def test_nothing_is_fetched_from_anywhere(serving, home):
     """Every client library honours the proxy; this one counts who calls and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from training.encoders import BATCH_TEXTS, DEFAULT_ENCODER, DEFAULT_MODEL, Encoder, fingerprint, locate
+from training.encoders import DEFAULT_ENCODER, DEFAULT_MODEL, Encoder, fingerprint, locate
 from training.errors import EncoderError, TooLongError
 
 TEXTS = [
@@ -66,9 +66,9 @@ def test_vectors_equal_those_of_sentence_transformers_itself(encoder, encoded):
 
 
 def test_the_order_of_texts_does_not_matter(encoder):
-    texts = [f"{text} {number}" for number in range(8) for text in TEXTS[:6]]
+    texts = [f"{text} {number}" for number in range(32) for text in TEXTS[:6]]
     order = np.random.default_rng(0).permutation(len(texts))
-    assert len(texts) > BATCH_TEXTS
+    assert sum(encoder.encode(texts).tokens) > encoder.batch_tokens
     straight, mixed = encoder.encode(texts), encoder.encode([texts[index] for index in order])
     np.testing.assert_allclose(mixed.vectors, straight.vectors[order], rtol=0, atol=1e-5)
     np.testing.assert_array_equal(mixed.tokens, straight.tokens[order])
@@ -153,7 +153,7 @@ def test_given_prompts_join_the_models_own_and_its_default_is_used_when_none_is_
 
 def test_progress_counts_texts_up_to_all_of_them(encoder):
     counts: list[int] = []
-    encoder.encode([f"text {number}" for number in range(75)], on_batch=counts.append)
+    encoder.encode(["word " * 40 + str(number) for number in range(75)], on_batch=counts.append)
     assert counts == sorted(set(counts))
     assert len(counts) > 1
     assert counts[-1] == 75

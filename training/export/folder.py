@@ -152,4 +152,5 @@ def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
             f"the chain takes vectors of another space (encoder {fitted_on}, {chain.input_dimensions} wide) than "
             f"{encoder.name} gives ({encoder.fingerprint}, {encoder.dimensions} wide)"
         )
+    encoder.pad()  # what is written must not need our attention
     return encoder

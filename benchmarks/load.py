@@ -1,0 +1,106 @@
+"""Load on a server: closed loops that send as answers come, and open ones that send at a rate."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import aiohttp
+import numpy as np
+
+TIMEOUT = aiohttp.ClientTimeout(total=600)
+
+
+@dataclass
+class Load:
+    """What came of some requests.
+
+    Attributes:
+        seconds: from the first request to the last answer.
+        latencies: seconds of each request answered 200, in the order of the answers.
+        statuses: how many answers of each status; 0 for none at all.
+        bodies: the answers, where they were to be kept.
+    """
+
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+    bodies: dict[int, bytes] = field(default_factory=dict)
+
+    def percentile(self, percent: float) -> float:
+        """Of the latencies, in milliseconds."""
+        return round(1000 * float(np.percentile(self.latencies, percent)), 2)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where requests go, and how they are dressed."""
+
+    url: str
+    content_type: str = "application/json"
+    accept: str = "*/*"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of each request."""
+        return {"content-type": self.content_type, "accept": self.accept}
+
+
+def closed_loop(target: Target, bodies: list[bytes], concurrency: int, keep: bool = False) -> Load:
+    """Send all bodies, so many at a time, the next when one is answered."""
+    return asyncio.run(run_closed(target, bodies, concurrency, keep))
+
+
+def open_loop(target: Target, bodies: list[bytes], rate: float, seed: int = 0) -> Load:
+    """Send all bodies at random moments of a rate a second, answered or not; latency counts from the moment due."""
+    return asyncio.run(run_open(target, bodies, rate, seed))
+
+
+async def run_closed(target: Target, bodies: list[bytes], concurrency: int, keep: bool) -> Load:
+    """See `closed_loop`."""
+    load, left = Load(), iter(enumerate(bodies))
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session:
+
+        async def client() -> None:
+            for index, body in left:
+                await send(session, target, body, load, time.perf_counter(), index if keep else None)
+
+        begun = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(concurrency)))
+        load.seconds = time.perf_counter() - begun
+    return load
+
+
+async def run_open(target: Target, bodies: list[bytes], rate: float, seed: int) -> Load:
+    """See `open_loop`."""
+    load, dice = Load(), random.Random(seed)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session:
+        begun = due = time.perf_counter()
+        sent = []
+        for body in bodies:
+            due += dice.expovariate(rate)
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            sent.append(asyncio.ensure_future(send(session, target, body, load, due, None)))
+        await asyncio.gather(*sent)
+        load.seconds = time.perf_counter() - begun
+    return load
+
+
+async def send(
+    session: aiohttp.ClientSession, target: Target, body: bytes, load: Load, begun: float, keep: int | None
+) -> None:
+    """One request, counted."""
+    try:
+        async with session.post(target.url, data=body, headers=target.headers) as answer:
+            content = await answer.read()
+    except aiohttp.ClientError:
+        load.statuses[0] += 1
+        return
+    load.statuses[answer.status] += 1
+    if answer.status == 200:
+        load.latencies.append(time.perf_counter() - begun)
+    if keep is not None:
+        load.bodies[keep] = content

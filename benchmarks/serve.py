@@ -1,0 +1,244 @@
+"""Serving against Infinity and the bare library: the same model, texts and cores, caches off, both warm.
+
+Rounds go in turns; each figure is the median of the rounds, each ratio the median of the rounds' ratios with the
+least and the greatest. Both servers run all the time; the one that is not asked idles.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from benchmarks.load import Load, Target, closed_loop, open_loop
+from benchmarks.peers import BareEncode, Infinity, infinity_python
+from benchmarks.reduce_load import measure_memory, measure_reduce
+from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.server import Server
+from training.precision import has_bfloat16
+from training.sources import open_source
+
+CONCURRENCY = 32
+BATCH = 32
+BATCH_CONCURRENCY = 4
+QUEUE_LIMIT = 128
+"""Texts that may wait in the overload measurement."""
+
+OVERLOAD = 4
+AGREEMENT_LEAST = 0.99
+"""Cosine of every vector to the peer's; bfloat16 and the truncation of long texts allow no more."""
+
+Figures = dict[str, Any]
+
+
+def main() -> None:
+    """Measure, write the raw JSON, print the table."""
+    options = read_options()
+    texts = read_texts(options.texts, options.count)
+    peer = options.peer_python or infinity_python(Path("build/peers/infinity"))
+    dtypes = ["bfloat16", "float32"] if has_bfloat16("cpu") else ["float32"]
+    figures: Figures = {
+        "texts": {"count": len(texts), "mean_characters": round(statistics.mean(map(len, texts)), 1)},
+        "rounds": options.rounds,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in dtypes:
+            figures[dtype] = against_peers(texts, dtype, peer, Path(folder) / dtype, options)
+        figures["overload"] = overload(texts, Path(folder) / "overload", figures[dtypes[0]])
+        figures["reduce"] = measure_reduce(Path(folder) / "reduce", options.rounds)
+        figures["memory"] = measure_memory(Path(folder) / "memory", options.requests)
+    path = write_report(options.out, "serve", figures)
+    print(table(figures, dtypes))
+    print(f"\n{path}", file=sys.stderr)
+
+
+def read_options() -> argparse.Namespace:
+    """The command line."""
+    options = parser(__doc__)
+    options.add_argument("--texts", default="pydoc:", help="source of texts; pydoc: is there on every machine")
+    options.add_argument("--count", type=int, default=1500, help="texts sent in each round")
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--requests", type=int, default=100_000, help="of /reduce, over which memory must not grow")
+    options.add_argument("--peer-python", type=Path, help="Python with infinity-emb; installed if not given")
+    chosen = options.parse_args()
+    if chosen.quick:
+        chosen.count, chosen.rounds, chosen.requests = 300, 2, 5000
+    return chosen
+
+
+def read_texts(written: str, count: int) -> list[str]:
+    """Texts of a source, each once, in an order that is always the same."""
+    found: dict[str, None] = {}
+    for batch in open_source(written).batches():
+        found |= dict.fromkeys(str(text) for text in batch.values if str(text).strip())
+        if len(found) >= 4 * count:
+            break
+    order = np.random.default_rng(0).permutation(len(found))[:count]
+    listed = list(found)
+    return [listed[index] for index in order]
+
+
+def against_peers(texts: list[str], dtype: str, peer: Path, home: Path, options: argparse.Namespace) -> Figures:
+    """Lathe, Infinity and the bare library in one dtype, in turns."""
+    lathe = Server(home, LATHE_CACHE_BYTES="0", LATHE_DTYPE=dtype)
+    infinity = Infinity(peer, dtype)
+    bare = BareEncode(dtype, texts)
+    try:
+        lathe.wait_for_workers(2)
+        ours, theirs = target_of(lathe.url, "/v1/embeddings"), target_of(infinity.url, "/embeddings")
+        names = {ours: "all-MiniLM-L6-v2", theirs: "encoder"}
+        least = compare(texts[:256], ours, theirs, names)
+
+        def throughput(target: Target, size: int, concurrency: int) -> Callable[[], float]:
+            bodies = bodies_of(texts, names[target], size)
+            return lambda: len(texts) / checked(closed_loop(target, bodies, concurrency)).seconds
+
+        sides = {
+            "singles": (throughput(ours, 1, CONCURRENCY), throughput(theirs, 1, CONCURRENCY)),
+            "batches": (throughput(ours, BATCH, BATCH_CONCURRENCY), throughput(theirs, BATCH, BATCH_CONCURRENCY)),
+        }
+        found: Figures = {"least_cosine_to_infinity": least}
+        for name, (our, their) in sides.items():
+            found[name] = in_turns({"lathe": our, "infinity": their, "bare": bare.texts_per_second}, options.rounds)
+        rate = found["singles"]["infinity"]["median"] / 2
+        found["latency"] = latency(texts, ours, theirs, names, rate, options.rounds)
+        own_rate = found["singles"]["lathe"]["median"] / 2
+        load = checked(open_loop(ours, bodies_of(texts, names[ours], 1)[: int(20 * own_rate)], own_rate))
+        found["latency_at_half_of_own_load"] = {"rate": round(own_rate, 1)} | percentiles(load)
+        return found
+    finally:
+        for side in (lathe, infinity, bare):
+            side.stop()
+
+
+def target_of(url: str, path: str) -> Target:
+    """Where requests of JSON go."""
+    return Target(url + path)
+
+
+def bodies_of(texts: list[str], model: str, size: int) -> list[bytes]:
+    """Requests in OpenAI's shape, which both servers speak."""
+    parts = [texts[start : start + size] for start in range(0, len(texts), size)]
+    return [orjson.dumps({"input": part[0] if size == 1 else part, "model": model}) for part in parts]
+
+
+def compare(texts: list[str], ours: Target, theirs: Target, names: dict[Target, str]) -> float:
+    """Warm both servers up; the least cosine between their vectors, which must be whole, unit and alike."""
+    found = []
+    for target in (ours, theirs):
+        load = checked(closed_loop(target, bodies_of(texts, names[target], BATCH), BATCH_CONCURRENCY, keep=True))
+        closed_loop(target, bodies_of(texts, names[target], 1), CONCURRENCY)
+        answers = [orjson.loads(load.bodies[index]) for index in range(len(load.bodies))]
+        rows = [item["embedding"] for answer in answers for item in answer["data"]]
+        found.append(np.array(rows, dtype=np.float64))
+    for vectors in found:
+        if vectors.shape != (len(texts), 384) or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-2:
+            sys.exit(f"an answer has the wrong shape or norm: {vectors.shape}")
+    least = float((found[0] * found[1]).sum(axis=1).min())
+    if least < AGREEMENT_LEAST:
+        sys.exit(f"the servers do not agree: cosine {least:.4f}")
+    return round(least, 6)
+
+
+def checked(load: Load) -> Load:
+    """The load, if every request of it was answered."""
+    if set(load.statuses) != {200}:
+        sys.exit(f"not every request was answered: {dict(load.statuses)}")
+    return load
+
+
+def in_turns(sides: dict[str, Callable[[], float]], rounds: int) -> Figures:
+    """Each side once in every round; medians, and ratios of the first side to each other round by round."""
+    measured: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds):
+        names = list(sides) if number % 2 == 0 else list(reversed(sides))
+        for name in names:
+            measured[name].append(sides[name]())
+            print(f"  round {number + 1} {name}: {measured[name][-1]:.1f}", file=sys.stderr)
+    first, *others = sides
+    found: Figures = {name: summary(values) for name, values in measured.items()}
+    for other in others:
+        pairs = zip(measured[first], measured[other], strict=True)
+        found[f"{first}/{other}"] = summary([mine / theirs for mine, theirs in pairs])
+    return found
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """Median and range."""
+    return {
+        "median": round(statistics.median(values), 3),
+        "least": round(min(values), 3),
+        "greatest": round(max(values), 3),
+    }
+
+
+def latency(
+    texts: list[str], ours: Target, theirs: Target, names: dict[Target, str], rate: float, rounds: int
+) -> Figures:
+    """Single texts at random moments, at half of what Infinity can do, to each server in turns."""
+    loads: dict[str, list[Load]] = {"lathe": [], "infinity": []}
+    for number in range(rounds):
+        for name, target in (("lathe", ours), ("infinity", theirs)):
+            bodies = bodies_of(texts, names[target], 1)[: int(10 * rate)]
+            loads[name].append(checked(open_loop(target, bodies, rate, seed=number)))
+    found: Figures = {"rate": round(rate, 1)}
+    for name, several in loads.items():
+        joined = Load(latencies=[value for load in several for value in load.latencies])
+        found[name] = percentiles(joined)
+    return found
+
+
+def percentiles(load: Load) -> dict[str, float]:
+    """Of the latencies, in milliseconds."""
+    return {f"p{percent}_ms": load.percentile(percent) for percent in (50, 95, 99)}
+
+
+def overload(texts: list[str], home: Path, sustained: Figures) -> Figures:
+    """Four times the load a server sustains: who is answered, who is refused, and how long the answered waited."""
+    lathe = Server(home, LATHE_CACHE_BYTES="0", LATHE_MAX_QUEUED_TEXTS=str(QUEUE_LIMIT))
+    try:
+        lathe.wait_for_workers(2)
+        target = target_of(lathe.url, "/v1/embeddings")
+        bodies = bodies_of(texts, "all-MiniLM-L6-v2", 1)
+        closed_loop(target, bodies[:300], CONCURRENCY)
+        rate = OVERLOAD * sustained["singles"]["lathe"]["median"]
+        load = open_loop(target, bodies, rate)
+        pace = load.statuses[200] / load.seconds
+        return {
+            "rate": round(rate, 1),
+            "queue_limit": QUEUE_LIMIT,
+            "statuses": {str(status): count for status, count in sorted(load.statuses.items())},
+            "answered_per_second": round(pace, 1),
+            "queue_limit_at_that_pace_ms": round(1000 * QUEUE_LIMIT / pace, 1),
+        } | percentiles(load)
+    finally:
+        lathe.stop()
+
+
+def table(figures: Figures, dtypes: list[str]) -> str:
+    """What the README shows."""
+    rows = []
+    for dtype in dtypes:
+        found = figures[dtype]
+        for kind, words in (("singles", "single texts, 32 at a time"), ("batches", "batches of 32, 4 at a time")):
+            side = found[kind]
+            rates = [f"{side[name]['median']:.0f}" for name in ("lathe", "infinity", "bare")]
+            ratios = [f"{side[f'lathe/{name}']['median']:.2f}" for name in ("infinity", "bare")]
+            rows.append([dtype, words, *rates, *ratios])
+    rate_table = markdown_table(
+        ["dtype", "texts a second", "Lathe", "Infinity", "bare encode", "to Infinity", "to bare"], rows
+    )
+    latencies = [
+        [dtype, f"{found['rate']} a second", f"{found['lathe']['p99_ms']} ms", f"{found['infinity']['p99_ms']} ms"]
+        for dtype, found in ((dtype, figures[dtype]["latency"]) for dtype in dtypes)
+    ]
+    return rate_table + "\n\n" + markdown_table(["dtype", "load", "p99 Lathe", "p99 Infinity"], latencies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Vectors of texts seen before: encoder output, before any chain, so that every chain profits."""
+
+import hashlib
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from cachetools import LRUCache
+from numpy.typing import NDArray
+from prometheus_client import Counter, Gauge
+
+from service.engine import EncodeOptions
+from service.engine.process import EncoderInfo
+
+ENTRY_BYTES = 300
+"""What an entry takes beside its floats: key, objects, its place in the cache."""
+
+HITS = Counter("lathe_cache_hits", "Texts whose vectors were in the cache", ["encoder"])
+MISSES = Counter("lathe_cache_misses", "Texts whose vectors were not", ["encoder"])
+BYTES = Gauge("lathe_cache_bytes", "Bytes of cached vectors")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A text's vector `(d,)` as its encoder gave it, and the tokens it took."""
+
+    vector: NDArray[np.float32]
+    tokens: int
+
+
+class VectorCache:
+    """The entries used last, within a number of bytes; none at all with 0."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.entries: LRUCache[bytes, Entry] = LRUCache(
+            max(max_bytes, 1), getsizeof=lambda entry: entry.vector.nbytes + ENTRY_BYTES
+        )
+        self.guard = threading.Lock()
+
+    def serves(self, options: EncodeOptions) -> bool:
+        """Whether a request is answered from it; one that refuses long texts must have them measured."""
+        return self.max_bytes > 0 and options.truncate
+
+    def keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
+        """A key for each text: its hash with all that its vector depends on."""
+        name = encoder.default_prompt_name if options.prompt_name is None else options.prompt_name
+        prompt = None if name is None else encoder.prompts[name]
+        context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, options.truncation_side, options.normalize))
+        start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
+        found = []
+        for text in texts:
+            digest = start.copy()
+            digest.update(text.encode("utf-8", "surrogatepass"))
+            found.append(digest.digest())
+        return found
+
+    def get(self, encoder: str, keys: list[bytes]) -> list[Entry | None]:
+        """What is there, in the order of the keys."""
+        with self.guard:
+            found = [self.entries.get(key) for key in keys]
+        hits = sum(entry is not None for entry in found)
+        HITS.labels(encoder).inc(hits)
+        MISSES.labels(encoder).inc(len(found) - hits)
+        return found
+
+    def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
+        """Keep vectors `(n, d)`; those used longest ago make room."""
+        with self.guard:
+            for key, vector, count in zip(keys, vectors, tokens, strict=True):
+                entry = Entry(vector.copy(), int(count))  # a view would keep its whole batch in memory
+                if entry.vector.nbytes + ENTRY_BYTES <= self.max_bytes:
+                    self.entries[key] = entry
+            BYTES.set(self.entries.currsize)

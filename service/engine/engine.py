@@ -1,0 +1,287 @@
+"""One encoder at work: a waiting room, and for each of its workers a lane that feeds it.
+
+                       lane ──► worker process ──┐
+  submit() ──► room ──<                           >──► future ──► caller
+                       lane ──► worker process ──┘
+
+States: loading ──► ready ◄──► restarting     (a worker crashed and no other is there)
+            └─────► failed                    (the model cannot be loaded; tried again, ever more rarely)
+        stopped
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from service.engine import metrics
+from service.engine.process import EncoderInfo, Reply, crashed
+from service.engine.waiting import WaitingRoom
+from service.engine.work import ChainRef, EncodeOptions, Part, Work
+from service.errors import TooLargeError, UnavailableError
+from training.encoders import WINDOW_BATCHES, EncoderSpec
+from training.errors import TrainingError
+
+IDLE_SECONDS = 1.0
+"""How often an idle lane looks whether its worker still lives."""
+
+RETRY_SECONDS = (1.0, 60.0)
+"""After a worker went before it was ready: the first wait, and the longest."""
+
+State = Literal["loading", "ready", "restarting", "failed", "stopped"]
+
+log = logging.getLogger(__name__)
+
+
+class WorkerLike(Protocol):
+    """What a lane needs of a worker; see `service.engine.process.WorkerProcess`."""
+
+    def wait_ready(self) -> EncoderInfo:
+        """What it loaded."""
+
+    def send(self, parts: list[Part]) -> None:
+        """Give it work."""
+
+    def receive(self, seconds: float) -> Reply:
+        """The answer to the work given first."""
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+
+    def stop(self) -> None:
+        """End it now."""
+
+
+class Engine:
+    """Serves one encoder.
+
+    Attributes:
+        spec: the encoder.
+        info: what was loaded; None before.
+        problem: why it is not ready; None while it is.
+        settled: set once it was ready or failed for the first time.
+    """
+
+    def __init__(
+        self,
+        spec: EncoderSpec,
+        start_worker: Callable[[EncoderSpec], WorkerLike],
+        room: WaitingRoom,
+        workers: int = 1,
+        ahead: int = 1,
+        timeout: float = 120.0,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            spec: the encoder.
+            start_worker: starts a process that loads it.
+            room: where requests wait.
+            workers: processes.
+            ahead: messages given to a worker before the first is answered; 2 keeps a GPU busy.
+            timeout: seconds for an answer, after which a worker is taken for dead.
+        """
+        self.spec = spec
+        self.start_worker = start_worker
+        self.room = room
+        self.ahead = ahead
+        self.timeout = timeout
+        self.info: EncoderInfo | None = None
+        self.problem: str | None = None
+        self.settled = threading.Event()
+        self.stopping = threading.Event()
+        self.guard = threading.Lock()
+        self.ready_lanes: set[Lane] = set()
+        self.lanes = [Lane(self, number) for number in range(workers)]
+
+    def start(self) -> None:
+        """Begin to load the model; returns at once."""
+        for lane in self.lanes:
+            lane.thread.start()
+
+    def stop(self, seconds: float = 30.0) -> None:
+        """Finish what was accepted within some seconds, answer the rest with an error, and end the workers."""
+        deadline = time.monotonic() + seconds
+        while self.ready_lanes and self.room.texts and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.stopping.set()
+        self.room.close()
+        self.give_up()
+        for lane in self.lanes:
+            lane.end()
+
+    def give_up(self) -> None:
+        """Answer all that was accepted and is not finished with an error."""
+        error = UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
+        self.room.fail_all(error)
+        for lane in self.lanes:
+            lane.fail_given(error)
+
+    @property
+    def state(self) -> State:
+        """See the module."""
+        if self.stopping.is_set():
+            return "stopped"
+        if self.ready_lanes:
+            return "ready"
+        if self.problem:
+            return "failed"
+        return "loading" if self.info is None else "restarting"
+
+    def require_ready(self) -> EncoderInfo:
+        """What is loaded.
+
+        Raises:
+            UnavailableError: while it loads, or if it cannot.
+        """
+        info = self.info
+        if info is None or not self.ready_lanes:
+            raise UnavailableError(self.problem or f"the encoder {self.spec.name} is {self.state}", code="not_ready")
+        return info
+
+    def submit(
+        self, texts: list[str], options: EncodeOptions, chain: ChainRef | None = None, keep_raw: bool = False
+    ) -> Work:
+        """Let texts wait for a worker; from any thread. The answer is the work's future.
+
+        Raises:
+            UnavailableError: if the encoder is not ready.
+            TooLargeError: for more tokens than one request may hold.
+            OverloadedError: if too many texts wait already; none of these is taken then.
+        """
+        info = self.require_ready()
+        work = Work(texts, options, chain, keep_raw, info.max_length)
+        if work.tokens_estimated > self.room.max_tokens and len(texts) > 1:
+            raise TooLargeError(
+                f"about {work.tokens_estimated} tokens in one request; at most {self.room.max_tokens} are taken"
+            )
+        self.room.put(work)
+        if self.stopping.is_set() or not self.ready_lanes:  # the last worker left in between
+            self.room.fail_all(crashed(self.spec.name))
+        return work
+
+    def joined(self, lane: "Lane", info: EncoderInfo) -> None:
+        """A worker is ready."""
+        with self.guard:
+            if self.info is not None and self.info.fingerprint != info.fingerprint:
+                log.warning("the files of %s changed; its vectors belong to another space now", self.spec.name)
+            self.info, self.problem = info, None
+            self.ready_lanes.add(lane)
+        self.settled.set()
+
+    def left(self, lane: "Lane", problem: str | None) -> None:
+        """A worker is gone; without any, nobody is left waiting."""
+        with self.guard:
+            self.ready_lanes.discard(lane)
+            if not self.ready_lanes and problem is not None:
+                self.problem = problem
+        if not self.ready_lanes:
+            self.room.fail_all(crashed(self.spec.name))
+        if problem is not None:
+            self.settled.set()
+
+
+class Lane:
+    """Feeds one worker, and starts another in its place when it goes."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self.engine = engine
+        self.number = number
+        self.worker: WorkerLike | None = None
+        self.given: deque[list[Part]] = deque()
+        self.thread = threading.Thread(target=self.run, name=f"{engine.spec.name}-{number}", daemon=True)
+
+    def end(self) -> None:
+        """End the worker, and with it the thread."""
+        worker = self.worker
+        if worker is not None:
+            worker.stop()
+        self.thread.join(timeout=10)
+
+    def run(self) -> None:
+        """Serve until told to stop, with ever new workers if need be."""
+        engine = self.engine
+        wait, longest = RETRY_SECONDS
+        if self.number > 0:  # one loads first: it downloads, fails, or makes the service ready for all
+            while engine.info is None and not engine.stopping.wait(0.05):
+                pass
+        while not engine.stopping.is_set():
+            problem = self.work_with_a_worker()
+            engine.left(self, problem)
+            if engine.stopping.is_set():
+                return
+            metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
+            if problem is None:
+                wait = RETRY_SECONDS[0]
+            else:
+                engine.stopping.wait(wait)
+                wait = min(2 * wait, longest)
+
+    def work_with_a_worker(self) -> str | None:
+        """Start a worker and serve with it until it goes; why it never was ready, or None if it was."""
+        engine = self.engine
+        info = None
+        try:
+            self.worker = engine.start_worker(engine.spec)
+            if engine.stopping.is_set():
+                raise EOFError
+            info = self.worker.wait_ready()
+            engine.joined(self, info)
+            self.feed(self.worker, WINDOW_BATCHES * info.batch_tokens)
+        except TrainingError as error:
+            log.error("the encoder %s cannot be loaded: %s", engine.spec.name, error)
+            return str(error)
+        except (OSError, EOFError) as error:
+            if not engine.stopping.is_set():
+                log.error("a worker of %s is gone: %s", engine.spec.name, type(error).__name__)
+            return None if info else f"the process that loads {engine.spec.name} ended before it was ready"
+        finally:
+            self.give_up()
+        return None
+
+    def give_up(self) -> None:
+        """Fail what the worker has not answered, and make sure it is gone."""
+        self.fail_given(crashed(self.engine.spec.name))
+        self.given.clear()
+        if self.worker is not None:
+            self.worker.stop()
+        self.worker = None
+
+    def fail_given(self, error: Exception) -> None:
+        """Answer what the worker has not with an error."""
+        for parts in list(self.given):
+            for part in parts:
+                part.work.fail(error)
+
+    def feed(self, worker: WorkerLike, window: int) -> None:
+        """Give it what waits, and pass on what it answers.
+
+        Raises:
+            OSError, EOFError: once it is gone.
+        """
+        engine = self.engine
+        while not engine.stopping.is_set():
+            parts = engine.room.take(window, 0.0 if self.given else IDLE_SECONDS)
+            if parts:
+                self.given.append(parts)
+                worker.send(parts)
+                for part in parts:
+                    metrics.QUEUE_SECONDS.labels(engine.spec.name).observe(part.waited)
+            elif not self.given and not worker.alive():
+                raise EOFError
+            if self.given and (not parts or len(self.given) >= engine.ahead):
+                reply = worker.receive(engine.timeout)
+                self.pass_on(self.given.popleft(), reply)
+
+    def pass_on(self, parts: list[Part], reply: Reply) -> None:
+        """Answer the requests whose parts came back."""
+        engine = self.engine
+        engine.room.measured(sum(part.tokens for part in parts), reply.seconds, len(engine.ready_lanes))
+        metrics.observe_batches(engine.spec.name, reply)
+        for part, result in zip(parts, reply.results, strict=True):
+            if isinstance(result, Exception):
+                part.work.fail(result)
+            else:
+                part.work.receive(part.rows, result)

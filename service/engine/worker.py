@@ -1,0 +1,234 @@
+"""The process that owns a model: `python -m service.engine.worker FD`, started by `service.engine.process`.
+
+        receiving thread                      main thread
+  FD ──► read ──► tokenize ──► queue of two ──► model ──► chain ──► FD
+
+Tokenizing thus runs while the model computes. Parts alike in their options go through together.
+"""
+
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from service import logs
+from service.engine import wire
+from service.memory import keep_freed_blocks
+from training.batches import Batch
+from training.encoders import Encoder, EncoderSpec
+from training.errors import EncoderError, TooLongError
+from training.precision import PROBES
+from transforms.chain import Chain
+from transforms.errors import ArtifactError
+
+FORESEEN = (TooLongError, EncoderError, ArtifactError)
+CHAINS_MOST = 64
+"""Folded chains kept on the device."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Tokenized:
+    """Some parts alike in their options, ready for the model; or why they are not."""
+
+    parts: list[dict[str, Any]]
+    places: list[int]
+    batches: list[Batch]
+    error: Exception | None = None
+
+
+class Worker:
+    """One encoder, and the chains asked of it."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.tokenizing = threading.Lock()
+        self.chains: OrderedDict[tuple[Any, ...], Chain] = OrderedDict()
+
+    def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
+        """Parts as batches; if some alike cannot be, each alone, so that none fails for another."""
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for place, part in enumerate(parts):
+            alike.setdefault(tuple(part["options"].values()), []).append(place)
+        found: list[Tokenized] = []
+        for places in alike.values():
+            together = self.tokenize_alike([parts[place] for place in places], places)
+            if together.error is not None and len(places) > 1:
+                found += [self.tokenize_alike([parts[place]], [place]) for place in places]
+            else:
+                found.append(together)
+        return found
+
+    def tokenize_alike(self, parts: list[dict[str, Any]], places: list[int]) -> Tokenized:
+        """Parts of the same options as batches."""
+        options = parts[0]["options"]
+        try:
+            prompt = self.encoder.prompt(options["prompt_name"])
+            texts = [text for part in parts for text in part["texts"]]
+            with self.tokenizing:  # a tokenizer has one user at a time
+                if not options["truncate"]:
+                    for part in parts:
+                        self.encoder.require_short(part["texts"], prompt or "", part["rows"])
+                batches = self.encoder.tokenize(texts, prompt, options["truncation_side"])
+            return Tokenized(parts, places, batches)
+        except Exception as error:
+            return Tokenized(parts, places, [], error)
+
+    @torch.inference_mode()
+    def answer(self, groups: list[Tokenized]) -> tuple[dict[str, Any], list[wire.Array]]:
+        """What is sent back for parts that came together."""
+        begun = time.perf_counter()
+        answers: dict[int, tuple[dict[str, Any], list[wire.Array]]] = {}
+        batches: list[tuple[int, int, int]] = []
+        for group in groups:
+            answers |= self.answer_group(group)
+            batches += [(len(b.rows), int(b.tokens.sum()), b.padded) for b in group.batches]
+        told = [answers[place] for place in sorted(answers)]
+        head = {
+            "results": [result for result, _ in told],
+            "batches": batches,
+            "seconds": time.perf_counter() - begun,
+        }
+        return head, [array for _, arrays in told for array in arrays]
+
+    def answer_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[wire.Array]]]:
+        """Results of parts alike by their places; if the model fails on them, each alone."""
+        try:
+            if group.error is not None:
+                raise group.error
+            vectors, tokens = self.encode(group)
+        except Exception as error:
+            if len(group.parts) == 1:
+                return {group.places[0]: (described(error), [])}
+            alone: dict[int, tuple[dict[str, Any], list[wire.Array]]] = {}
+            for part, place in zip(group.parts, group.places, strict=True):
+                alone |= self.answer_group(self.tokenize_alike([part], [place]))
+            return alone
+        answers, start = {}, 0
+        for part, place in zip(group.parts, group.places, strict=True):
+            rows = slice(start, start + len(part["texts"]))
+            start = rows.stop
+            answers[place] = self.through_chain(part, vectors[rows], tokens[rows])
+        return answers
+
+    def encode(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64]]:
+        """Vectors `(n, d)` on the device and tokens `(n,)` of a group's texts."""
+        count = sum(len(part["texts"]) for part in group.parts)
+        vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
+        tokens = np.empty(count, dtype=np.int64)
+        for batch in group.batches:
+            found = self.encoder.forward(batch.features, group.parts[0]["options"]["normalize"])
+            vectors[torch.from_numpy(batch.rows).to(vectors.device)] = found
+            tokens[batch.rows] = batch.tokens
+        return vectors, tokens
+
+    def through_chain(
+        self, part: dict[str, Any], raw: torch.Tensor, tokens: NDArray[np.int64]
+    ) -> tuple[dict[str, Any], list[wire.Array]]:
+        """A part's result; only what was asked for leaves the device."""
+        try:
+            vectors = raw if part["chain"] is None else self.chain(part["chain"]).floats(raw)
+        except Exception as error:
+            return described(error), []
+        keep_raw = part["keep_raw"] and part["chain"] is not None
+        arrays: list[wire.Array] = [vectors.cpu().numpy(), tokens]
+        return {"raw": keep_raw}, [*arrays, raw.cpu().numpy()] if keep_raw else arrays
+
+    def chain(self, asked: dict[str, Any]) -> Chain:
+        """A chain folded and on the device, kept for the next time.
+
+        Raises:
+            ArtifactError: if its folder is gone, damaged, or holds another.
+        """
+        key = tuple(asked.values())
+        if key not in self.chains:
+            chain = Chain.load(Path(asked["folder"]))
+            if chain.metadata["tensors_sha256"] != asked["digest"]:
+                raise ArtifactError("the chain was replaced by another while this request waited; send it again")
+            self.chains[key] = chain.fold(asked["dimensions"], asked["normalize"]).to(self.encoder.device)
+        self.chains.move_to_end(key)
+        while len(self.chains) > CHAINS_MOST:
+            self.chains.popitem(last=False)
+        return self.chains[key]
+
+
+def described(error: Exception) -> dict[str, Any]:
+    """An error as JSON; one nobody foresaw by its type only, as its message may quote texts."""
+    if isinstance(error, FORESEEN):
+        return {"error": type(error).__name__, "message": str(error)}
+    log.error("a request failed: %s", type(error).__name__)
+    return {"error": type(error).__name__, "message": ""}
+
+
+def load(told: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
+    """The encoder a server asked for, run once, and what to tell of it.
+
+    Raises:
+        EncoderError: if it cannot be loaded.
+    """
+    options = told["options"]
+    torch.set_num_threads(options["threads"])
+    encoder = Encoder(EncoderSpec(**told["spec"]), options["device"], options["batch_tokens"])
+    encoder.encode(PROBES)
+    return encoder, {
+        "spec": asdict(encoder.spec),
+        "fingerprint": encoder.fingerprint,
+        "dimensions": encoder.dimensions,
+        "max_length": encoder.max_length,
+        "prompts": encoder.prompts,
+        "default_prompt_name": encoder.model.default_prompt_name,
+        "device": encoder.device,
+        "batch_tokens": encoder.batch_tokens,
+        "agreement": None if encoder.agreement is None else asdict(encoder.agreement),
+    }
+
+
+def receive_all(connection: Connection, worker: Worker, ready: "queue.Queue[list[Tokenized]]") -> None:
+    """Read and tokenize until the server goes away; then so does this process, whatever it does."""
+    try:
+        while True:
+            head, _ = wire.receive(connection)
+            ready.put(worker.tokenize(head["parts"]))
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def main() -> None:
+    """Load what the first message asks for, then answer."""
+    connection = Connection(socket.socket(fileno=int(sys.argv[1])).detach())
+    logs.configure("warning")
+    keep_freed_blocks()
+    told, _ = wire.receive(connection)
+    try:
+        encoder, description = load(told)
+    except Exception as error:
+        foreseen = isinstance(error, EncoderError)
+        name = told["spec"]["name"]
+        problem = str(error) if foreseen else f"{name} failed to load: {type(error).__name__}: {error}"
+        wire.send(connection, {"state": "failed", "problem": problem})
+        return
+    wire.send(connection, {"state": "ready", "encoder": description})
+    worker = Worker(encoder)
+    ready: queue.Queue[list[Tokenized]] = queue.Queue(maxsize=2)
+    threading.Thread(target=receive_all, args=(connection, worker, ready), daemon=True).start()
+    with suppress(OSError):  # the server went away
+        while True:
+            wire.send(connection, *worker.answer(ready.get()))
+
+
+if __name__ == "__main__":
+    main()

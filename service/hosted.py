@@ -1,0 +1,111 @@
+"""Which encoders a server may host: those of the settings, and those an operator added to the state folder.
+
+$LATHE_HOME/encoders.json   a JSON list like LATHE_ENCODERS, kept by `lathe encoders add` and `remove`
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from service.errors import BadValueError, ConflictError, UnknownNameError
+from training.encoders import DEFAULT_ENCODER, Attention, EncoderSpec
+from training.precision import Dtype
+from transforms.artifact import replace_synced
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+class EncoderSettings(BaseModel):
+    """One encoder the server may host; see `training.encoders.EncoderSpec`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    model: Annotated[str, Field(min_length=1)]
+    revision: str | None = None
+    pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
+    layer: Annotated[int, Field(ge=1)] | None = None
+    prompts: dict[str, str] = {}
+    default_prompt_name: str | None = None
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    dtype: Dtype | None = None
+    attention: Attention = "auto"
+    compile: bool = False
+    trust_remote_code: bool = False
+    load: bool = True
+    """Whether it is served from the start; else once an admin asks for it."""
+
+    def spec(self, dtype: Dtype) -> EncoderSpec:
+        """The same for the layer below, with the dtype of those that name none."""
+        return EncoderSpec(**self.model_dump(exclude={"load", "dtype"}), dtype=self.dtype or dtype)
+
+
+DEFAULT = EncoderSettings(name=DEFAULT_ENCODER.name, model=DEFAULT_ENCODER.model)
+
+
+class AddedEncoders:
+    """The encoders in a state folder's file."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "encoders.json"
+
+    def read(self) -> list[EncoderSettings]:
+        """Those there are.
+
+        Raises:
+            ValueError: if the file was damaged.
+        """
+        try:
+            return [EncoderSettings(**item) for item in orjson.loads(self.path.read_bytes())]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except (ValueError, TypeError, ValidationError) as error:
+            raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
+
+    def add(self, encoder: EncoderSettings, others: set[str]) -> None:
+        """Keep an encoder.
+
+        Args:
+            encoder: to keep.
+            others: names that are taken by the settings.
+
+        Raises:
+            ConflictError: if there is one of that name.
+        """
+        with self.locked():
+            known = self.read()
+            if encoder.name in others | {item.name for item in known}:
+                raise ConflictError(f"there is an encoder {encoder.name} already", param="name")
+            self.write([*known, encoder])
+
+    def remove(self, name: str) -> None:
+        """Forget an encoder.
+
+        Raises:
+            UnknownNameError: if none of that name was added.
+        """
+        with self.locked():
+            known = self.read()
+            left = [item for item in known if item.name != name]
+            if len(left) == len(known):
+                raise UnknownNameError(f"no encoder {name!r} was added to the state folder", param="name")
+            self.write(left)
+
+    def write(self, encoders: list[EncoderSettings]) -> None:
+        """Replace the file, whole or not at all."""
+        content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
+        replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+    def locked(self) -> FileLock:
+        """The right to change the file, among processes."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False)
+
+
+def described_problem(error: ValidationError) -> BadValueError:
+    """What is wrong with an encoder's settings, in a line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return BadValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")

@@ -1,0 +1,174 @@
+import json
+import logging
+
+import pytest
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from service import logs
+from service.middleware import RequestMiddleware
+from service.settings import read_settings
+
+SECRET = "what-a-caller-sent"
+
+
+async def answer(request):
+    await request.body()
+    return PlainTextResponse("ok", headers={"x-chain": "compact@1", "x-dimensions": "128"})
+
+
+async def warn_in_a_thread(request):
+    await run_in_threadpool(logging.getLogger("service.index").warning, "index %s: %s", "docs", "slow")
+    return PlainTextResponse("ok")
+
+
+async def fail(request):
+    raise KeyError(SECRET)
+
+
+@pytest.fixture
+def configured():
+    """Set logs up as a server does; the test's own come back afterwards."""
+    root, ours = logging.getLogger(), logging.getLogger("service")
+    before = root.handlers, root.level, ours.level
+    yield logs.configure
+    root.handlers = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+
+
+@pytest.fixture
+def client():
+    app = Starlette(
+        routes=[
+            Route("/chains/{name}", answer, methods=["GET", "POST"]),
+            Route("/health/live", answer),
+            Route("/metrics", answer),
+            Route("/warn", warn_in_a_thread),
+            Route("/fail", fail),
+        ]
+    )
+    app.add_middleware(RequestMiddleware)
+    return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.fixture
+def lines(capsys):
+    """What was logged since the last call."""
+    return lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_request_is_one_line_of_json_with_its_route_and_sizes(configured, client, lines):
+    configured("info")
+    answered = client.post("/chains/mine", content=b"12345", headers={"x-request-id": "r-1"})
+    (line,) = lines()
+    assert list(line)[:4] == ["timestamp", "level", "logger", "event"]
+    assert line.pop("timestamp").endswith("Z") and line.pop("milliseconds") > 0
+    assert line == {
+        "level": "info",
+        "logger": "service.middleware",
+        "event": "request",
+        "request_id": answered.headers["x-request-id"],
+        "method": "POST",
+        "route": "/chains/{name}",
+        "status": 200,
+        "bytes_in": 5,
+        "chain": "compact@1",
+        "dimensions": 128,
+    }
+
+
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_nothing_that_a_caller_sent_is_logged(configured, client, capsys, level):
+    configured(level)
+    headers = {"authorization": f"Bearer {SECRET}", "x-request-id": f"{SECRET} with a blank", "user-agent": SECRET}
+    for path in (f"/chains/{SECRET}?key={SECRET}", f"/nowhere/{SECRET}", "/fail"):
+        client.request("POST" if "chains" in path else "GET", path, content=SECRET.encode(), headers=headers)
+    logged = capsys.readouterr().out
+    assert SECRET not in logged
+    statuses = [line["status"] for line in map(json.loads, logged.splitlines()) if line["event"] == "request"]
+    assert statuses == [200, 404, 500]
+
+
+def test_an_unforeseen_error_is_logged_with_its_place_but_not_its_message(configured, client, lines):
+    configured("info")
+    answered = client.get("/fail")
+    failed, request = lines()
+    assert answered.status_code == request["status"] == 500
+    assert (failed["level"], failed["event"], failed["error"]) == ("error", "request failed", "KeyError")
+    assert "in fail" in failed["frames"]
+    assert failed["request_id"] == request["request_id"] == answered.headers["x-request-id"]
+
+
+def test_probes_are_logged_at_debug_only(configured, client, lines):
+    configured("info")
+    for path in ("/health/live", "/metrics"):
+        client.get(path)
+    assert lines() == []
+    configured("debug")
+    client.get("/health/live")
+    assert [(line["level"], line["route"]) for line in lines()] == [("debug", "/health/live")]
+
+
+@pytest.mark.parametrize("length", ["five", "-1", "9" * 5000, "1_0"])
+def test_a_content_length_that_is_no_number_is_left_out(configured, client, lines, length):
+    configured("info")
+    assert client.get("/chains/x", headers={"content-length": length}).status_code == 200
+    assert "bytes_in" not in lines()[0]
+
+
+def test_what_is_logged_inside_a_request_carries_its_id(configured, client, lines):
+    configured("info")
+    client.get("/warn", headers={"x-request-id": "r-2"})
+    logging.getLogger("service.jobs").warning("later")
+    warned, _, later = lines()
+    assert (warned["event"], warned["logger"], warned["request_id"]) == ("index docs: slow", "service.index", "r-2")
+    assert "request_id" not in later
+
+
+def test_other_libraries_are_rendered_alike_and_speak_from_warning_on(configured, lines):
+    configured("debug")
+    logging.getLogger("uvicorn.error").info("Application startup complete.")
+    logging.getLogger("urllib3").debug("GET /?key=1")
+    try:
+        raise RuntimeError("gone")
+    except RuntimeError:
+        logging.getLogger("uvicorn.error").exception("it broke")
+    (line,) = lines()
+    assert (line["level"], line["logger"], line["event"]) == ("error", "uvicorn.error", "it broke")
+    assert line["exception"].endswith("RuntimeError: gone")
+
+
+def test_a_level_hushes_what_is_below_it(configured, client, lines):
+    configured("error")
+    client.get("/warn")
+    logging.getLogger("uvicorn.error").warning("hushed")
+    logging.getLogger("service.jobs").error("heard")
+    assert [line["event"] for line in lines()] == ["heard"]
+
+
+@pytest.mark.parametrize("odd", ["\udcff", 2**70, b"bytes", {1, 2}, float("nan"), "two\nlines"])
+def test_anything_logged_is_one_line(configured, lines, odd):
+    configured("info")
+    logging.getLogger("service").info("odd", extra={"odd": odd})
+    (line,) = lines()
+    assert line["event"] == "odd" and "odd" in line
+
+
+def test_without_configure_requests_print_nothing_and_logging_is_as_it_was(client, capsys):
+    before = list(logging.getLogger().handlers)
+    assert client.get("/chains/x").status_code == 200
+    assert capsys.readouterr() == ("", "")
+    assert logging.getLogger().handlers == before
+
+
+def test_the_level_is_a_setting_in_any_case(monkeypatch):
+    assert read_settings().log_level == "info"
+    monkeypatch.setenv("LATHE_LOG_LEVEL", "WARNING")
+    assert read_settings().log_level == "warning"
+    monkeypatch.setenv("LATHE_LOG_LEVEL", "loud")
+    with pytest.raises(ValueError, match="LATHE_LOG_LEVEL.*debug"):
+        read_settings()

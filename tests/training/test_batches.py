@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.batches import cut_to_budget, estimated_tokens, fill_budget, longest_first, split_features
+
+LENGTHS = st.lists(st.integers(1, 60), max_size=40)
+BUDGET = st.integers(1, 200)
+SLACK = st.integers(0, 100)
+
+
+def rows(runs, count):
+    """Every place the runs cover."""
+    return [place for run in runs for place in range(count)[run]]
+
+
+@given(lengths=LENGTHS, budget=BUDGET, slack=SLACK)
+def test_runs_cut_to_a_budget_hold_every_text_once_and_keep_to_budget_and_slack(lengths, budget, slack):
+    lengths = sorted(lengths, reverse=True)
+    runs = list(cut_to_budget(lengths, budget, slack))
+    assert rows(runs, len(lengths)) == list(range(len(lengths)))
+    for run in runs:
+        some = lengths[run]
+        assert len(some) == 1 or len(some) * some[0] <= budget
+        assert len(some) * some[0] - sum(some) <= slack
+
+
+@given(lengths=LENGTHS, budget=BUDGET, slack=SLACK)
+def test_a_run_takes_the_next_text_wherever_it_fits(lengths, budget, slack):
+    lengths = sorted(lengths, reverse=True)
+    runs = list(cut_to_budget(lengths, budget, slack))
+    for run in runs[:-1]:
+        wider = lengths[run.start : run.stop + 1]
+        assert len(wider) * wider[0] > budget or len(wider) * wider[0] - sum(wider) > slack
+
+
+@given(lengths=LENGTHS, budget=BUDGET)
+def test_runs_that_fill_a_budget_hold_every_text_once_in_any_order_and_as_many_as_fit(lengths, budget):
+    runs = list(fill_budget(lengths, budget))
+    assert rows(runs, len(lengths)) == list(range(len(lengths)))
+    for run in runs:
+        assert run.stop - run.start == 1 or sum(lengths[run]) <= budget
+    for run in runs[:-1]:
+        assert sum(lengths[run.start : run.stop + 1]) > budget
+
+
+def padded_features(lengths, side):
+    """Features as a tokenizer gives them: token k of text i is 100 i + k + 1, padding 0."""
+    width = max(lengths) + 2  # wider than needed, as some tokenizers pad to multiples
+    ids = torch.zeros((len(lengths), width), dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        place = slice(width - length, None) if side == "left" else slice(0, length)
+        ids[row, place] = 100 * row + torch.arange(length) + 1
+        mask[row, place] = 1
+    return {"input_ids": ids, "attention_mask": mask, "prompt_length": 3, "of_texts": torch.arange(len(lengths))}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@given(lengths=LENGTHS.filter(len), budget=BUDGET, slack=SLACK)
+def test_batches_hold_every_token_of_every_text_once_and_little_padding(side, lengths, budget, slack):
+    features = padded_features(lengths, side)
+    batches = list(split_features(features, budget, slack, side))
+    assert sorted(row for batch in batches for row in batch.rows) == list(range(len(lengths)))
+    for batch in batches:
+        ids, mask = batch.features["input_ids"], batch.features["attention_mask"]
+        assert batch.padded == ids.numel() == mask.numel()
+        assert ids.shape[1] == batch.tokens.max()  # no column is padding only
+        assert len(batch.rows) == 1 or batch.padded <= budget
+        assert batch.padded - batch.tokens.sum() <= slack
+        assert batch.features["prompt_length"] == 3
+        for row, length, some, real in zip(batch.rows, batch.tokens, ids, mask.bool(), strict=True):
+            assert length == lengths[row]
+            assert some[real].tolist() == [100 * row + k + 1 for k in range(length)]
+            assert not some[~real].any()
+
+
+def test_input_that_comes_flattened_is_one_batch_already():
+    features = {"input_ids": torch.arange(9)[None], "cu_seq_lens_q": torch.tensor([0, 4, 5, 9], dtype=torch.int32)}
+    (batch,) = split_features(features, 2, 0, "right")
+    assert batch.rows.tolist() == [0, 1, 2] and batch.tokens.tolist() == [4, 1, 4]
+    assert batch.padded == 9 and batch.features is features
+
+
+@given(lengths=st.lists(st.integers(0, 9)))
+def test_the_longest_come_first_and_equal_ones_in_their_order(lengths):
+    order = longest_first(lengths)
+    assert sorted(order) == list(range(len(lengths)))
+    assert all((-lengths[a], a) < (-lengths[b], b) for a, b in zip(order, order[1:], strict=False))
+
+
+def test_estimates_are_near_what_the_tokenizer_counts_and_never_above_the_limit(encoder):
+    texts = ["A lathe turns wood or metal against a cutting tool.", "word " * 100, "東京は日本の首都です。" * 5]
+    counted = encoder.encode(texts).tokens
+    estimates = np.array([estimated_tokens(text, encoder.max_length) for text in texts])
+    assert (estimates / counted > 0.5).all() and (estimates / counted < 2).all()
+    assert estimated_tokens("x" * 10**6, 256) == 256
+    assert estimated_tokens("", 256) == encoder.encode([""]).tokens[0]
+    assert estimated_tokens("\ud800", 256) == 2  # half a character, as some JSON has it

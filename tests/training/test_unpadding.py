@@ -1,0 +1,146 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+import training.unpadding
+from training.encoders import DEFAULT_ENCODER, Encoder
+from training.precision import PROBES
+from training.unpadding import NAME, CannotUnpadError, attend, first_position, flat_batches, flatten
+
+LICENSE = Path(__file__).parents[2] / "LICENSE"
+
+
+def features_of(lengths, side="right"):
+    """Features as a tokenizer gives them: token k of text i is 100 i + k + 1, padding 0."""
+    width = max(lengths)
+    ids = torch.zeros((len(lengths), width), dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        place = slice(width - length, None) if side == "left" else slice(0, length)
+        ids[row, place] = 100 * row + torch.arange(length) + 1
+        mask[row, place] = 1
+    return {"input_ids": ids, "token_type_ids": ids % 2, "attention_mask": mask, "prompt_length": 3}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_flattened_texts_lie_end_to_end_with_their_bounds_and_positions(side):
+    flat = flatten(features_of([2, 3, 1], side), first_position=0)
+    assert flat["input_ids"].tolist() == [[1, 2, 101, 102, 103, 201]]
+    assert flat["token_type_ids"].tolist() == [[1, 0, 1, 0, 1, 1]]
+    assert flat["position_ids"].tolist() == [[0, 1, 0, 1, 2, 0]]
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        assert flat[name].tolist() == [0, 2, 5, 6] and flat[name].dtype == torch.int32
+    assert flat["max_length_q"] == flat["max_length_k"] == 3
+    assert flat["prompt_length"] == 3 and "attention_mask" not in flat
+    assert flatten(features_of([2, 1], side), first_position=2)["position_ids"].tolist() == [[2, 3, 2]]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30),
+    budget=st.integers(1, 150),
+    side=st.sampled_from(["left", "right"]),
+)
+def test_flat_batches_hold_every_token_once_within_the_budget(lengths, budget, side):
+    batches = list(flat_batches(features_of(lengths, side), budget, first_position=0))
+    assert np.concatenate([batch.rows for batch in batches]).tolist() == list(range(len(lengths)))
+    for batch in batches:
+        assert batch.padded == batch.tokens.sum() == batch.features["input_ids"].numel()
+        assert len(batch.rows) == 1 or batch.padded <= budget
+        bounds = batch.features["cu_seq_lens_q"].tolist()
+        for row, start, stop in zip(batch.rows, bounds, bounds[1:], strict=False):
+            ids = batch.features["input_ids"][0, start:stop].tolist()
+            assert ids == [100 * row + k + 1 for k in range(lengths[row])]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_attention_stays_within_each_text(causal, key_heads):
+    torch.manual_seed(0)
+    bounds, module = torch.tensor([0, 3, 4, 9], dtype=torch.int32), torch.nn.Module()
+    query = torch.randn(1, 4, 9, 8)
+    key, value = torch.randn(2, 1, key_heads, 9, 8)
+    found, _ = attend(module, query, key, value, None, scaling=0.3, is_causal=causal, cu_seq_lens_q=bounds)
+    mask = torch.block_diag(*(torch.ones(size, size) for size in (3, 1, 5))).bool()
+    mask = mask.tril() if causal else mask
+    expected = scaled_dot_product_attention(query, key, value, mask, scale=0.3, enable_gqa=key_heads != 4)
+    torch.testing.assert_close(found, expected.transpose(1, 2), rtol=0, atol=1e-6)
+    module.is_causal = causal  # where the call does not say it, the module does
+    told, _ = attend(module, query, key, value, None, scaling=0.3, cu_seq_lens_q=bounds)
+    torch.testing.assert_close(told, found)
+
+
+def test_attention_within_a_window_is_refused():
+    states = torch.zeros(1, 1, 2, 4)
+    with pytest.raises(CannotUnpadError):
+        attend(
+            torch.nn.Module(), states, states, states, None, sliding_window=8, cu_seq_lens_q=torch.tensor([0, 2]).int()
+        )
+
+
+def test_positions_begin_behind_the_paddings_in_models_that_count_so():
+    class Embeddings(torch.nn.Module):
+        def __init__(self, padding):
+            super().__init__()
+            self.padding_idx = padding
+            self.position_embeddings = torch.nn.Embedding(8, 2)
+
+    assert first_position(torch.nn.Sequential(Embeddings(1))) == 2
+    assert first_position(torch.nn.Sequential(torch.nn.Embedding(8, 2, padding_idx=0))) == 0
+
+
+def test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_back(encoder):
+    texts = LICENSE.read_text().split("\n\n")[:20] + PROBES + ["", "word " * 400]  # in several batches
+    assert encoder.unpadded
+    padded = Encoder(DEFAULT_ENCODER)
+    padded.pad()
+    assert not padded.unpadded
+    assert padded.transformer.auto_model.config._attn_implementation == "sdpa"
+    assert encoder.transformer.auto_model.config._attn_implementation == NAME
+    one, other = encoder.encode(texts), padded.encode(texts)
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+    assert one.padded == one.tokens.sum() < other.padded
+
+
+def test_an_attention_that_was_asked_for_by_name_is_kept():
+    named = Encoder(replace(DEFAULT_ENCODER, attention="eager", layer=1))
+    assert not named.unpadded and named.transformer.auto_model.config._attn_implementation == "eager"
+
+
+def wrong_numbers(module, query, *_rest, **_more):
+    return torch.zeros_like(query.transpose(1, 2)), None
+
+
+def no_such_input(*_rest, **_more):
+    raise RuntimeError("a shape that this model does not expect")
+
+
+@pytest.fixture(params=[wrong_numbers, no_such_input])
+def attention_that_cannot(request, monkeypatch):
+    """What the library calls when it is given flattened texts, and whether it did."""
+    called = []
+
+    def other(*states, cu_seq_lens_q=None, **more):
+        if cu_seq_lens_q is None:
+            return attend(*states, **more)
+        called.append(request.param)
+        return request.param(*states, **more)
+
+    monkeypatch.setattr(training.unpadding, "attend", other)
+    yield called
+    AttentionInterface.register(NAME, attend)
+
+
+def test_a_model_that_cannot_do_without_padding_keeps_it(attention_that_cannot, encoder):
+    padded = Encoder(DEFAULT_ENCODER)
+    assert attention_that_cannot and not padded.unpadded
+    AttentionInterface.register(NAME, attend)
+    np.testing.assert_allclose(padded.encode(PROBES).vectors, encoder.encode(PROBES).vectors, rtol=0, atol=1e-5)
+    assert padded.agreement.min > 0.99999

@@ -1,0 +1,64 @@
+"""Which number format an encoder runs in, and how near its vectors come to those of float32."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+CPU_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Flags of processors that multiply bfloat16 themselves (x86 and Arm); others emulate it slowly."""
+
+PROBES = [
+    "yes",
+    "What is a lathe?",
+    "How do I cancel my subscription before the next payment?",
+    "Revenue grew 12.4 % to $3.1 bn, while operating costs fell by a third.",
+    "The committee postponed its decision until spring; nobody objected.",
+    "def mean(values): return sum(values) / len(values)",
+    "Der Zug nach Hamburg fährt heute von Gleis sieben.",
+    "東京は日本の首都です。",
+    "A lathe is a machine tool that rotates a workpiece about an axis of rotation to perform various operations such "
+    "as cutting, sanding, knurling, drilling, deformation, facing, threading and turning, with tools that are "
+    "applied to the workpiece to create an object with symmetry about that axis.",
+]
+"""Short and long, prose and code, three languages: what an encoder is warmed up and compared on."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Cosine of an encoder's vectors to those it gives in float32, over `PROBES`."""
+
+    mean: float
+    min: float
+
+
+def resolve_dtype(dtype: Dtype, device: str) -> Dtype:
+    """The format that `auto` means on a device: bfloat16 where the hardware has it, else float32."""
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if has_bfloat16(device) else "float32"
+
+
+def has_bfloat16(device: str) -> bool:
+    """Whether a device computes in bfloat16 itself."""
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device != "cpu":
+        return False
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return False
+    lines = cpuinfo.read_text().splitlines()
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return not CPU_BFLOAT16.isdisjoint(flags.partition(":")[2].split())
+
+
+def agreement(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> Agreement:
+    """Compare unit vectors `(n, d)` row by row."""
+    cosines = (vectors.astype(np.float64) * reference).sum(axis=1)
+    return Agreement(float(cosines.mean()), float(cosines.min()))
