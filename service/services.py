@@ -28,7 +28,7 @@ class Services:
 
     Attributes:
         make_engine: builds an encoder's engine, not yet started.
-        changing_encoders: held while one is added.
+        changing_encoders: held while one is added or taken out.
         home_problem: why the state folder cannot be written; None if it can.
         closing: set when the server was asked to stop; answers without an end then end.
     """

@@ -166,7 +166,7 @@ class Settings(BaseSettings):
         Raises:
             ValueError: if those added to the state folder cannot be read.
         """
-        known = [*self.hosted, *AddedEncoders(self.home).read()]
+        known = [*(self.encoders or (DEFAULT,)), *AddedEncoders(self.home).read()]
         return next((encoder.spec(self.dtype) for encoder in known if encoder.name == name), None)
 
     @property

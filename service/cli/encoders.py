@@ -6,6 +6,7 @@ import typer
 from pydantic import ValidationError
 
 from service.cli.options import pairs, state
+from service.errors import ConflictError
 from service.hosted import AddedEncoders, EncoderSettings, described_problem
 from training.encoders import Encoder
 
@@ -57,9 +58,11 @@ def add_encoder(
         wanted = EncoderSettings(**given)
     except ValidationError as error:
         raise described_problem(error) from None
-    added = AddedEncoders(home.root)
+    taken = {hosted.name for hosted in settings.hosted}
+    if name in taken:
+        raise ConflictError(f"there is an encoder {name} already", param="name")
     encoder = Encoder(wanted.spec(settings.dtype), settings.device)
-    added.add(wanted, {hosted.name for hosted in settings.hosted})
+    AddedEncoders(home.root).add(wanted, taken)
     typer.echo(f"{name}: {encoder.dimensions} dimensions, {encoder.max_length} tokens, {encoder.spec.dtype}")
     typer.echo(
         f"A running server takes it with: curl -X PUT -H 'authorization: Bearer KEY' URL/encoders/{name}", err=True

@@ -20,7 +20,7 @@ from service.engine import metrics
 from service.engine.process import EncoderInfo, Reply, crashed
 from service.engine.waiting import WaitingRoom
 from service.engine.work import ChainRef, EncodeOptions, Part, Work
-from service.errors import TooLargeError, UnavailableError
+from service.errors import BadValueError, TooLargeError, UnavailableError
 from training.encoders import WINDOW_BATCHES, EncoderSpec
 from training.errors import TrainingError
 
@@ -148,10 +148,13 @@ class Engine:
 
         Raises:
             UnavailableError: if the encoder is not ready.
+            BadValueError: for no texts.
             TooLargeError: for more tokens than one request may hold.
             OverloadedError: if too many texts wait already; none of these is taken then.
         """
         info = self.require_ready()
+        if not texts:
+            raise BadValueError("there is nothing to encode")
         work = Work(texts, options, chain, keep_raw, info.max_length)
         if work.tokens_estimated > self.room.max_tokens and len(texts) > 1:
             raise TooLargeError(
@@ -198,7 +201,8 @@ class Lane:
         worker = self.worker
         if worker is not None:
             worker.stop()
-        self.thread.join(timeout=10)
+        if self.thread.is_alive():
+            self.thread.join(timeout=10)
 
     def run(self) -> None:
         """Serve until told to stop, with ever new workers if need be."""
@@ -233,7 +237,7 @@ class Lane:
         except TrainingError as error:
             log.error("the encoder %s cannot be loaded: %s", engine.spec.name, error)
             return str(error)
-        except (OSError, EOFError) as error:
+        except Exception as error:  # whatever it is: a lane that ended would let requests wait for ever
             if not engine.stopping.is_set():
                 log.error("a worker of %s is gone: %s", engine.spec.name, type(error).__name__)
             return None if info else f"the process that loads {engine.spec.name} ended before it was ready"
@@ -272,8 +276,8 @@ class Lane:
             elif not self.given and not worker.alive():
                 raise EOFError
             if self.given and (not parts or len(self.given) >= engine.ahead):
-                reply = worker.receive(engine.timeout)
-                self.pass_on(self.given.popleft(), reply)
+                self.pass_on(self.given[0], worker.receive(engine.timeout))
+                self.given.popleft()
 
     def pass_on(self, parts: list[Part], reply: Reply) -> None:
         """Answer the requests whose parts came back."""

@@ -92,6 +92,8 @@ class WaitingRoom:
                 if work.waiting:
                     again.append(work)
             self.works.extend(again)
+            if self.works:
+                self.changed.notify()  # the next idle worker takes its share
             return parts
 
     def fail_all(self, error: Exception) -> None:

@@ -221,11 +221,11 @@ def main() -> None:
         problem = str(error) if foreseen else f"{name} failed to load: {type(error).__name__}: {error}"
         wire.send(connection, {"state": "failed", "problem": problem})
         return
-    wire.send(connection, {"state": "ready", "encoder": description})
     worker = Worker(encoder)
     ready: queue.Queue[list[Tokenized]] = queue.Queue(maxsize=2)
-    threading.Thread(target=receive_all, args=(connection, worker, ready), daemon=True).start()
     with suppress(OSError):  # the server went away
+        wire.send(connection, {"state": "ready", "encoder": description})
+        threading.Thread(target=receive_all, args=(connection, worker, ready), daemon=True).start()
         while True:
             wire.send(connection, *worker.answer(ready.get()))
 

@@ -26,17 +26,16 @@ async def list_encoders(services: ServicesDep) -> Response:
 @router.put("/{name}", dependencies=ADMIN, status_code=202)
 async def add_encoder(name: str, services: ServicesDep) -> Response:
     """Serve an encoder that the settings or the state folder name; 202 while it loads, 200 if it is served already."""
-    if name in services.embedder.engines:
-        return await json_answer(described_state(services.embedder.engines[name]))
-    engine = await run_in_threadpool(start_encoder, name, services)
-    return await json_answer(described_state(engine), 202)
+    served = services.embedder.engines.get(name)
+    if served is not None:
+        return await json_answer(described_state(served))
+    return await json_answer(described_state(await run_in_threadpool(start_encoder, name, services)), 202)
 
 
 @router.delete("/{name}", dependencies=ADMIN)
 async def remove_encoder(name: str, services: ServicesDep) -> Response:
     """Serve an encoder no longer, until it is added again or the server starts anew; finishes what it accepted."""
-    engine = services.embedder.remove(name)
-    await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
+    engine = await run_in_threadpool(stop_encoder, name, services)
     return await json_answer(described_state(engine))
 
 
@@ -57,6 +56,14 @@ def start_encoder(name: str, services: Services) -> Engine:
         if name not in services.embedder.engines:
             services.embedder.add(services.make_engine(spec))
         return services.embedder.engines[name]
+
+
+def stop_encoder(name: str, services: Services) -> Engine:
+    """Take an encoder out of service and end it; errors as `Embedder.remove`."""
+    with services.changing_encoders:
+        engine = services.embedder.remove(name)
+    engine.stop(services.settings.shutdown_seconds)
+    return engine
 
 
 def described_state(engine: Engine) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 import base64
+import io
 
 import numpy as np
 import pytest
@@ -135,3 +136,30 @@ def test_openai_python_gets_what_embed_gives(client, sentences):
     expected = client.post("/embed", json={"inputs": sentences, "dimensions": 96}).json()
     np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)
     assert [model.id for model in speaker.models.list()][0] == "all-MiniLM-L6-v2"
+
+
+def test_npy_is_answered_where_it_is_asked_for(client, sentences):
+    body = {"inputs": sentences, "dimensions": 32}
+    answer = client.post("/embed", json=body, headers={"accept": "application/x-npy"})
+    assert answer.headers["content-type"] == "application/x-npy"
+    found = np.load(io.BytesIO(answer.content), allow_pickle=False)
+    np.testing.assert_allclose(found, client.post("/embed", json=body).json(), atol=1e-6)
+
+
+def test_a_model_and_a_chain_may_stand_in_the_query(client, sentences):
+    answer = client.post("/embed?model=all-MiniLM-L6-v2&chain=debias", json={"inputs": sentences})
+    assert answer.headers["x-chain"] == "debias@1"
+    assert client.post("/embed?chain=debias", json={"inputs": "x", "chain": "none"}).headers["x-chain"] == "none"
+    assert client.post("/embed?model=nobody", json={"inputs": "x"}).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "all-MiniLM-L6-v2+compact"])
+def test_a_model_can_be_looked_up_by_its_name(client, name):
+    assert client.get(f"/v1/models/{name}").json()["id"] == name
+    assert client.get(f"/v1/models/{name}x").status_code == 404
+
+
+def test_an_encoder_without_chains_says_which_size_it_has(client):
+    answer = client.post("/embed", json={"inputs": "x", "dimensions": 200})
+    assert answer.status_code == 400
+    assert "384" in answer.json()["error"]["message"]

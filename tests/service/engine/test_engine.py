@@ -459,3 +459,12 @@ def test_prometheus_is_told_of_texts_tokens_and_padding(start):
     lengths(ask(engine, "a"))
     eventually(lambda: (counted() - before == [2, 10, 2, 1]).all())
     assert engine.room.rate == pytest.approx(2 / 0.01)  # two tokens estimated in the seconds the worker told
+
+
+@pytest.mark.parametrize("reply", [None, Reply([], [], 0.0)])  # not one at all, and one without results
+def test_a_worker_that_answers_nonsense_is_replaced(start, reply):
+    engine, made = start()
+    made[0].receive = lambda _seconds: reply
+    assert error_of(ask(engine, "a")) == "encoder_crashed"
+    eventually(lambda: len(made) == 2 and engine.state == "ready")
+    assert lengths(ask(engine, "a")) == [1]

@@ -272,3 +272,13 @@ def test_parts_that_come_back_at_once_from_several_threads_give_one_answer():
         for thread in threads:
             thread.join(10)
         assert work.future.result(0).vectors[:, 0].tolist() == list(range(16))
+
+
+def test_what_one_idle_worker_leaves_another_takes_at_once(room):
+    work = work_of(*[text_of(50)] * 10)
+    with ThreadPoolExecutor(2) as workers:
+        asked = [workers.submit(room.take, EVERYTHING, 30) for _ in range(2)]
+        eventually(lambda: room.idle == 2)
+        room.put(work)
+        shares = [rows_of(answer.result(5), work) for answer in asked]
+    assert sorted(shares[0] + shares[1]) == list(range(10))
