@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.batches import Batch, Features, cut_to_budget, estimated_tokens, longest_first, split_features
+from training.batches import Batch, cut_to_budget, estimated_tokens, longest_first, split_features
 from training.errors import EncoderError, TooLongError
 from training.precision import PROBES, Agreement, Dtype, agreement, resolve_dtype
 from training.unpadding import allow_unpadded, first_position, flat_batches
@@ -227,7 +227,7 @@ class Encoder:
             window = order[run]
             for batch in self.tokenize([texts[index] for index in window], prompt, truncation_side):
                 rows = window[batch.rows]
-                vectors[rows], tokens[rows] = self.forward(batch.features, normalize).cpu().numpy(), batch.tokens
+                vectors[rows], tokens[rows] = self.forward(batch, normalize).cpu().numpy(), batch.tokens
                 padded += batch.padded
                 done += len(rows)
                 if on_batch:
@@ -243,15 +243,15 @@ class Encoder:
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     @torch.inference_mode()
-    def forward(self, features: Features, normalize: bool) -> torch.Tensor:
+    def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
         """One batch through the model: vectors `(b, d)` in float32, on its device."""
         device = self.model.device
-        features = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in features.items()}
+        features = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
         for index, module in enumerate(self.model):
             features = module(features)
             if index == 0:  # pooling in bfloat16 would leave norms off by 1e-3
                 features["token_embeddings"] = features["token_embeddings"].float()
-        embeddings: torch.Tensor = features["sentence_embedding"]
+        embeddings: torch.Tensor = features["sentence_embedding"][: len(batch.rows)]
         return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def prompt(self, prompt_name: str | None) -> str | None:

@@ -16,6 +16,10 @@ from training.batches import Batch, Features, fill_budget
 
 NAME = "lathe_unpadded"
 
+ROUND_TOKENS = 32
+"""Rows come in multiples of so many tokens: oneDNN makes each product of a new shape anew, which takes longer than
+the product (5 ms instead of 1 for one of 600 × 384 × 1536 in bfloat16), and keeps 1,024 of them."""
+
 
 class CannotUnpadError(Exception):
     """A model whose attention needs more than its texts' bounds."""
@@ -75,18 +79,27 @@ def allow_unpadded(model: Any) -> str:
 
 
 def flatten(features: Features, first_position: int) -> Features:
-    """Padded features `(b, t)` as one row of their tokens, with where each text begins and each token's position."""
+    """Padded features `(b, t)` as one row of their tokens, with where each text begins and each token's position.
+
+    A text of nothing follows, up to a round number of tokens; see `ROUND_TOKENS`.
+    """
     mask = features["attention_mask"].bool()
+    lengths = mask.sum(1)
+    missing = -int(lengths.sum()) % ROUND_TOKENS
+    if missing:
+        lengths = torch.cat([lengths, torch.tensor([missing])])
     found = {
-        name: value[mask][None] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
+        name: pad(value[mask], (0, missing))[None]
+        if isinstance(value, torch.Tensor) and value.shape == mask.shape
+        else value
         for name, value in features.items()
         if name != "attention_mask"
     }
-    lengths = mask.sum(1)
+    positions = torch.cat([(mask.cumsum(1) - 1)[mask], torch.arange(missing)])
     bounds = pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
     longest = int(lengths.max())
     return found | {
-        "position_ids": (mask.cumsum(1) - 1)[mask][None] + first_position,
+        "position_ids": positions[None] + first_position,
         "cu_seq_lens_q": bounds,
         "cu_seq_lens_k": bounds,
         "max_length_q": longest,
@@ -103,8 +116,8 @@ def flat_batches(features: Features, budget: int, first_position: int) -> Iterat
             name: value[run] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
             for name, value in features.items()
         }
-        tokens = lengths[run]
-        yield Batch(np.arange(run.start, run.stop), flatten(some, first_position), tokens, int(tokens.sum()))
+        tokens, flat = lengths[run], flatten(some, first_position)
+        yield Batch(np.arange(run.start, run.stop), flat, tokens, flat["input_ids"].shape[1])
 
 
 def first_position(model: torch.nn.Module) -> int:

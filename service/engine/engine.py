@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from service.engine import metrics
 from service.engine.process import EncoderInfo, Reply, crashed
-from service.engine.waiting import WaitingRoom
+from service.engine.waiting import NO_HOPE, Hope, WaitingRoom
 from service.engine.work import ChainRef, EncodeOptions, Part, Work
 from service.errors import BadValueError, TooLargeError, UnavailableError
 from training.encoders import WINDOW_BATCHES, EncoderSpec
@@ -265,9 +265,9 @@ class Lane:
         Raises:
             OSError, EOFError: once it is gone.
         """
-        engine = self.engine
+        engine, hope = self.engine, NO_HOPE
         while not engine.stopping.is_set():
-            parts = engine.room.take(window, 0.0 if self.given else IDLE_SECONDS)
+            parts = engine.room.take(window, 0.0 if self.given else IDLE_SECONDS, NO_HOPE if self.given else hope)
             if parts:
                 self.given.append(parts)
                 worker.send(parts)
@@ -276,8 +276,9 @@ class Lane:
             elif not self.given and not worker.alive():
                 raise EOFError
             if self.given and (not parts or len(self.given) >= engine.ahead):
-                self.pass_on(self.given[0], worker.receive(engine.timeout))
-                self.given.popleft()
+                reply = worker.receive(engine.timeout)
+                self.pass_on(self.given[0], reply)
+                hope = Hope.after(self.given.popleft(), reply.seconds)
 
     def pass_on(self, parts: list[Part], reply: Reply) -> None:
         """Answer the requests whose parts came back."""

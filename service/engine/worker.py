@@ -131,7 +131,7 @@ class Worker:
         vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
         tokens = np.empty(count, dtype=np.int64)
         for batch in group.batches:
-            found = self.encoder.forward(batch.features, group.parts[0]["options"]["normalize"])
+            found = self.encoder.forward(batch, group.parts[0]["options"]["normalize"])
             vectors[torch.from_numpy(batch.rows).to(vectors.device)] = found
             tokens[batch.rows] = batch.tokens
         return vectors, tokens
