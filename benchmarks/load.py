@@ -19,12 +19,14 @@ class Load:
     Attributes:
         seconds: from the first request to the last answer.
         latencies: seconds of each request answered 200, in the order of the answers.
+        inside: milliseconds each of them waited and was worked on by the server's own clock, if it says so.
         statuses: how many answers of each status; 0 for none at all.
         bodies: the answers, where they were to be kept.
     """
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
+    inside: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     bodies: dict[int, bytes] = field(default_factory=dict)
 
@@ -52,9 +54,13 @@ def closed_loop(target: Target, bodies: list[bytes], concurrency: int, keep: boo
     return asyncio.run(run_closed(target, bodies, concurrency, keep))
 
 
-def open_loop(target: Target, bodies: list[bytes], rate: float, seed: int = 0) -> Load:
-    """Send all bodies at random moments of a rate a second, answered or not; latency counts from the moment due."""
-    return asyncio.run(run_open(target, bodies, rate, seed))
+def open_loop(target: Target, bodies: list[bytes], rate: float, seed: int = 0, from_due: bool = True) -> Load:
+    """Send all bodies at random moments of a rate a second, answered or not.
+
+    Latency counts from the moment a request was due, or with `from_due` off from when it was sent: under more load
+    than the machine can even send, the first would measure this client.
+    """
+    return asyncio.run(run_open(target, bodies, rate, seed, from_due))
 
 
 async def run_closed(target: Target, bodies: list[bytes], concurrency: int, keep: bool) -> Load:
@@ -73,7 +79,7 @@ async def run_closed(target: Target, bodies: list[bytes], concurrency: int, keep
     return load
 
 
-async def run_open(target: Target, bodies: list[bytes], rate: float, seed: int) -> Load:
+async def run_open(target: Target, bodies: list[bytes], rate: float, seed: int, from_due: bool) -> Load:
     """See `open_loop`."""
     load, dice = Load(), random.Random(seed)
     connector = aiohttp.TCPConnector(limit=0)
@@ -83,7 +89,8 @@ async def run_open(target: Target, bodies: list[bytes], rate: float, seed: int) 
         for body in bodies:
             due += dice.expovariate(rate)
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            sent.append(asyncio.ensure_future(send(session, target, body, load, due, None)))
+            since = due if from_due else time.perf_counter()
+            sent.append(asyncio.ensure_future(send(session, target, body, load, since, None)))
         await asyncio.gather(*sent)
         load.seconds = time.perf_counter() - begun
     return load
@@ -102,5 +109,6 @@ async def send(
     load.statuses[answer.status] += 1
     if answer.status == 200:
         load.latencies.append(time.perf_counter() - begun)
+        load.inside.append(sum(float(answer.headers.get(name, 0)) for name in ("x-queue-time", "x-inference-time")))
     if keep is not None:
         load.bodies[keep] = content

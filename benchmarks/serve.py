@@ -49,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for dtype in dtypes:
             figures[dtype] = against_peers(texts, dtype, peer, Path(folder) / dtype, options)
-        figures["overload"] = overload(texts, Path(folder) / "overload", figures[dtypes[0]])
+        figures["overload"] = overload(texts, Path(folder) / "overload")
         figures["reduce"] = measure_reduce(Path(folder) / "reduce", options.rounds)
         figures["memory"] = measure_memory(Path(folder) / "memory", options.requests)
     path = write_report(options.out, "serve", figures)
@@ -198,16 +198,18 @@ def percentiles(load: Load) -> dict[str, float]:
     return {f"p{percent}_ms": load.percentile(percent) for percent in (50, 95, 99)}
 
 
-def overload(texts: list[str], home: Path, sustained: Figures) -> Figures:
+def overload(texts: list[str], home: Path) -> Figures:
     """Four times the load a server sustains: who is answered, who is refused, and how long the answered waited."""
+    seconds = 8
     lathe = Server(home, LATHE_CACHE_BYTES="0", LATHE_MAX_QUEUED_TEXTS=str(QUEUE_LIMIT))
     try:
         lathe.wait_for_workers(2)
         target = target_of(lathe.url, "/v1/embeddings")
         bodies = bodies_of(texts, "all-MiniLM-L6-v2", 1)
-        closed_loop(target, bodies[:300], CONCURRENCY)
-        rate = OVERLOAD * sustained["singles"]["lathe"]["median"]
-        load = open_loop(target, bodies, rate)
+        closed_loop(target, bodies, CONCURRENCY)
+        rate = OVERLOAD * len(bodies) / checked(closed_loop(target, bodies, CONCURRENCY)).seconds
+        many = [bodies[index % len(bodies)] for index in range(int(seconds * rate))]
+        load = open_loop(target, many, rate, from_due=False)
         pace = load.statuses[200] / load.seconds
         return {
             "rate": round(rate, 1),
@@ -215,6 +217,7 @@ def overload(texts: list[str], home: Path, sustained: Figures) -> Figures:
             "statuses": {str(status): count for status, count in sorted(load.statuses.items())},
             "answered_per_second": round(pace, 1),
             "queue_limit_at_that_pace_ms": round(1000 * QUEUE_LIMIT / pace, 1),
+            "p99_from_acceptance_to_answer_ms": round(float(np.percentile(load.inside, 99)), 1),
         } | percentiles(load)
     finally:
         lathe.stop()

@@ -34,6 +34,7 @@ from service.middleware import RequestMiddleware
 from service.routes import chains, embed, encoders, fits, health, indexes, jobs, reduce, search
 from service.services import Services
 from service.settings import Settings
+from service.shedding import SheddingMiddleware
 from service.starters import open_registry
 from service.targets import Targets
 from service.tracing import instrument
@@ -75,6 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_exception_handler(error_type, answer_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_middleware(SheddingMiddleware, embedder=services.embedder)
     app.add_middleware(RequestMiddleware)
     if settings.tracing:
         instrument(app)

@@ -116,5 +116,7 @@ async def send_error(error: ServiceError, send: Send) -> None:
     """Answer with an error."""
     body = dump_json(error_body(error))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if error.retry_after:
+        headers.append((b"retry-after", str(error.retry_after).encode()))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

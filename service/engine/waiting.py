@@ -76,6 +76,11 @@ class WaitingRoom:
             self.texts -= len(work.texts)
             self.tokens -= work.tokens_estimated
 
+    @property
+    def full(self) -> bool:
+        """Whether not one more text would be let in."""
+        return self.texts >= self.max_texts or self.tokens >= self.max_tokens
+
     def retry_after(self) -> int:
         """Whole seconds after which half of what waits will be done, at the pace of late."""
         seconds = self.tokens / 2 / self.rate if self.rate else 1.0

@@ -12,7 +12,7 @@ from transformers import AttentionInterface
 import training.unpadding
 from training.encoders import DEFAULT_ENCODER, Encoder
 from training.precision import PROBES
-from training.unpadding import NAME, CannotUnpadError, attend, first_position, flat_batches, flatten
+from training.unpadding import NAME, ROUND_TOKENS, CannotUnpadError, attend, first_position, flat_batches, flatten
 
 LICENSE = Path(__file__).parents[2] / "LICENSE"
 
@@ -32,14 +32,21 @@ def features_of(lengths, side="right"):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_flattened_texts_lie_end_to_end_with_their_bounds_and_positions(side):
     flat = flatten(features_of([2, 3, 1], side), first_position=0)
-    assert flat["input_ids"].tolist() == [[1, 2, 101, 102, 103, 201]]
-    assert flat["token_type_ids"].tolist() == [[1, 0, 1, 0, 1, 1]]
-    assert flat["position_ids"].tolist() == [[0, 1, 0, 1, 2, 0]]
+    rest = ROUND_TOKENS - 6
+    assert flat["input_ids"].tolist() == [[1, 2, 101, 102, 103, 201] + rest * [0]]
+    assert flat["token_type_ids"].tolist() == [[1, 0, 1, 0, 1, 1] + rest * [0]]
+    assert flat["position_ids"].tolist() == [[0, 1, 0, 1, 2, 0, *range(rest)]]
     for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
-        assert flat[name].tolist() == [0, 2, 5, 6] and flat[name].dtype == torch.int32
-    assert flat["max_length_q"] == flat["max_length_k"] == 3
+        assert flat[name].tolist() == [0, 2, 5, 6, ROUND_TOKENS] and flat[name].dtype == torch.int32
+    assert flat["max_length_q"] == flat["max_length_k"] == rest
     assert flat["prompt_length"] == 3 and "attention_mask" not in flat
-    assert flatten(features_of([2, 1], side), first_position=2)["position_ids"].tolist() == [[2, 3, 2]]
+    assert flatten(features_of([2, 1], side), first_position=2)["position_ids"][0, :3].tolist() == [2, 3, 2]
+
+
+def test_a_row_that_is_round_already_gets_no_text_of_nothing():
+    flat = flatten(features_of([ROUND_TOKENS - 5, 5], "right"), first_position=0)
+    assert flat["input_ids"].shape == (1, ROUND_TOKENS)
+    assert flat["cu_seq_lens_q"].tolist() == [0, ROUND_TOKENS - 5, ROUND_TOKENS]
 
 
 @given(
@@ -51,8 +58,10 @@ def test_flat_batches_hold_every_token_once_within_the_budget(lengths, budget, s
     batches = list(flat_batches(features_of(lengths, side), budget, first_position=0))
     assert np.concatenate([batch.rows for batch in batches]).tolist() == list(range(len(lengths)))
     for batch in batches:
-        assert batch.padded == batch.tokens.sum() == batch.features["input_ids"].numel()
-        assert len(batch.rows) == 1 or batch.padded <= budget
+        assert (
+            batch.padded == batch.features["input_ids"].numel() == -(-batch.tokens.sum() // ROUND_TOKENS) * ROUND_TOKENS
+        )
+        assert len(batch.rows) == 1 or batch.tokens.sum() <= budget
         bounds = batch.features["cu_seq_lens_q"].tolist()
         for row, start, stop in zip(batch.rows, bounds, bounds[1:], strict=False):
             ids = batch.features["input_ids"][0, start:stop].tolist()
@@ -106,7 +115,7 @@ def test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_
     one, other = encoder.encode(texts), padded.encode(texts)
     np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(one.tokens, other.tokens)
-    assert one.padded == one.tokens.sum() < other.padded
+    assert one.tokens.sum() <= one.padded < other.padded
 
 
 def test_an_attention_that_was_asked_for_by_name_is_kept():

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engine import EncodeOptions, Work
-from service.engine.waiting import RETRY_SECONDS_MOST, WaitingRoom
-from service.engine.work import Result
+from service.engine.waiting import NO_HOPE, RETRY_SECONDS_MOST, Hope, WaitingRoom
+from service.engine.work import Part, Result
 from service.errors import OverloadedError, UnavailableError
 
 EVERYTHING = 10**9
@@ -282,3 +282,23 @@ def test_what_one_idle_worker_leaves_another_takes_at_once(room):
         room.put(work)
         shares = [rows_of(answer.result(5), work) for answer in asked]
     assert sorted(shares[0] + shares[1]) == list(range(10))
+
+
+def test_a_worker_that_just_did_several_texts_waits_a_little_for_half_as_many(room):
+    several = [Part(work_of(text_of(10)), [0], 10, 0.0) for _ in range(4)]
+    assert Hope.after(several, 8.0) == Hope(20, 2.0)
+    assert Hope.after(several[:1], 8.0) == NO_HOPE
+    works = [work_of(text_of(50)) for _ in range(3)]
+    room.put(works[0])
+    with ThreadPoolExecutor(1) as workers:
+        asked = workers.submit(room.take, EVERYTHING, 30, Hope(works[0].tokens_estimated + 1, 30.0))
+        eventually(lambda: room.idle == 1)
+        for work in works[1:]:
+            room.put(work)
+        found = asked.result(5)
+    assert len(found) >= 2
+
+
+def test_what_does_not_come_is_not_waited_for_long(room):
+    room.put(work_of(text_of(50)))
+    assert len(room.take(EVERYTHING, 30, Hope(10**6, 0.01))) == 1

@@ -1,0 +1,37 @@
+"""Refusing texts before they are read, while nobody could take them.
+
+Reading, routing and checking a request costs most of a millisecond. A server that is sent several times what its
+encoders can do would spend its cores on that, and those it has accepted would wait behind the others' bodies.
+"""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.embedder import Embedder
+from service.errors import OverloadedError
+from service.middleware import send_error
+
+TAKES_TEXTS = frozenset({"/", "/embed", "/v1/embeddings"})
+
+
+class SheddingMiddleware:
+    """Answers 429 at once while the waiting room of every encoder is full."""
+
+    def __init__(self, app: ASGIApp, embedder: Embedder) -> None:
+        self.app = app
+        self.embedder = embedder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in TAKES_TEXTS:
+            await self.app(scope, receive, send)
+            return
+        rooms = [engine.room for engine in self.embedder.engines.values()]
+        if not all(room.full for room in rooms):
+            await self.app(scope, receive, send)
+            return
+        while (await receive()).get("more_body"):  # a client that still sends would see its connection cut
+            pass
+        seconds = min(room.retry_after() for room in rooms)
+        await send_error(
+            OverloadedError(f"every encoder has all it can take; try again in {seconds} s", retry_after=seconds), send
+        )
