@@ -242,3 +242,19 @@ def test_what_an_artifact_records_of_an_encoder_is_json(encoder, variant):
     assert described["prompts"]["query"] == "find: "
     assert (described["dimensions"], described["max_length"]) == (384, 256)
     assert described["fingerprint"] != encoder.describe()["fingerprint"]
+
+
+def test_a_compiled_encoder_calls_what_the_compiler_made(monkeypatch, encoded):
+    calls = []
+
+    def compiled(forward, dynamic):
+        def call(*arguments, **more):
+            calls.append(dynamic)
+            return forward(*arguments, **more)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    found = Encoder(replace(DEFAULT_ENCODER, compile=True)).encode(TEXTS)
+    assert calls and all(calls)
+    np.testing.assert_allclose(found.vectors, encoded.vectors, rtol=0, atol=1e-5)
