@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from service.codec import parse_json
-from service.errors import BadValueError, ServiceError, TooLargeError, WrongShapeError
+from service.errors import BadValueError, ClientGoneError, ServiceError, TooLargeError, WrongShapeError
 from service.settings import Settings
 
 DRAINED_BODIES = 8
@@ -206,18 +206,22 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
     Raises:
         TooLargeError: if it is over the limit.
+        ClientGoneError: if the caller hung up before it was sent.
     """
     limit = settings.max_body_bytes
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size <= limit:
-            chunks.append(chunk)
-        elif size > limit * DRAINED_BODIES:
-            break
-        else:
-            chunks.clear()
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size <= limit:
+                chunks.append(chunk)
+            elif size > limit * DRAINED_BODIES:
+                break
+            else:
+                chunks.clear()
+    except ClientDisconnect:
+        raise ClientGoneError from None
     if size > limit:
         raise TooLargeError(f"the body is larger than {limit} bytes")
     return b"".join(chunks)

@@ -43,6 +43,7 @@ class Pending:
     """A request whose texts were found in the cache or wait for the encoder.
 
     Attributes:
+        encoder: its name.
         target: where the vectors go.
         keys: of the texts in the cache; none if it is not used.
         found: what it held.
@@ -50,6 +51,7 @@ class Pending:
         work: those texts, on their way; None if there are none.
     """
 
+    encoder: str
     target: Target
     cache: VectorCache
     keys: list[bytes]
@@ -59,9 +61,10 @@ class Pending:
 
     def answer(self) -> Answer:
         """All vectors in the order of the texts; waits for the encoder if it must."""
-        if self.work is None:
+        done = None if self.work is None else self.work.future.result()
+        CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
+        if done is None:
             return Answer(self.cached(), self.target, self.cached_tokens())
-        done = self.work.future.result()
         timings = {"queue": done.queue_ms, "inference": done.inference_ms}
         raw = done.vectors if done.raw is None else done.raw
         if self.keys:
@@ -153,7 +156,6 @@ class Embedder:
         target = self.targets.of_encoder(encoder, chain, dimensions, normalize=options.normalize)
         if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
             options = replace(options, normalize=True)
-        CHAIN_TEXTS.labels(engine.spec.name, target.chain).inc(len(texts))
         keys: list[bytes] = []
         found: list[Entry | None] = [None] * len(texts)
         if self.cache.serves(options):
@@ -164,7 +166,7 @@ class Embedder:
         if missing:
             wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
             work = engine.submit(wanted, options, target.asked, keep_raw=bool(keys))
-        return Pending(target, self.cache, keys, found, missing, work)
+        return Pending(engine.spec.name, target, self.cache, keys, found, missing, work)
 
     def engine_of_index(self, spec: IndexSpec) -> Engine:
         """The engine whose vectors an index holds.

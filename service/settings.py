@@ -17,6 +17,9 @@ from service.key_file import KeyFile
 from training.encoders import EncoderSpec, best_device
 from training.precision import Dtype
 
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Those this process may use; a CPU quota of a container is not seen here, so set LATHE_THREADS beside it."""
+
 CPU_WORKERS_MOST = 4
 """Each holds the model and its libraries: half a gigabyte for a small one."""
 
@@ -57,7 +60,7 @@ class Settings(BaseSettings):
     """torch device of the encoders; unset: the best there is."""
     dtype: Dtype = "auto"
     """What encoders run in that name no dtype of their own; auto is bfloat16 where the hardware has it."""
-    threads: Annotated[int, Field(ge=1)] = os.cpu_count() or 1
+    threads: Annotated[int, Field(ge=1)] = CORES
     """CPU threads of an encoder's workers together, and of searching an index."""
     workers: Annotated[int, Field(ge=1, le=256)] | None = None
     """Processes of each encoder, which share its threads; unset: one on a GPU, up to 4 on a CPU."""
@@ -69,7 +72,7 @@ class Settings(BaseSettings):
     """How long a server that was asked to stop may go on with what it has accepted."""
     cache_bytes: Annotated[int, Field(ge=0)] = 100_000_000
     """Memory for vectors of texts seen before; 0 turns the cache off."""
-    job_threads: Annotated[int, Field(ge=1)] = max(1, (os.cpu_count() or 1) // 2)
+    job_threads: Annotated[int, Field(ge=1)] = max(1, CORES // 2)
     """CPU threads of a job, which shares the machine with serving."""
     max_texts: Annotated[int, Field(ge=1)] = 2048
     max_vectors: Annotated[int, Field(ge=1)] = 8192
@@ -183,7 +186,7 @@ class Settings(BaseSettings):
     def worker_options(self) -> WorkerOptions:
         """How each of them runs."""
         threads = max(1, self.threads // self.worker_processes)
-        return WorkerOptions(self.device, threads, self.max_batch_tokens)
+        return WorkerOptions(self.device, threads, self.max_batch_tokens, self.worker_seconds)
 
     @property
     def loopback(self) -> bool:

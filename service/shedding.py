@@ -4,17 +4,20 @@ Reading, routing and checking a request costs most of a millisecond. A server th
 encoders can do would spend its cores on that, and those it has accepted would wait behind the others' bodies.
 """
 
+from types import SimpleNamespace
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.embedder import Embedder
 from service.errors import OverloadedError
 from service.middleware import send_error
 
+DRAINED_BYTES = 256_000_000
 TAKES_TEXTS = frozenset({"/", "/embed", "/v1/embeddings"})
 
 
 class SheddingMiddleware:
-    """Answers 429 at once while the waiting room of every encoder is full."""
+    """Answers 429 at once while the waiting room of every encoder is full, before keys or the cache are looked at."""
 
     def __init__(self, app: ASGIApp, embedder: Embedder) -> None:
         self.app = app
@@ -29,8 +32,10 @@ class SheddingMiddleware:
         if not all(room.full for room in rooms):
             await self.app(scope, receive, send)
             return
-        while (await receive()).get("more_body"):  # a client that still sends would see its connection cut
-            pass
+        scope["route"] = SimpleNamespace(path=scope["path"])  # what metrics and logs call it
+        left = DRAINED_BYTES
+        while left > 0 and (message := await receive()).get("more_body"):  # else the client sees its connection cut
+            left -= len(message["body"])
         seconds = min(room.retry_after() for room in rooms)
         await send_error(
             OverloadedError(f"every encoder has all it can take; try again in {seconds} s", retry_after=seconds), send

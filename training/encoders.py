@@ -119,7 +119,8 @@ class Encoder:
     Attributes:
         spec: as asked for, with the dtype that `auto` meant.
         batch_tokens: tokens of one forward pass, padding included.
-        agreement: of its vectors with those in float32; None for a model too large to run in it.
+        agreement: of its vectors with those in float32; None for a model too large to run in it, or with flash
+            attention, which cannot.
     """
 
     def __init__(self, spec: EncoderSpec, device: str | None = None, batch_tokens: int | None = None) -> None:
@@ -136,7 +137,10 @@ class Encoder:
         self.prompts: dict[str, str] = dict(self.model.prompts)
         self.fingerprint = fingerprint(self)
         on_cpu = BATCH_TOKENS[self.spec.dtype]
+        self.flash = choose_attention(spec, device) == "flash_attention_2"
         self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
+        if self.flash:
+            self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
         self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
         self.transformer = next(iter(self.model))
         self.padded_attention: str | None = None
@@ -152,7 +156,8 @@ class Encoder:
 
     def set_up(self) -> Agreement | None:
         """Let the transformer run in the spec's dtype, unpadded if it can; tell how near that stays to float32."""
-        if sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS:
+        large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
+        if large or self.flash:  # neither can run in float32
             self.transformer.to(getattr(torch, self.spec.dtype))
             return None
         self.transformer.float()

@@ -22,7 +22,7 @@ from service.engine.waiting import NO_HOPE, Hope, WaitingRoom
 from service.engine.work import ChainRef, EncodeOptions, Part, Work
 from service.errors import BadValueError, TooLargeError, UnavailableError
 from training.encoders import WINDOW_BATCHES, EncoderSpec
-from training.errors import TrainingError
+from training.errors import EncoderError, TrainingError
 
 IDLE_SECONDS = 1.0
 """How often an idle lane looks whether its worker still lives."""
@@ -161,14 +161,24 @@ class Engine:
                 f"about {work.tokens_estimated} tokens in one request; at most {self.room.max_tokens} are taken"
             )
         self.room.put(work)
-        if self.stopping.is_set() or not self.ready_lanes:  # the last worker left in between
+        if self.stopping.is_set():
+            self.give_up()
+        elif not self.ready_lanes:  # the last worker left in between
             self.room.fail_all(crashed(self.spec.name))
         return work
 
     def joined(self, lane: "Lane", info: EncoderInfo) -> None:
-        """A worker is ready."""
+        """A worker is ready.
+
+        Raises:
+            EncoderError: if it loaded another model than the workers beside it have.
+        """
         with self.guard:
             if self.info is not None and self.info.fingerprint != info.fingerprint:
+                if self.ready_lanes:
+                    raise EncoderError(
+                        f"the files of {self.spec.name} changed: start the server, or this encoder, anew"
+                    )
                 log.warning("the files of %s changed; its vectors belong to another space now", self.spec.name)
             self.info, self.problem = info, None
             self.ready_lanes.add(lane)
@@ -216,8 +226,8 @@ class Lane:
             engine.left(self, problem)
             if engine.stopping.is_set():
                 return
-            metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
             if problem is None:
+                metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
                 wait = RETRY_SECONDS[0]
             else:
                 engine.stopping.wait(wait)
@@ -272,7 +282,8 @@ class Lane:
                 self.given.append(parts)
                 worker.send(parts)
                 for part in parts:
-                    metrics.QUEUE_SECONDS.labels(engine.spec.name).observe(part.waited)
+                    if part.rows[0] == part.work.order[0]:  # later parts wait for the request's own
+                        metrics.QUEUE_SECONDS.labels(engine.spec.name).observe(part.waited)
             elif not self.given and not worker.alive():
                 raise EOFError
             if self.given and (not parts or len(self.given) >= engine.ahead):

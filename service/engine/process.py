@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -76,11 +77,13 @@ class WorkerOptions:
         device: None takes the best there is.
         threads: of each on a CPU.
         batch_tokens: of one pass; None takes what suits the device.
+        seconds: after which one that neither reads nor writes is taken for dead.
     """
 
     device: str | None = None
     threads: int = 1
     batch_tokens: int | None = None
+    seconds: float = 120.0
 
 
 class WorkerProcess:
@@ -104,9 +107,16 @@ class WorkerProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the server, which lets it finish
             )
+        limit = struct.pack("ll", int(options.seconds), 0)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of one read or write, within a message
+            ours.setsockopt(socket.SOL_SOCKET, option, limit)
         self.connection = Connection(ours.detach())
         self.spec = spec
-        wire.send(self.connection, {"spec": asdict(spec), "options": asdict(options)})
+        try:
+            wire.send(self.connection, {"spec": asdict(spec), "options": asdict(options)})
+        except OSError:
+            self.stop()
+            raise
 
     def wait_ready(self) -> EncoderInfo:
         """What it loaded.
@@ -115,6 +125,7 @@ class WorkerProcess:
             EncoderError: if it cannot load the model.
             OSError, EOFError: if it ended instead.
         """
+        self.connection.poll(None)  # a download may take its time
         head, _ = wire.receive(self.connection)
         if head["state"] == "failed":
             raise EncoderError(head["problem"])

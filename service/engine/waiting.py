@@ -75,6 +75,8 @@ class WaitingRoom:
         with self.changed:
             self.texts -= len(work.texts)
             self.tokens -= work.tokens_estimated
+            if work.tokens_waiting > 0 and work in self.works:  # given up: its texts need not be kept
+                self.works.remove(work)
 
     @property
     def full(self) -> bool:

@@ -61,7 +61,7 @@ class Result:
     tokens: NDArray[np.int64]
 
 
-@dataclass
+@dataclass(eq=False)
 class Work:
     """A request's texts, the longest first, with what has come back of them.
 
@@ -111,8 +111,11 @@ class Work:
         with self.answering:
             self.results.append((rows, result))
             self.missing -= len(rows)
-            if self.missing == 0 and self.wanted():
-                self.future.set_result(self.joined())
+            if self.missing > 0:
+                return
+            answer = self.joined()  # before the future is taken: if this fails, `fail` can still answer
+            if self.wanted():
+                self.future.set_result(answer)
 
     def fail(self, error: Exception) -> None:
         """Answer with an error, unless it was answered or given up."""

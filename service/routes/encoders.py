@@ -10,7 +10,7 @@ from starlette.responses import Response
 from service.answers import ERRORS, json_answer
 from service.bodies import PlaceBody, declared, read_json
 from service.engine import Engine
-from service.errors import UnknownNameError
+from service.errors import UnavailableError, UnknownNameError
 from service.names import require_number
 from service.services import ADMIN, USE, Services, ServicesDep
 
@@ -27,9 +27,9 @@ async def list_encoders(services: ServicesDep) -> Response:
 async def add_encoder(name: str, services: ServicesDep) -> Response:
     """Serve an encoder that the settings or the state folder name; 202 while it loads, 200 if it is served already."""
     served = services.embedder.engines.get(name)
-    if served is not None:
-        return await json_answer(described_state(served))
-    return await json_answer(described_state(await run_in_threadpool(start_encoder, name, services)), 202)
+    if served is None:
+        served = await run_in_threadpool(start_encoder, name, services)
+    return await json_answer(described_state(served), 200 if served.state == "ready" else 202)
 
 
 @router.delete("/{name}", dependencies=ADMIN)
@@ -45,7 +45,10 @@ def start_encoder(name: str, services: Services) -> Engine:
     Raises:
         UnknownNameError: for one that nobody allowed.
     """
-    spec = services.settings.spec_now(name)
+    try:
+        spec = services.settings.spec_now(name)
+    except ValueError as error:  # the file of added encoders is damaged
+        raise UnavailableError(str(error), code="state_unreadable") from None
     if spec is None:
         raise UnknownNameError(
             f"the settings name no encoder {name!r}; they name {', '.join(s.name for s in services.settings.specs)} "

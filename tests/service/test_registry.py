@@ -140,23 +140,23 @@ def publish(registry, places, name, steps, **more):
 def test_the_first_chain_of_a_size_takes_its_place_and_no_other_replaces_it(registry, places):
     assert publish(registry, places, "first", "r2,geopres:4") == ["4"]
     assert publish(registry, places, "second", "geopres:4") == []
-    assert places.chain_for("enc", 4).name == "first"
+    assert places.chain_for("enc", 4, width=384).name == "first"
     places.assign("enc", "4", "second", replace=True)
-    assert places.chain_for("enc", 4).name == "second"
+    assert places.chain_for("enc", 4, width=384).name == "second"
 
 
 def test_the_nested_chain_answers_sizes_without_a_place(registry, places):
     assert publish(registry, places, "small", "geopres:2") == ["2"]
     assert publish(registry, places, "nest", "r2,geopres:6,nested=true") == ["6", "nested"]
-    assert [places.chain_for("enc", size).name for size in (1, 2, 3, 6)] == ["nest", "small", "nest", "nest"]
+    assert [places.chain_for("enc", size, width=384).name for size in (1, 2, 3, 6)] == ["nest", "small", "nest", "nest"]
     with pytest.raises(BadValueError, match="any from 1 to 6"):
-        places.chain_for("enc", 7)
+        places.chain_for("enc", 7, width=384)
 
 
 def test_places_belong_to_an_encoder(registry, places):
     publish(registry, places, "first", "geopres:4")
     with pytest.raises(BadValueError):
-        places.chain_for("another", 4)
+        places.chain_for("another", 4, width=384)
     assert publish(registry, places, "nobodys", "geopres:3", fingerprint=None) == []
 
 
@@ -168,11 +168,11 @@ def test_a_place_whose_chain_is_gone_or_no_longer_serves_it_is_empty_and_can_be_
     publish(registry, places, "first", "geopres:4")
     registry.delete("first", 1)
     with pytest.raises(BadValueError):
-        places.chain_for("enc", 4)
+        places.chain_for("enc", 4, width=384)
     assert publish(registry, places, "second", "geopres:4") == ["4"]
     assert publish(registry, places, "second", "geopres:3") == ["3"]
-    with pytest.raises(BadValueError, match="there are 3 and"):
-        places.chain_for("enc", 4)
+    with pytest.raises(BadValueError, match="there are 3, 384"):
+        places.chain_for("enc", 4, width=384)
     assert publish(registry, places, "third", "geopres:4") == ["4"]
 
 

@@ -104,7 +104,8 @@ def test_positions_begin_behind_the_paddings_in_models_that_count_so():
     assert first_position(torch.nn.Sequential(torch.nn.Embedding(8, 2, padding_idx=0))) == 0
 
 
-def test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_back(encoder):
+def test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_back():
+    encoder = Encoder(DEFAULT_ENCODER)
     texts = LICENSE.read_text().split("\n\n")[:20] + PROBES + ["", "word " * 400]  # in several batches
     assert encoder.unpadded
     padded = Encoder(DEFAULT_ENCODER)
