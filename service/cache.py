@@ -45,8 +45,7 @@ class VectorCache:
 
     def keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
         """A key for each text: its hash with all that its vector depends on."""
-        name = encoder.default_prompt_name if options.prompt_name is None else options.prompt_name
-        prompt = None if name is None else encoder.prompts[name]
+        prompt = encoder.prompt(options.prompt_name)
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, options.truncation_side, options.normalize))
         start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
         found = []

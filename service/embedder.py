@@ -152,7 +152,7 @@ class Embedder:
             EncoderError: for a prompt the encoder does not know.
         """
         encoder = engine.require_ready()
-        encoder.require_prompt(options.prompt_name)
+        encoder.prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
         target = self.targets.of_encoder(encoder, chain, dimensions, normalize=options.normalize)
         if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
             options = replace(options, normalize=True)

@@ -143,6 +143,7 @@ class Encoder:
             self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
         self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
         self.transformer = next(iter(self.model))
+        self.first_position = 0
         self.padded_attention: str | None = None
         self.agreement = self.set_up()
         if spec.compile:
@@ -175,6 +176,7 @@ class Encoder:
     def try_unpadded(self, reference: NDArray[np.float32]) -> None:
         """Leave the padding out, if the model then gives the same vectors of `PROBES`; some have masks of their own."""
         try:
+            self.first_position = first_position(self.transformer.auto_model)
             self.padded_attention = allow_unpadded(self.transformer.auto_model)
             same = bool(np.abs(self.encode(PROBES).vectors - reference).max() < UNPADDED_DIFFERENCE)
         except Exception:  # models fail on input they do not expect with whatever error comes first
@@ -245,7 +247,7 @@ class Encoder:
         self.model.tokenizer.truncation_side = truncation_side
         features = self.model.preprocess(texts, prompt=prompt)
         if self.unpadded:
-            return list(flat_batches(features, self.batch_tokens, first_position(self.transformer.auto_model)))
+            return list(flat_batches(features, self.batch_tokens, self.first_position))
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     @torch.inference_mode()
@@ -266,13 +268,9 @@ class Encoder:
         Raises:
             EncoderError: if there is none of that name.
         """
-        name = self.model.default_prompt_name if prompt_name is None else prompt_name
-        if name is None:
-            return None
-        if name not in self.prompts:
-            known = ", ".join(sorted(self.prompts)) or "none"
-            raise EncoderError(f"{self.name} has no prompt {name!r}; there are: {known}")
-        return self.prompts[name]
+        return find_prompt(
+            self.name, self.prompts, self.model.default_prompt_name if prompt_name is None else prompt_name
+        )
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
         """Raise `TooLongError` for the first text with more tokens than the encoder reads, named by its place."""
@@ -283,6 +281,20 @@ class Encoder:
                     f"input {place} has {count} tokens, {self.name} reads {self.max_length}; "
                     "shorten it or allow truncation"
                 )
+
+
+def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
+    """The text of an encoder's prompt; None without a name.
+
+    Raises:
+        EncoderError: if there is none of that name.
+    """
+    if name is None:
+        return None
+    if name not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise EncoderError(f"{encoder} has no prompt {name!r}; there are: {known}")
+    return prompts[name]
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:

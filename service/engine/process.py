@@ -13,7 +13,7 @@ from service.engine import wire
 from service.engine.work import Part, Result
 from service.errors import ServiceError, UnavailableError
 from service.key_file import KEY_VARIABLES
-from training.encoders import EncoderSpec
+from training.encoders import EncoderSpec, find_prompt
 from training.errors import EncoderError, TooLongError
 from training.precision import Agreement
 from transforms.errors import ArtifactError
@@ -48,11 +48,9 @@ class EncoderInfo:
         described: dict[str, Any] = spec | found | {"cosine_to_float32": near}
         return described
 
-    def require_prompt(self, prompt_name: str | None) -> None:
-        """Raise `EncoderError` for a prompt the encoder does not know."""
-        if prompt_name is not None and prompt_name not in self.prompts:
-            known = ", ".join(sorted(self.prompts)) or "none"
-            raise EncoderError(f"{self.name} has no prompt {prompt_name!r}; there are: {known}")
+    def prompt(self, prompt_name: str | None) -> str | None:
+        """The text of a prompt; as `Encoder.prompt`."""
+        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def test_a_request_that_the_server_gives_up_is_not_taken_for_a_caller_gone(work)
 
 
 def test_without_work_nobody_waits():
-    asyncio.run(asyncio.wait_for(finished(Request({"type": "http"}), None), 10))
+    assert asyncio.run(asyncio.wait_for(finished(Request({"type": "http"}), None), 10)) is None
 
 
 def test_the_server_drops_what_a_caller_asked_for_who_hung_up(lathe):

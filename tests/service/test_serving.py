@@ -134,3 +134,4 @@ def test_a_killed_server_leaves_no_workers_behind(server):
     (worker,) = workers_of(server)
     server.process.kill()
     wait_until(lambda: not Path(f"/proc/{worker}").exists())
+    assert server.process.wait(5) == -signal.SIGKILL

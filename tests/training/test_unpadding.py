@@ -17,21 +17,9 @@ from training.unpadding import NAME, ROUND_TOKENS, CannotUnpadError, attend, fir
 LICENSE = Path(__file__).parents[2] / "LICENSE"
 
 
-def features_of(lengths, side="right"):
-    """Features as a tokenizer gives them: token k of text i is 100 i + k + 1, padding 0."""
-    width = max(lengths)
-    ids = torch.zeros((len(lengths), width), dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    for row, length in enumerate(lengths):
-        place = slice(width - length, None) if side == "left" else slice(0, length)
-        ids[row, place] = 100 * row + torch.arange(length) + 1
-        mask[row, place] = 1
-    return {"input_ids": ids, "token_type_ids": ids % 2, "attention_mask": mask, "prompt_length": 3}
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_flattened_texts_lie_end_to_end_with_their_bounds_and_positions(side):
-    flat = flatten(features_of([2, 3, 1], side), first_position=0)
+def test_flattened_texts_lie_end_to_end_with_their_bounds_and_positions(padded_features, side):
+    flat = flatten(padded_features([2, 3, 1], side), first_position=0)
     rest = ROUND_TOKENS - 6
     assert flat["input_ids"].tolist() == [[1, 2, 101, 102, 103, 201] + rest * [0]]
     assert flat["token_type_ids"].tolist() == [[1, 0, 1, 0, 1, 1] + rest * [0]]
@@ -40,11 +28,11 @@ def test_flattened_texts_lie_end_to_end_with_their_bounds_and_positions(side):
         assert flat[name].tolist() == [0, 2, 5, 6, ROUND_TOKENS] and flat[name].dtype == torch.int32
     assert flat["max_length_q"] == flat["max_length_k"] == rest
     assert flat["prompt_length"] == 3 and "attention_mask" not in flat
-    assert flatten(features_of([2, 1], side), first_position=2)["position_ids"][0, :3].tolist() == [2, 3, 2]
+    assert flatten(padded_features([2, 1], side), first_position=2)["position_ids"][0, :3].tolist() == [2, 3, 2]
 
 
-def test_a_row_that_is_round_already_gets_no_text_of_nothing():
-    flat = flatten(features_of([ROUND_TOKENS - 5, 5], "right"), first_position=0)
+def test_a_row_that_is_round_already_gets_no_text_of_nothing(padded_features):
+    flat = flatten(padded_features([ROUND_TOKENS - 5, 5], "right"), first_position=0)
     assert flat["input_ids"].shape == (1, ROUND_TOKENS)
     assert flat["cu_seq_lens_q"].tolist() == [0, ROUND_TOKENS - 5, ROUND_TOKENS]
 
@@ -54,8 +42,8 @@ def test_a_row_that_is_round_already_gets_no_text_of_nothing():
     budget=st.integers(1, 150),
     side=st.sampled_from(["left", "right"]),
 )
-def test_flat_batches_hold_every_token_once_within_the_budget(lengths, budget, side):
-    batches = list(flat_batches(features_of(lengths, side), budget, first_position=0))
+def test_flat_batches_hold_every_token_once_within_the_budget(padded_features, lengths, budget, side):
+    batches = list(flat_batches(padded_features(lengths, side), budget, first_position=0))
     assert np.concatenate([batch.rows for batch in batches]).tolist() == list(range(len(lengths)))
     for batch in batches:
         assert (

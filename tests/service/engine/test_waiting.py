@@ -145,13 +145,18 @@ def test_a_single_text_of_more_tokens_than_asked_for_is_taken_alone(room):
     assert rows_of(room.take(10, 0), work) == [1]
 
 
-def test_idle_workers_share_what_comes(room):
+def shares_of_two_idle_workers(room, wait):
+    """Which of ten texts each takes that come while both wait; within 5 s, however long they would wait."""
     work = work_of(*[text_of(50)] * 10)
     with ThreadPoolExecutor(2) as workers:
-        asked = [workers.submit(room.take, EVERYTHING, 0.2) for _ in range(2)]
+        asked = [workers.submit(room.take, EVERYTHING, wait) for _ in range(2)]
         eventually(lambda: room.idle == 2)
         room.put(work)
-        shares = [rows_of(answer.result(10), work) for answer in asked]
+        return [rows_of(answer.result(5), work) for answer in asked]
+
+
+def test_idle_workers_share_what_comes(room):
+    shares = shares_of_two_idle_workers(room, wait=0.2)
     assert sorted(map(len, shares)) == [5, 5]
     assert sorted(shares[0] + shares[1]) == list(range(10))
 
@@ -275,12 +280,7 @@ def test_parts_that_come_back_at_once_from_several_threads_give_one_answer():
 
 
 def test_what_one_idle_worker_leaves_another_takes_at_once(room):
-    work = work_of(*[text_of(50)] * 10)
-    with ThreadPoolExecutor(2) as workers:
-        asked = [workers.submit(room.take, EVERYTHING, 30) for _ in range(2)]
-        eventually(lambda: room.idle == 2)
-        room.put(work)
-        shares = [rows_of(answer.result(5), work) for answer in asked]
+    shares = shares_of_two_idle_workers(room, wait=30)
     assert sorted(shares[0] + shares[1]) == list(range(10))
 
 

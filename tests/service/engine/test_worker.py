@@ -268,7 +268,7 @@ class TestWorkerProcess:
         described = info.describe()
         assert described["name"] == encoder.name and described["cosine_to_float32"]["min"] == info.agreement.min
         with pytest.raises(EncoderError, match=r"'poem'.*document, query"):
-            info.require_prompt("poem")
+            info.prompt("poem")
 
     def test_vectors_equal_those_of_the_encoder_itself(self, processes, encoder):
         work = work_of(TEXTS)
