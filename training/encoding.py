@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -76,8 +77,9 @@ def encode_source(source: Source, encoder: Encoder | None, folder: Path, on_prog
         on_progress: told rows done, rate and time left.
 
     Raises:
-        SourceError: if the source is empty or cannot be read.
-        FitError: for texts without an encoder, or vectors of another width than the encoder's.
+        SourceError: if the source is empty, cannot be read, or ends before it should.
+        FitError: for texts without an encoder, vectors of another width than the encoder's, or, at
+            the first rows, a disk that cannot hold them all.
     """
     if source.kind() == "texts" and encoder is None:
         raise FitError("texts need an encoder to become vectors")
@@ -96,6 +98,8 @@ def encode_source(source: Source, encoder: Encoder | None, folder: Path, on_prog
                 on_progress(min(rows / total, 1.0), pace(rows, total, rows - rows_before, time.monotonic() - begun))
 
             vectors, hashes = vectors_of(batch, encoder, report)
+            if position.rows == rows_before:
+                require_space(folder, total - position.rows, vectors.shape[1])
             for file, array in ((vectors_file, vectors), (hashes_file, hashes)):
                 file.write(array.tobytes())
                 file.flush()
@@ -103,6 +107,8 @@ def encode_source(source: Source, encoder: Encoder | None, folder: Path, on_prog
             position = replace(position, rows=seen, kept=position.kept + len(vectors), width=width)
             save_position(folder, position)
             report(len(batch))
+    if seen < total:
+        raise SourceError(f"the source {source.written!r} ended early: it held {total:,} rows, and then {seen:,}")
     if position.kept == 0:
         raise SourceError(f"the source {source.written!r} holds nothing but blank texts")
     return EncodedSource(
@@ -110,6 +116,15 @@ def encode_source(source: Source, encoder: Encoder | None, folder: Path, on_prog
         hashes=np.memmap(folder / HASHES, np.uint64, "r", shape=(position.kept,)),
         blank=position.rows - position.kept,
     )
+
+
+def require_space(folder: Path, rows: int, width: int) -> None:
+    """Raise `FitError` if the disk has no room for so many rows: better now than hours later."""
+    needed, free = rows * (width * 4 + 8), shutil.disk_usage(folder).free
+    if needed > free:
+        raise FitError(
+            f"{rows:,} vectors {width} wide take {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB left"
+        )
 
 
 def vectors_of(

@@ -22,6 +22,7 @@ from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
 from transforms.certificate import Certificate, certify
 from transforms.chain import Chain
+from transforms.descent import Record
 from transforms.steps import build_steps
 from transforms.transform import Progress, Spec
 
@@ -131,6 +132,7 @@ def fit_chain(
             Rows(encoded.vectors, fit_rows),
             stage("fit", on_progress),
             None if targets is None else Rows(targets, fit_rows),
+            checkpoints=folder,
         )
         foreign = foreign_vectors(request, encoder, workspace / "foreign", stage("foreign", on_progress))
         on_progress(STAGES["certify"][0], "measuring on held-out vectors")
@@ -146,7 +148,7 @@ def fit_chain(
         chain.metadata = {
             "encoder": encoder.describe() if encoder else None,
             "target_encoder": target_encoder.describe() if target_encoder else None,
-            "provenance": provenance(request, source, encoded, command),
+            "provenance": provenance(request, source, encoded, command) | {"training": records(chain)},
             "certificate": certificate,
         }
         yield Fitted(chain, certificate, failed_gates(request.gates, certificate), encoded)
@@ -235,6 +237,16 @@ def provenance(request: FitRequest, source: Source, encoded: EncodedSource, comm
         "command": command,
         "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
+
+
+def records(chain: Chain) -> list[dict[str, Any]]:
+    """What happened in training, for each step that was trained in steps."""
+    found = []
+    for step in chain.transforms:
+        record = getattr(step, "record", None)
+        if isinstance(record, Record):
+            found.append({"kind": step.kind} | record.as_json())
+    return found
 
 
 def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -> list[str]:

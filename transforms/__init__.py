@@ -5,11 +5,13 @@ Knows no HTTP, no jobs and no models.
 
 from transforms.abtt import ABTT
 from transforms.alignment import LowRankAffine, Procrustes
+from transforms.autoencoder import Autoencoder
 from transforms.certificate import certify
 from transforms.chain import Chain
 from transforms.debias import R1, R2, MeanCentering, RandomDirection
 from transforms.diagnostics import diagnose
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
+from transforms.flow import Flow
 from transforms.geopres import GeoPres
 from transforms.metrics import (
     angular_stress,
@@ -36,8 +38,10 @@ __all__ = [
     "R2",
     "TRANSFORMS",
     "ArtifactError",
+    "Autoencoder",
     "Binary",
     "Chain",
+    "Flow",
     "GeoPres",
     "InputError",
     "Int8",

@@ -12,7 +12,7 @@ from transforms.normalize import Normalize, drop_rounding_residue, unit_image
 from transforms.outline import Outline
 from transforms.parameters import require_flag, require_whole
 from transforms.spectrum import Spectrum
-from transforms.transform import Inverse, Progress, Transform
+from transforms.transform import Inverse, Run, Transform
 
 
 class ABTT(Transform):
@@ -58,7 +58,7 @@ class ABTT(Transform):
             raise StepError(f"abtt takes {depth} directions away; vectors {before.width} wide have no more")
         return before.without(depth - kept)
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Mean and directions from the moments, float64, stored in float32.
 
         Raises:

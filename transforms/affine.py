@@ -9,7 +9,7 @@ from transforms.errors import StepError
 from transforms.moments import Moments
 from transforms.normalize import drop_rounding_residue, unit_image
 from transforms.outline import Outline
-from transforms.transform import Progress, Transform
+from transforms.transform import Run, Transform
 
 GAIN_STEPS = 30
 """Of power iteration; it comes within some percent of the norm, and the tolerance is no finer."""
@@ -43,7 +43,7 @@ class Affine(Transform, registered=False):
             raise StepError(f"the affine map takes vectors {self.weight.shape[1]} wide, not {before.width}")
         return Outline(self.weight.shape[0])
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Refuse: affine maps come from folding.
 
         Raises:

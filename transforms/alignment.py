@@ -17,7 +17,7 @@ from transforms.outline import Outline
 from transforms.paired import PairedMoments
 from transforms.parameters import require_between, require_flag, require_whole
 from transforms.spectrum import Spectrum
-from transforms.transform import Progress, Transform
+from transforms.transform import Run, Transform
 
 
 class Alignment(Linear, registered=False):
@@ -86,7 +86,7 @@ class Procrustes(Alignment):
         super().__init__(center)
         self.center = center
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """From the cross moment of the pairs, float64."""
         moments = require_pairs(data)
         _, cross = moments.blocks(centered=self.center)
@@ -120,7 +120,7 @@ class LowRankAffine(Alignment):
         """At most r."""
         return rank if self.rank is None else min(rank, self.rank)
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """From the centred moments of the pairs, float64.
 
         Raises:

@@ -102,14 +102,16 @@ class Chain(nn.Module):
         on_progress: Progress = no_progress,
         targets: Vectors | None = None,
         refit: bool = True,
+        checkpoints: str | PathLike[str] | None = None,
     ) -> Self:
         """Fit every step on the output of those before it, streaming `(n, d)` from where it lies.
 
         Args:
             vectors: `(n, d)`.
-            on_progress: told a fraction and a sentence.
+            on_progress: told a fraction and a sentence; what it raises stops the fit.
             targets: what each row should become, `(n, k)`, for steps that are fitted on pairs.
             refit: false keeps the steps that are fitted already, and fits only those that are not.
+            checkpoints: a folder for the state of steps that are trained; see `Transform.fit`.
 
         Raises:
             InputError: for no rows, vectors a step cannot learn from (NaN and inf among them), or
@@ -129,11 +131,14 @@ class Chain(nn.Module):
         with unchanged_on_error(self.transforms):
             for index, step in enumerate(self.transforms):
                 if step in to_fit:
-                    self.fit_step(index, vectors, on_progress, targets)
+                    checkpoint = None if checkpoints is None else Path(checkpoints) / f"{index}-{step.kind}.safetensors"
+                    self.fit_step(index, vectors, on_progress, targets, checkpoint)
         on_progress(1.0, "fitted")
         return self
 
-    def fit_step(self, index: int, vectors: Vectors, on_progress: Progress, targets: Vectors | None) -> None:
+    def fit_step(
+        self, index: int, vectors: Vectors, on_progress: Progress, targets: Vectors | None, checkpoint: Path | None
+    ) -> None:
         """Fit one step on what those before it, fitted already, make of the vectors."""
 
         def report(fraction: float, message: str) -> None:
@@ -144,7 +149,7 @@ class Chain(nn.Module):
         before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
         if len(before) or before.normalize:  # the first step learns from the vectors in the precision they come in
             vectors = View(vectors, before.width_after(vectors.shape[1]), before.transform)
-        step.fit(vectors, report, targets)
+        step.fit(vectors, report, targets, checkpoint)
 
     def forward(self, x: Tensor, dimensions: int | None = None) -> Tensor:
         """Apply to rows `(n, d)`; see `transform`."""

@@ -12,7 +12,7 @@ from transforms.moments import Moments, moments_of, width_of
 from transforms.normalize import Normalize, drop_rounding_residue, norms_of, unit_image, unit_rows
 from transforms.outline import Outline
 from transforms.parameters import require_flag, require_whole
-from transforms.transform import Inverse, Progress, Transform
+from transforms.transform import Inverse, Run, Transform
 
 
 class DirectionRemoval(Transform, registered=False):
@@ -67,7 +67,7 @@ class R2(DirectionRemoval):
         self.register_buffer("mean_norm", torch.empty(0))
         self.register_buffer("noise_floor", torch.empty(0))
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Estimate μ̂; float64 throughout, stored in float32.
 
         Raises:
@@ -92,7 +92,7 @@ class RandomDirection(DirectionRemoval):
         require_whole(self.kind, "seed", seed, at_least=0)
         self.seed = seed
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Draw the direction; of the data only the width counts."""
         direction = np.random.default_rng(self.seed).standard_normal(width_of(data))
         self.direction = torch.from_numpy(direction / np.linalg.norm(direction)).float()
@@ -116,7 +116,7 @@ class MeanCentering(Transform):
         """Nothing changes."""
         return before
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """The mean, float64, stored in float32."""
         moments = moments_of(data)
         self.mean = torch.from_numpy(moments.mean).float()
@@ -167,7 +167,7 @@ class R1(Transform):
         """Nothing changes."""
         return before
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """The mean of unit rows, float64, stored in float32."""
         moments = data if isinstance(data, Moments) else unit_moments(data)
         self.mean = torch.from_numpy(moments.mean).float()

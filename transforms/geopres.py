@@ -1,49 +1,40 @@
-"""GeoPres: a learned linear map to fewer dimensions that keeps pairwise distances."""
+"""GeoPres: a learned linear map to fewer dimensions that keeps the geometry of embeddings."""
+
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.arrays import Vectors, as_numpy
+from transforms.arrays import Vectors
+from transforms.checkpoint import checkpoint_of
 from transforms.debias import unit_moments
-from transforms.errors import InputError, StepError
+from transforms.descent import Batches, Recipe, Record, changed, descend, paper_recipe, require_varied
+from transforms.errors import InputError
 from transforms.linear import Linear
 from transforms.moments import Moments
 from transforms.normalize import unit_rows
+from transforms.objectives import Objective, angular, blend, blend_starts, spearman, through_map
 from transforms.outline import Outline
-from transforms.parameters import require_flag, require_whole
-from transforms.positional import distances, positional_losses
+from transforms.parameters import require_choice, require_flag, require_rate, require_whole
+from transforms.positional import distances, positional
 from transforms.spectrum import Spectrum
-from transforms.transform import Progress
+from transforms.transform import Run
 
-PREFIX_IMPORTANCE = 0.1
-"""What a nested size counts for against the whole; see `GeoPres` for what other values cost."""
+PREFIX_SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
+"""The nested sizes that are looked after, relative to the whole."""
 
 RIDGE = 1e-6
 """Added to every eigenvalue, relative to their mean: fewer rows than dimensions leave some at 0."""
 
+LATHE = Recipe(steps=400, batch=512, learning_rate=5e-3)
+NESTED_STEPS = 1000
+"""Many sizes have a say in every row of the map, and agree more slowly."""
+
 
 class GeoPres(Linear):
-    """Reduce to `dimensions` by a bias-free linear map fitted to keep pairwise distances.
-
-    The loss is that of *Geometry-Preserving Dimensionality Reduction for Text Embeddings* (Eq. 1),
-    taken between unit vectors before and unit vectors after, because those are what is served.
-    It starts from the best map for Gaussian data, the projection on the top uncentred principal
-    directions with the i-th scaled by √(1 + T/((k+2)λ_i)), T the energy left out, and goes on
-    with `steps` of Adam over random batches, by a gradient in closed form.
-
-    With `nested`, every prefix of the output is usable too: the losses of the sizes k/4, k/2 and
-    3k/4, each relative to its start, join in with a tenth of the weight.
-
-    Tried on MiniLM vectors of earnings calls and of Wikipedia, 384 → 128, 2,000 held-out rows:
-    Eq. 1 on outputs that are not normalised lowers its own loss by two thirds but costs .008 to
-    .018 recall@10 against the spectral start; on normalised outputs it gains .001 in the domain
-    and .001 to .003 on banking questions. Nested with equal weights costs .005 to .008 at 128;
-    with a tenth it costs nothing (≤ .001) at any size.
-
-    The rows given to `fit` are normalised first; moments are taken as they are, and allow the
-    spectral start only.
-    """
+    """Reduce to `dimensions` by a bias-free linear map fitted to keep the geometry of embeddings."""
 
     kind = "geopres"
 
@@ -51,25 +42,37 @@ class GeoPres(Linear):
         self,
         dimensions: int,
         nested: bool = False,
-        steps: int = 60,
-        batch: int = 2048,
-        learning_rate: float = 1e-3,
+        preset: str = "lathe",
+        loss: str | None = None,
+        steps: int | None = None,
+        batch: int | None = None,
+        learning_rate: float | None = None,
+        rank_strength: float = 1.0,
         seed: int = 0,
     ) -> None:
         super().__init__()
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
-        require_whole(self.kind, "steps", steps, at_least=0)
-        require_whole(self.kind, "batch", batch, at_least=2)
-        require_whole(self.kind, "seed", seed, at_least=0)
         require_flag(self.kind, "nested", nested)
-        if not isinstance(learning_rate, float) or not 0 < learning_rate < 1:
-            raise StepError(f"geopres: learning_rate must lie between 0 and 1, got {learning_rate!r}")
+        require_choice(self.kind, "preset", preset, ("lathe", "paper"))
+        if loss is not None:
+            require_choice(self.kind, "loss", loss, ("blend", "positional", "angular", "spearman"))
+        for name, value, least in (("steps", steps, 0), ("batch", batch, 2)):
+            if value is not None:
+                require_whole(self.kind, name, value, at_least=least)
+        if learning_rate is not None:
+            require_rate(self.kind, "learning_rate", learning_rate)
+        require_rate(self.kind, "rank_strength", rank_strength)
+        require_whole(self.kind, "seed", seed, at_least=0)
         self.dimensions = dimensions
         self.nested = nested
+        self.preset = preset
+        self.loss = loss
         self.steps = steps
         self.batch = batch
         self.learning_rate = learning_rate
+        self.rank_strength = rank_strength
         self.seed = seed
+        self.record: Record | None = None
 
     def after(self, before: Outline) -> Outline:
         """The size reduced to.
@@ -79,47 +82,85 @@ class GeoPres(Linear):
         """
         return before.reduced(self.kind, self.dimensions, whole=False)
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
-        """Spectral start, then refinement on random batches.
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
+        """The start, then descent on random batches.
 
         Raises:
-            InputError: if every row is the same.
+            InputError: if every row is the same, or moments are given where vectors are needed.
         """
+        self.record = None
         if isinstance(data, Moments):
-            self.set_map(spectral_start(data, self.dimensions))
+            if self.preset == "paper":
+                raise InputError("geopres: the preset paper is trained on vectors, and has no use for moments")
+            self.set_map(spectral_start(data, self.dimensions)[0])
             return
-        weight = spectral_start(unit_moments(data), self.dimensions).float()
-        self.set_map(self.refine(weight, data, on_progress))
+        if self.preset == "paper":
+            require_varied(self.kind, data)
+            start, axes = random_start(data.shape[1], self.dimensions, self.seed), torch.eye(data.shape[1])
+        else:
+            start, axes = spectral_start(unit_moments(data), self.dimensions)
+        recipe = self.recipe(data.shape[0])
+        self.set_map(self.refine(start, axes, data, recipe, run) if recipe.steps else start)
 
-    def refine(self, weight: Tensor, vectors: Vectors, on_progress: Progress) -> Tensor:
-        """Descend the positional loss from `weight` `(k, d)`."""
-        k = self.dimensions
-        sizes = [*sorted({k * quarter // 4 for quarter in (1, 2, 3)} - {0, k}), k] if self.nested else [k]
-        generator = np.random.default_rng(self.seed)
-        start, _ = positional_losses(self.draw(vectors, generator), weight, sizes, [0.0] * len(sizes))
-        # Relative to the start, or the smallest size, which errs most, would rule the others.
-        importance = [PREFIX_IMPORTANCE / max(loss, 1e-12) for loss in start]
-        importance[-1] /= PREFIX_IMPORTANCE
-        weight = weight.clone()
-        optimizer = torch.optim.Adam([weight], lr=self.learning_rate, betas=(0.9, 0.99))
-        for step in range(self.steps):
-            for group in optimizer.param_groups:
-                group["lr"] = self.learning_rate * (1 - step / self.steps)
-            losses, weight.grad = positional_losses(self.draw(vectors, generator), weight, sizes, importance)
-            optimizer.step()
-            on_progress((step + 1) / self.steps, f"geopres step {step + 1} of {self.steps}, loss {losses[-1]:.3g}")
-        weight.grad = None
-        return weight * best_scale(self.draw(vectors, generator), weight)
+    def recipe(self, rows: int) -> Recipe:
+        """How to train: the preset's way, with what was asked for otherwise."""
+        asked = (self.steps, self.batch, self.learning_rate)
+        if self.preset == "paper":
+            return paper_recipe(rows, *asked)
+        return changed(replace(LATHE, steps=NESTED_STEPS) if self.nested else LATHE, *asked)
 
-    def draw(self, vectors: Vectors, generator: np.random.Generator) -> Tensor:
-        """A random batch of unit rows `(batch, d)`; all rows where there are fewer."""
-        n = vectors.shape[0]
-        chosen = np.sort(generator.choice(n, size=min(self.batch, n), replace=False))
-        return unit_rows(torch.from_numpy(as_numpy(vectors[chosen]).astype(np.float32)))
+    def refine(self, start: Tensor, axes: Tensor, vectors: Vectors, recipe: Recipe, run: Run) -> Tensor:
+        """Descend from a weight `(k, d)`, in the coordinates of some axes `(d, d)`.
+
+        Adam takes every coordinate at a pace of its own; so it is given those that differ.
+        """
+        k, axes = self.dimensions, axes.float().to(self.device)
+        weight = start.float().to(self.device) @ axes.T
+        sizes = [*sorted({int(k * share) for share in PREFIX_SHARES} - {0, k}), k] if self.nested else [k]
+        batches = Batches(vectors, recipe, self.seed, self.device)
+        # Eq. 1 speaks of the vectors as they come; all else, of unit vectors.
+        normalized = self.preset == "lathe" or self.loss not in (None, "positional")
+
+        def prepared(batch: Tensor) -> Tensor:
+            return (unit_rows(batch) if normalized else batch) @ axes.T
+
+        first = prepared(batches.of_step(0))
+        objective, importance = self.objective(first, weight, sizes, normalized)
+
+        def grade(batch: Tensor) -> float:
+            x = prepared(batch)
+            losses, weight.grad = through_map(objective, x, weight, sizes, importance, normalized)
+            return losses[-1]
+
+        checkpoint = None if run.checkpoint is None else checkpoint_of(run.checkpoint, self.spec(), vectors)
+        self.record = descend(self.kind, {"weight": weight}, grade, batches, recipe, run, checkpoint)
+        if normalized:  # the loss left the scale open
+            weight *= best_scale(first, weight)
+        return weight @ axes
+
+    def objective(
+        self, first: Tensor, weight: Tensor, sizes: list[int], normalized: bool
+    ) -> tuple[Objective, list[float]]:
+        """What to keep, and what each size counts for, judged by the losses of a batch before any training.
+
+        All the same, relative to their start; or the smallest size, which errs most, would rule the others.
+        """
+        if (self.loss or {"lathe": "blend", "paper": "positional"}[self.preset]) == "blend":
+            y = first @ weight.T
+            return partial(blend, starts=blend_starts(first, [unit_rows(y[:, :size]) for size in sizes])), [1.0] * len(
+                sizes
+            )
+        objectives: dict[str | None, Objective] = {
+            "angular": angular,
+            "spearman": partial(spearman, strength=self.rank_strength),
+        }
+        objective = objectives.get(self.loss, partial(positional, scaled=normalized))
+        start, _ = through_map(objective, first, weight, sizes, [0.0] * len(sizes), normalized)
+        return objective, [start[-1] / max(loss, 1e-12) for loss in start]
 
 
-def spectral_start(moments: Moments, dimensions: int) -> Tensor:
-    """The minimiser of squared-distance loss for Gaussian data, `(k, d)`, float64.
+def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
+    """The minimiser of squared-distance loss for Gaussian data `(k, d)`, and the principal axes `(d, d)`; float64.
 
     Raises:
         InputError: if all rows are the same.
@@ -134,7 +175,14 @@ def spectral_start(moments: Moments, dimensions: int) -> Tensor:
     directions = spectrum.directions[:dimensions]
     left_out = eigenvalues[dimensions:].sum()
     scales = np.sqrt(1 + left_out / ((dimensions + 2) * eigenvalues[:dimensions]))
-    return torch.from_numpy(directions * scales[:, None])
+    return torch.from_numpy(directions * scales[:, None]), torch.from_numpy(spectrum.directions)
+
+
+def random_start(width: int, dimensions: int, seed: int) -> Tensor:
+    """What a linear layer of torch starts from, `(k, d)`: uniform between ±1/√d."""
+    generator = torch.Generator().manual_seed(seed)
+    start: Tensor = (2 * torch.rand(dimensions, width, generator=generator) - 1) / width**0.5
+    return start
 
 
 def best_scale(x: Tensor, weight: Tensor) -> float:

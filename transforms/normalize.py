@@ -6,7 +6,7 @@ from torch import Tensor
 from transforms.arrays import Vectors
 from transforms.moments import Moments
 from transforms.outline import Outline
-from transforms.transform import Progress, Transform
+from transforms.transform import Run, Transform
 
 EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 
@@ -50,6 +50,11 @@ def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
     return torch.where((row_norms(y) <= residue(y, gain) * before) | (before == 0), 0, y)
 
 
+def zero_where_zero(y: Tensor, x: Tensor) -> Tensor:
+    """The image `y` of `x`, with zero rows where those of `x` are zero."""
+    return y.masked_fill((x == 0).all(dim=-1, keepdim=True), 0)
+
+
 def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
     """`unit_rows(drop_rounding_residue(y, x, gain))`, at a fraction of its cost where no row is odd.
 
@@ -88,7 +93,7 @@ class Normalize(Transform):
         """Nothing changes."""
         return before
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Nothing to learn."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,6 +18,12 @@ def require_flag(kind: str, name: str, value: Any) -> None:
         raise StepError(f"{kind}: {name} must be true or false, got {value!r}")
 
 
+def require_rate(kind: str, name: str, value: Any) -> None:
+    """Raise `StepError` unless a parameter is a fraction above 0 and up to 1."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+        raise StepError(f"{kind}: {name} must lie between 0 and 1, got {value!r}")
+
+
 def require_choice(kind: str, name: str, value: Any, choices: Sequence[str]) -> None:
     """Raise `StepError` unless a parameter is one of some words."""
     if value not in choices:

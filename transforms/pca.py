@@ -10,7 +10,7 @@ from transforms.moments import Moments, moments_of
 from transforms.outline import Outline
 from transforms.parameters import require_choice, require_whole
 from transforms.spectrum import Spectrum
-from transforms.transform import Progress
+from transforms.transform import Run
 
 Center = Literal["data", "directions", "none"]
 
@@ -47,7 +47,7 @@ class PCA(Linear):
         """
         return before if self.dimensions is None else before.reduced(self.kind, self.dimensions)
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Directions from the moments, float64.
 
         Raises:

@@ -1,15 +1,23 @@
-"""The positional loss of GeoPres and its gradient, in closed form and in blocks of rows."""
+"""The positional loss of GeoPres and its gradient, in closed form and in tiles of pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-BLOCK_ROWS = 512
-"""Anchors whose distances to the whole batch are held at once."""
+TILE = {"cpu": 512, "cuda": 4096}
+"""Rows and columns of a matrix of pairs that are held at once: on a CPU what its caches hold, on a
+GPU enough to keep it busy."""
 
-SMALLEST_DISTANCE = 1e-6
-"""Closer rows than this pull on nothing: their direction is rounding error."""
+SMALLEST_DISTANCE = 3.0
+"""Times √eps times the root mean square distance to the centre; closer rows count as this far
+apart, because their distance is rounding error."""
+
+TINY = 1e-30
+"""Squared distance at least: where all outputs are the same, there is still nothing divided by zero."""
+
+Graded = tuple[float, Tensor]
+"""A loss, and its gradient with respect to the outputs `(m, p)`."""
 
 
 def distances(rows: Tensor, others: Tensor) -> Tensor:
@@ -22,54 +30,82 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
     return torch.addmm(squares, rows, others.T, alpha=-2).clamp_(min=0).sqrt_()
 
 
-def positional_losses(
-    x: Tensor, weight: Tensor, sizes: Sequence[int], importance: Sequence[float]
-) -> tuple[list[float], Tensor]:
-    """Positional loss of every size of a linear map's normalised output, and the gradient.
+def positional(x: Tensor, outputs: Sequence[Tensor], scaled: bool = False) -> list[Graded]:
+    """The positional loss of outputs Z, and ∂L/∂Z, for every Z there is of the same rows.
 
-    For the size p, with δ the distances between the rows of `x`, Z the first p columns of x Wᵀ
-    with rows normalised, and d the distances within Z:
+    With δ the distances between the rows of `x` and d those within Z:
 
-        L_p = 2/(m(m−1)) Σ_{i<j} (δ_ij − c d_ij)²          (GeoPres, Eq. 1, with a scale c)
-        ∂L_p/∂Z = 4c/(m(m−1)) · Λ Z,   Λ = diag(S·1) − S,   S_ij = c − δ_ij/d_ij (i≠j)
+        L     = 2/(m(m−1)) Σ_{i<j} (δ_ij − c d_ij)²          (GeoPres, Eq. 1, with c = 1)
+        ∂L/∂Z = 4c/(m(m−1)) · Λ Z,   Λ = diag(S·1) − S,   S_ij = c − δ_ij/d_ij (i≠j)
 
-    c is the best scale, Σδd / Σd²; being the best it needs no gradient of its own. It spares a
-    small size from paying for the length that normalising gives back anyway.
+    Every pair is met once: a tile of pairs pulls on its rows and, transposed, on its columns. The
+    original distances are shared by all Z. Memory is O(m (d + p)) and a tile. Float32 at least:
+    distances of near-duplicates cancel.
 
     Args:
-        x: a batch of unit rows `(m, d)`.
-        weight: W, `(k, d)`.
-        sizes: the sizes p, each at most k.
-        importance: what each loss counts for in the gradient.
-
-    Returns:
-        The loss of each size, and Σ importance_p · ∂L_p/∂W, `(k, d)`.
+        x: a batch of rows `(m, d)`.
+        outputs: each `(m, p)`.
+        scaled: whether c is the best scale, Σδd / Σd², which needs no gradient of its own, being
+            the best, instead of 1.
     """
     m = x.shape[0]
-    pairs = m * (m - 1)  # ordered: the sums below meet i, j and j, i
-    x_centred = x - x.mean(0)
-    y = x @ weight.T
-    lengths = [y[:, :p].norm(dim=1, keepdim=True).clamp_(min=SMALLEST_DISTANCE) for p in sizes]
-    z = [y[:, :p] / length for p, length in zip(sizes, lengths, strict=True)]
-    z_centred = [unit - unit.mean(0) for unit in z]
-    pulls = [torch.zeros_like(unit) for unit in z]  # (diag(R·1) − R) Z for R_ij = δ_ij/d_ij
-    sum_xx, sum_xz, sum_zz = 0.0, [0.0] * len(z), [0.0] * len(z)
-    for start in range(0, m, BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        original = distances(x_centred[rows], x_centred)
-        sum_xx += float(original.square().sum(dtype=torch.float64))
-        for index, unit in enumerate(z_centred):
-            reduced = distances(unit[rows], unit)
-            sum_xz[index] += float((original * reduced).sum(dtype=torch.float64))
-            sum_zz[index] += float(reduced.square().sum(dtype=torch.float64))
-            ratio = (original / reduced).where(reduced > SMALLEST_DISTANCE, 0)
-            pulls[index][rows] = ratio.sum(1, keepdim=True) * unit[rows] - ratio @ unit
+    pairs = m * (m - 1)  # ordered, both i, j and j, i
+    original = Augmented(x)
+    sides = [Augmented(z) for z in outputs]
+    floors = [SMALLEST_DISTANCE**2 * torch.finfo(x.dtype).eps * side.mean_square + TINY for side in sides]
+    ones = [torch.cat([side.rows, side.rows.new_ones(m, 1)], 1) for side in sides]
+    pulls = [torch.zeros_like(one) for one in ones]  # R Z and R·1 for R_ij = δ_ij/d_ij
+    products = [x.new_zeros((), dtype=torch.float64) for _ in sides]  # Σ δ d
+    for rows, columns in tiles(m, TILE.get(x.device.type, TILE["cuda"])):
+        wanted = original.squared_distances(rows, columns).clamp_(min=0).sqrt_()
+        for index, side in enumerate(sides):
+            found = side.squared_distances(rows, columns).clamp_(min=floors[index]).sqrt_()
+            product = torch.dot(wanted.view(-1), found.view(-1))
+            products[index] += product if rows == columns else 2 * product
+            ratio = torch.div(wanted, found, out=found)
+            if rows == columns:
+                ratio.fill_diagonal_(0)
+            else:
+                pulls[index][columns].addmm_(ratio.T, ones[index][rows])
+            pulls[index][rows].addmm_(ratio, ones[index][columns])
 
-    losses, gradient = [], torch.zeros_like(weight)
-    for index, p in enumerate(sizes):
-        scale = sum_xz[index] / sum_zz[index] if sum_zz[index] > 0 else 1.0
-        losses.append((sum_xx - 2 * scale * sum_xz[index] + scale**2 * sum_zz[index]) / pairs)
-        along = (4 * scale / pairs) * (scale * m * z_centred[index] - pulls[index])
-        tangent = (along - (along * z[index]).sum(1, keepdim=True) * z[index]) / lengths[index]
-        gradient[:p] += importance[index] * (tangent.T @ x)
-    return losses, gradient
+    graded = []
+    of_x = 2 * m * m * original.mean_square  # Σ δ² over all ordered pairs
+    for side, pull, product in zip(sides, pulls, products, strict=True):
+        of_z, both = 2 * m * m * side.mean_square, float(product)
+        scale = both / of_z if scaled and of_z > 0 else 1.0
+        loss = max(0.0, of_x - 2 * scale * both + scale**2 * of_z) / pairs
+        towards = pull[:, -1:] * side.rows - pull[:, :-1]
+        graded.append((loss, (4 * scale / pairs) * (scale * m * side.rows - towards)))
+    return graded
+
+
+class Augmented:
+    """Centred rows `(m, p)` with two more columns, so that one product gives squared distances.
+
+    (−2a, ‖a‖², 1) · (b, 1, ‖b‖²) = ‖a − b‖²: no further pass over a matrix of pairs.
+
+    Attributes:
+        rows: centred, `(m, p)`.
+        mean_square: the mean squared distance to the centre.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows - rows.mean(0)
+        squares = self.rows.square().sum(1, keepdim=True)
+        ones = torch.ones_like(squares)
+        self.left = torch.cat([-2 * self.rows, squares, ones], 1)
+        self.right = torch.cat([self.rows, ones, squares], 1)
+        self.mean_square = float(squares.mean(dtype=torch.float64))
+
+    def squared_distances(self, rows: slice, columns: slice) -> Tensor:
+        """Of some rows to some others; rounding can make them negative."""
+        return self.left[rows] @ self.right[columns].T
+
+
+def tiles(m: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """The upper triangle of an m × m matrix in squares, those on the diagonal included."""
+    parts = [slice(start, min(start + size, m)) for start in range(0, m, size)]
+    for index, rows in enumerate(parts):
+        for columns in parts[index:]:
+            yield rows, columns

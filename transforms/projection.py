@@ -11,7 +11,7 @@ from transforms.moments import Moments, width_of
 from transforms.normalize import Normalize, unit_rows
 from transforms.outline import Outline
 from transforms.parameters import require_whole
-from transforms.transform import Inverse, Progress, Transform
+from transforms.transform import Inverse, Run, Transform
 
 
 class RandomProjection(Linear):
@@ -38,7 +38,7 @@ class RandomProjection(Linear):
         """
         return before.reduced(self.kind, self.dimensions)
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Draw the weight; of the data only the width counts."""
         entries = np.random.default_rng(self.seed).standard_normal((self.dimensions, width_of(data)))
         self.set_map(torch.from_numpy(entries / np.sqrt(self.dimensions)))
@@ -127,7 +127,7 @@ class RandomSelection(Selection):
         super().__init__(dimensions)
         self.seed = seed
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Draw the columns; of the data only the width counts."""
         width = width_of(data)
         drawn = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
@@ -157,7 +157,7 @@ class Truncation(Selection):
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
         super().__init__(dimensions)
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Of the data only the width counts."""
         self.columns, self.width = torch.arange(self.dimensions), torch.tensor(width_of(data))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transforms.arrays import Vectors, finite_blocks
 from transforms.moments import Moments
 from transforms.outline import Outline
-from transforms.transform import Inverse, Progress, Transform
+from transforms.transform import Inverse, Run, Transform
 
 SMALLEST_SIZE = 1e-30
 
@@ -55,7 +55,7 @@ class Int8(Quantizer):
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0))
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """The ranges."""
         low, high = ranges(data)
         low, high = np.minimum(low, 0), np.maximum(high, 0)
@@ -106,7 +106,7 @@ class Binary(Quantizer):
         self.size: Tensor
         self.register_buffer("size", torch.empty(0))
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """The mean sizes; of moments, the root mean squares."""
         if isinstance(data, Moments):
             size = np.sqrt(np.diag(data.second_moment()))

@@ -3,7 +3,9 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, overload
 
 import numpy as np
@@ -32,6 +34,19 @@ TRANSFORMS: dict[str, type["Transform"]] = {}
 
 def no_progress(_fraction: float, _message: str) -> None:
     """Report to nobody."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A fit under way.
+
+    Attributes:
+        report: told a fraction and a sentence; what it raises stops the fit.
+        checkpoint: a file to keep the state of long work in, so that a killed fit can go on; None for none.
+    """
+
+    report: Progress = no_progress
+    checkpoint: Path | None = None
 
 
 class RowMap(Protocol):
@@ -69,13 +84,22 @@ class Transform(nn.Module):
         if registered:
             TRANSFORMS[cls.kind] = cls
 
-    def fit(self, data: Moments | Vectors, on_progress: Progress = no_progress, targets: Vectors | None = None) -> Self:
-        """Learn from moments, or from vectors `(n, d)` which are streamed.
+    def fit(
+        self,
+        data: Moments | Vectors,
+        on_progress: Progress = no_progress,
+        targets: Vectors | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
+        """Learn from moments, or from vectors `(n, d)` which are streamed, on the device it is on.
 
         Args:
             data: moments or vectors; `PairedMoments` where it is fitted on pairs.
-            on_progress: told a fraction and a sentence.
+            on_progress: told a fraction and a sentence; what it raises stops the fit, and leaves
+                everything as it was.
             targets: for each row what it should become, `(n, k)`, where it is fitted on pairs.
+            checkpoint: a file for the state of what is trained in steps. A killed fit with the
+                same parameters and vectors goes on from there, and ends as if never stopped.
 
         Raises:
             InputError: if the data cannot be fitted on (no rows, NaN, inf, pairs that are none).
@@ -95,18 +119,24 @@ class Transform(nn.Module):
         if rows == 0:
             raise InputError(f"{self.kind} cannot be fitted on no rows")
         self.after(Outline(width))
+        device = self.device
         with unchanged_on_error([self]), np.errstate(over="ignore", invalid="ignore"):
             try:
-                self.learn(data, on_progress)
+                self.learn(data, Run(on_progress, None if checkpoint is None else Path(checkpoint)))
             except np.linalg.LinAlgError as error:
                 raise InputError(f"{self.kind} cannot be fitted on these vectors: {error}") from error
             if not all(torch.isfinite(buffer).all() for buffer in self.buffers()):
                 raise InputError(
                     f"{self.kind} cannot be fitted: the vectors hold numbers too large or too small for float32"
                 )
-        return self
+        return self.to(device)
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    @property
+    def device(self) -> torch.device:
+        """Where its buffers are, and where it is fitted."""
+        return next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
+
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Set the buffers; called by `fit` after its checks."""
         raise TypeError(f"{type(self).__name__} does not say what it learns")
 

@@ -14,7 +14,7 @@ from transforms.moments import Moments, moments_of
 from transforms.outline import Outline
 from transforms.parameters import require_between, require_choice, require_flag, require_whole
 from transforms.spectrum import NOTHING, Spectrum
-from transforms.transform import Progress
+from transforms.transform import Run
 
 Form = Literal["pca", "zca"]
 
@@ -121,7 +121,7 @@ class Whitening(Linear):
         dropped = 0 if self.dimensions is None or before.width is None else before.width - self.dimensions
         return replace(before, missing=kept.missing + dropped)
 
-    def learn(self, data: Moments | Vectors, on_progress: Progress) -> None:
+    def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Directions and scales from the moments, float64.
 
         Raises:

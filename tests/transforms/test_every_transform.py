@@ -29,8 +29,50 @@ BLIND = ("normalize", "rand", "random_projection", "random_selection", "truncati
 SPECS = [
     {"kind": "abtt", "directions": 2, "literal": False, "renormalize": True},
     {"kind": "abtt", "directions": None, "literal": True, "renormalize": False},
+    {
+        "kind": "autoencoder",
+        "dimensions": 8,
+        "literal": False,
+        "steps": 3,
+        "batch": 64,
+        "learning_rate": 1e-2,
+        "seed": 1,
+    },
     {"kind": "binary"},
-    {"kind": "geopres", "dimensions": 8, "nested": True, "steps": 3, "batch": 64, "learning_rate": 1e-3, "seed": 1},
+    {
+        "kind": "flow",
+        "blocks": 2,
+        "hidden": 8,
+        "noise": 0.05,
+        "steps": 3,
+        "batch": 64,
+        "learning_rate": 1e-3,
+        "seed": 1,
+    },
+    {
+        "kind": "geopres",
+        "dimensions": 8,
+        "nested": True,
+        "preset": "lathe",
+        "loss": None,
+        "steps": 3,
+        "batch": 64,
+        "learning_rate": 1e-3,
+        "rank_strength": 1.0,
+        "seed": 1,
+    },
+    {
+        "kind": "geopres",
+        "dimensions": 8,
+        "nested": False,
+        "preset": "paper",
+        "loss": None,
+        "steps": 3,
+        "batch": None,
+        "learning_rate": None,
+        "rank_strength": 1.0,
+        "seed": 1,
+    },
     {"kind": "int8"},
     {"kind": "low_rank_affine", "rank": None, "ridge": 1e-3},
     {"kind": "low_rank_affine", "rank": 5, "ridge": 0.0},
@@ -573,8 +615,8 @@ def test_it_is_undone_as_well_as_it_says(spec, fitted, fresh):
     assert back.shape == fresh.shape
     if step.inverse_kind == "exact":
         np.testing.assert_allclose(back, fresh, atol=1e-4)
-    again = step.transform(back)
-    np.testing.assert_allclose(again, out, rtol=1e-4, atol=1e-4)
+    if spec["kind"] != "autoencoder":  # its way back is trained, and no projection
+        np.testing.assert_allclose(step.transform(back), out, rtol=1e-4, atol=1e-4)
     if step.inverse_kind == "approximate":
         assert np.abs(back - fresh).max() > 1e-3, "it is exact and says it is not"
 

@@ -1,9 +1,12 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from transforms import Chain, GeoPres, InputError, Moments, StepError, local_spearman, recall_at_k
-from transforms.positional import positional_losses
+from transforms.objectives import through_map
+from transforms.positional import positional
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,8 @@ def unit(rows):
 
 def loss(geopres, rows, size):
     """Positional loss of a prefix of the normalised output, at its best scale."""
-    losses, _ = positional_losses(torch.from_numpy(unit(rows)), geopres.weight.double(), [size], [0.0])
+    scaled = partial(positional, scaled=True)
+    losses, _ = through_map(scaled, torch.from_numpy(unit(rows)), geopres.weight.double(), [size], [0.0])
     return losses[0]
 
 
@@ -64,9 +68,15 @@ def test_it_keeps_neighbours_better_than_truncation(embeddings, seed):
     assert local_spearman(heldout, reduced) > local_spearman(heldout, heldout[:, :10]) + 0.1
 
 
-def test_refining_lowers_the_loss_on_rows_it_never_saw(rows, heldout):
-    start, refined = GeoPres(10, steps=0).fit(rows), GeoPres(10).fit(rows)
+def test_refining_lowers_its_own_loss_on_rows_it_never_saw(rows, heldout):
+    start, refined = GeoPres(10, steps=0).fit(rows), GeoPres(10, loss="positional").fit(rows)
     assert loss(refined, heldout, 10) < 0.99 * loss(start, heldout, 10)
+
+
+def test_refining_by_default_keeps_more_neighbours_and_a_better_order(rows, heldout):
+    start, refined = (GeoPres(10, steps=steps).fit(rows).transform(heldout) for steps in (0, None))
+    assert recall_at_k(heldout, refined) > recall_at_k(heldout, start)
+    assert local_spearman(heldout, refined) > local_spearman(heldout, start)
 
 
 def test_distances_come_out_about_as_long_as_they_were(rows, heldout, nested):
@@ -197,10 +207,13 @@ def test_reducing_to_no_fewer_dimensions_is_refused(rows, dimensions):
         {"steps": -1},
         {"steps": 1.5},
         {"batch": 1},
-        {"batch": None},
         {"learning_rate": 0.0},
         {"learning_rate": -1e-3},
-        {"learning_rate": 1.0},
+        {"learning_rate": 1.1},
+        {"preset": "fast"},
+        {"preset": None},
+        {"loss": "rank"},
+        {"rank_strength": 0},
         {"learning_rate": float("nan")},
         {"learning_rate": "fast"},
         {"seed": -1},

@@ -39,14 +39,16 @@ def test_steps_are_built_from_json():
         [{"kind": "r2"}, {"kind": "geopres", "dimensions": 8, "nested": True}, {"kind": "normalize"}]
     )
     assert (type(first), type(second), type(third)) == (R2, GeoPres, Normalize)
-    assert (second.dimensions, second.nested, second.steps) == (8, True, 60)
+    assert (second.dimensions, second.nested, second.steps) == (8, True, None)
     assert not first.fitted
 
 
 def test_there_are_these_kinds_of_step():
     assert sorted(TRANSFORMS) == [
         "abtt",
+        "autoencoder",
         "binary",
+        "flow",
         "geopres",
         "int8",
         "low_rank_affine",

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from training.errors import ExportError
-from training.export.folder import Exported, probe_vectors, require_close, require_width, staged_folder, write_about
+from training.export.folder import (
+    Exported,
+    probe_vectors,
+    require_close,
+    require_exportable,
+    staged_folder,
+    write_about,
+)
 from transforms.affine import Affine
 from transforms.chain import Chain
 from transforms.normalize import Normalize
@@ -58,7 +65,7 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
     probes = probe_vectors(chain)
     with staged_folder(folder) as staging:
         vector_transforms: list[Any] = []
-        width = require_width(chain)
+        width = require_exportable(chain)
         for step in chain.fold().transforms:
             vector_transforms += parts(faiss, step, width)
             width = vector_transforms[-1].d_out

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from training.encoders import Encoder
 from training.errors import ExportError
+from transforms.affine import Affine
 from transforms.chain import Chain
+from transforms.normalize import Normalize
+from transforms.projection import Selection
 
 TOLERANCE = 1e-4
 """How far an export may be from the chain, in float32, relative to the largest number if that is above 1."""
@@ -88,20 +91,23 @@ def write_about(folder: Path, chain: Chain, reference: str, usage: str) -> None:
     (folder / "README.md").write_text(f"# {reference}\n\nFitted by Lathe: {steps}; {sizes}.\n\n{usage}\n")
 
 
-def require_width(chain: Chain) -> int:
+def require_exportable(chain: Chain) -> int:
     """The width of the vectors that a chain takes.
 
     Raises:
-        ExportError: if any will do.
+        ExportError: if any will do, or a step is more than an affine map and a normalisation.
     """
     if chain.input_dimensions is None:
         raise ExportError("this chain learned nothing and takes vectors of any width: there is nothing to export")
+    for step in chain.float_steps:
+        if not all(isinstance(part, Affine | Selection | Normalize) for part in step.primitives()):
+            raise ExportError(f"{step.kind} is no affine map: Lathe serves such a chain, but cannot export it")
     return chain.input_dimensions
 
 
 def probe_vectors(chain: Chain) -> NDArray[np.float32]:
     """Unit vectors `(n, d)` to compare an export on, the same every time; one is zero."""
-    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, require_width(chain))).astype(np.float32)
+    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, require_exportable(chain))).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows[0] = 0
     return rows
@@ -145,7 +151,7 @@ def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
     """
     if encoder is None:
         raise ExportError("this chain was fitted on vectors of nobody's: name the encoder it is for (--encoder)")
-    require_width(chain)
+    require_exportable(chain)
     fitted_on = (chain.metadata.get("encoder") or {}).get("fingerprint", encoder.fingerprint)
     if fitted_on != encoder.fingerprint or chain.input_dimensions != encoder.dimensions:
         raise ExportError(

@@ -25,7 +25,7 @@ from training.export.folder import (
     require_close,
     require_codes,
     require_encoder,
-    require_width,
+    require_exportable,
     staged_folder,
     write_about,
 )
@@ -89,7 +89,7 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         raise ExportError("ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe[onnx]'") from error
     if encoder is not None:
         require_encoder(chain, encoder)
-    require_width(chain)
+    require_exportable(chain)
     with staged_folder(folder) as staging:
         graph = ChainGraph(onnx, chain).model()
         onnx.checker.check_model(graph, full_check=True)
