@@ -103,8 +103,9 @@ class Record:
     diverged: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
+        """As a JSON object; what is not finite is null."""
+        losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]
+        return asdict(self) | {"heldout_losses": losses[:-1], "loss": losses[-1]}
 
 
 class Batches:

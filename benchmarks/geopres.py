@@ -1,0 +1,303 @@
+"""GeoPres: a step against torch.cdist and autograd, a whole fit against the paper's preset, memory of long streams.
+
+A step is everything from a batch and a weight to loss and gradient, the original distances too.
+The last line is the smallest ratio of the two sides' times.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.report import markdown_table, parser, write_report
+from training.encoders import DEFAULT_ENCODER, Encoder
+from training.sources import open_source
+from transforms import GeoPres
+from transforms.arrays import FloatArray
+from transforms.metrics import local_spearman_of_anchors, positional_stress, recall_of_anchors
+from transforms.normalize import unit_rows
+from transforms.objectives import through_map
+from transforms.positional import positional
+
+PARTS = ("step", "fit", "stream")
+MEMORY = """
+import json, sys, threading, time
+import torch
+from benchmarks.geopres import SIDES, batch_and_weight
+torch.set_num_threads(int(sys.argv[4]))
+x, weight = batch_and_weight(None, int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[5]))
+def anonymous():  # what is not a file's pages
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) / 1024
+SIDES[sys.argv[1]](x[:64], weight)
+held = peak = anonymous()
+done = False
+def watch():
+    global peak
+    while not done:
+        peak = max(peak, anonymous())
+        time.sleep(0.002)
+thread = threading.Thread(target=watch); thread.start()
+SIDES[sys.argv[1]](x, weight)
+done = True; thread.join()
+print(json.dumps(peak - held))
+"""
+STREAM = """
+import json, sys
+import numpy as np
+from transforms import GeoPres
+def anonymous():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) / 1024
+vectors = np.load(sys.argv[1], mmap_mode="r")
+GeoPres(16, steps=2).fit(vectors[:5000])
+held, seen = anonymous(), []
+GeoPres(32, **json.loads(sys.argv[2])).fit(vectors, lambda fraction, message: seen.append(anonymous()))
+print(json.dumps(max(seen) - held))
+"""
+
+
+def main() -> None:
+    """Measure, print tables, write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--vectors", type=Path, help=".npy of unit vectors to use instead of the built-in texts'")
+    options.add_argument("--device", default="cpu", help="of the steps: cpu or cuda")
+    options.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of every side")
+    options.add_argument("--only", choices=PARTS, action="append", help="leave the other parts out")
+    options.add_argument("--stream-rows", type=int, default=10_000_000)
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    parts, figures = given.only or PARTS, {"threads": given.threads, "device": given.device}
+    if "fit" in parts:
+        figures["fit"] = whole_fits(vectors_of(given.vectors, 2000 if given.quick else 110_000), given.quick)
+        show_fit(figures["fit"])
+    if "stream" in parts:
+        figures["stream"] = stream(100_000 if given.quick else given.stream_rows)
+        show_stream(figures["stream"])
+    if "step" in parts:
+        shapes = [(1000, 384, 128)] if given.quick else [(5000, 384, 128), (20_000, 384, 128)]
+        shapes += [(20_000, 1024, 256)] if given.device != "cpu" else []
+        repeats = 2 if given.quick else 5
+        figures["step"] = [step(given.vectors, *shape, given.device, repeats, given.threads) for shape in shapes]
+        show_steps(figures["step"])
+    print("raw figures:", write_report(given.out, "geopres", figures), file=sys.stderr)
+    if "step" in parts:
+        print(f"ratio: {min(figure['ratio'] for figure in figures['step']):.2f}")
+
+
+def vectors_of(path: Path | None, most: int) -> NDArray[np.float32]:
+    """The vectors of a file, or of the built-in texts, `(n, d)`."""
+    if path is not None:
+        return np.asarray(np.load(path, mmap_mode="r")[:most], dtype=np.float32)
+    texts = [t for batch in open_source("pydoc:").batches() for t in batch.values if isinstance(t, str)]
+    return Encoder(DEFAULT_ENCODER).encode(texts[:most]).vectors
+
+
+def batch_and_weight(path: Path | None, m: int, d: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unit rows `(m, d)`, real ones where a file has as many of that width, and a linear layer's start `(k, d)`."""
+    generator = torch.Generator().manual_seed(0)
+    if path is not None and d == np.load(path, mmap_mode="r").shape[1]:
+        rows = torch.from_numpy(vectors_of(path, m))
+    else:  # as anisotropic as embeddings are
+        rows = torch.randn(m, d, generator=generator) * torch.arange(1, d + 1) ** -0.5 + 0.02
+    weight = (2 * torch.rand(k, d, generator=generator) - 1) / d**0.5
+    return unit_rows(rows), weight
+
+
+def by_tiles(x: torch.Tensor, weight: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """Ours: GeoPres Eq. 1 and its gradient in closed form."""
+    losses, gradient = through_map(positional, x, weight, [len(weight)], [1.0], normalized=False)
+    return losses[0], gradient
+
+
+def by_cdist(x: torch.Tensor, weight: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """The same as anyone writes it."""
+    weight = weight.clone().requires_grad_()
+    wanted, found = torch.cdist(x, x), torch.cdist(y := x @ weight.T, y)
+    loss = (wanted - found).square().sum() / (len(x) * (len(x) - 1))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    return float(loss.detach()), weight.grad
+
+
+SIDES = {"tiles": by_tiles, "cdist": by_cdist}
+
+
+def step(path: Path | None, m: int, d: int, k: int, device: str, repeats: int, threads: int) -> dict[str, Any]:
+    """Seconds of a step on both sides, taking turns after one to warm up; agreement; memory above the data."""
+    x, weight = (tensor.to(device) for tensor in batch_and_weight(path, m, d, k))
+    times: dict[str, list[float]] = {name: [] for name in SIDES}
+    gradients = {}
+    for turn in range(repeats + 1):
+        for name, side in SIDES.items():
+            begun = time.perf_counter()
+            _, gradients[name] = side(x, weight)
+            settle(device)
+            if turn:
+                times[name].append(time.perf_counter() - begun)
+    exact = gradients["cdist"]
+    medians = {name: statistics.median(seen) for name, seen in times.items()}
+    products = m * m * (d + 3 * k)  # multiply-adds of half the pairs' products and all the pulls
+    figure = {
+        "m": m,
+        "from": d,
+        "to": k,
+        "seconds": times,
+        "ratio": medians["cdist"] / medians["tiles"],
+        "gradient_difference": float((gradients["tiles"] - exact).abs().max() / exact.abs().max()),
+        "of_gemm_ceiling": products / medians["tiles"] / ceiling(device),
+    }
+    if device == "cpu":
+        arguments = [str(m), str(d), str(threads), str(k)]
+        figure["mb"] = {name: float(output([sys.executable, "-c", MEMORY, name, *arguments])) for name in SIDES}
+    return figure
+
+
+def ceiling(device: str, size: int = 4096) -> float:
+    """Multiply-adds a second of a large float32 product, the most there is to have."""
+    a, b = (torch.randn(size, size, device=device) for _ in range(2))
+    seen = []
+    for _ in range(6):
+        begun = time.perf_counter()
+        a @ b
+        settle(device)
+        seen.append(time.perf_counter() - begun)
+    return size**3 / min(seen[1:])
+
+
+def settle(device: str) -> None:
+    """Wait until a GPU is done."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def whole_fits(vectors: NDArray[np.float32], quick: bool) -> dict[str, Any]:
+    """Whole fits to a quarter of the width: ours, and the paper's preset given ten times as long."""
+    order = np.random.default_rng(0).permutation(len(vectors))
+    heldout = vectors[order[: len(vectors) // 11][:5000]]
+    rows = vectors[np.sort(order[len(vectors) // 11 :])]
+    k = vectors.shape[1] // 4
+    ours, seconds = timed(GeoPres(k), rows)
+    nested, nested_seconds = timed(GeoPres(k, nested=True), rows)
+    batch = 500 if quick else 20_000
+    _, paper_step = timed(GeoPres(k, preset="paper", batch=batch, steps=4), rows)
+    steps = max(4, int(10 * seconds / (paper_step / 4)))
+    paper, paper_seconds = timed(GeoPres(k, preset="paper", batch=batch, steps=steps), rows)
+    sides = {"lathe": ours, "lathe, nested": nested, "paper": paper}
+    times = {"lathe": seconds, "lathe, nested": nested_seconds, "paper": paper_seconds}
+    found: list[dict[str, Any]] = [
+        {"preset": name, "seconds": times[name], "record": getattr(side.record, "as_json", dict)()}
+        | quality(heldout, side.transform(heldout))
+        for name, side in sides.items()
+    ]
+    return {"rows": len(rows), "from": vectors.shape[1], "to": k, "heldout": len(heldout), "sides": found}
+
+
+def timed(geopres: GeoPres, rows: FloatArray) -> tuple[GeoPres, float]:
+    """Fitted, and the seconds it took."""
+    begun = time.perf_counter()
+    return geopres.fit(rows), time.perf_counter() - begun
+
+
+def quality(before: FloatArray, after: FloatArray) -> dict[str, Any]:
+    """What is kept, with 95 % intervals over rows; stress of unit vectors."""
+    unit = unit_rows(torch.from_numpy(after)).numpy()
+    anchors = {
+        "local_spearman": local_spearman_of_anchors(before, after),
+        "recall_at_10": recall_of_anchors(before, after, 10),
+        "recall_at_10_rescored_4x": recall_of_anchors(before, after, 10, oversampling=4),
+    }
+    found: dict[str, Any] = {
+        name: {"mean": float(seen.mean()), "ci95": float(1.96 * seen.std(ddof=1) / len(seen) ** 0.5)}
+        for name, seen in anchors.items()
+    }
+    return found | {"positional_stress": positional_stress(before, unit)}
+
+
+def stream(rows: int, width: int = 64) -> list[dict[str, Any]]:
+    """Megabytes above the interpreter while fitting on a file much larger than a batch."""
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "vectors.npy"
+        file = np.lib.format.open_memmap(path, "w+", np.float32, (rows, width))
+        generator = np.random.default_rng(0)
+        for start in range(0, rows, 100_000):
+            part = file[start : start + 100_000]
+            part[:] = generator.standard_normal(part.shape, np.float32) * np.arange(1, width + 1) ** -0.5
+        file.flush()
+        del file
+        for parameters in ({"steps": 20}, {"preset": "paper", "steps": 2}):
+            begun = time.monotonic()
+            mb = float(output([sys.executable, "-c", STREAM, str(path), json.dumps(parameters)]))
+            found.append(
+                {"rows": rows, "width": width, "file_mb": rows * width * 4 / 1e6, "above_mb": mb}
+                | {"parameters": parameters, "seconds": time.monotonic() - begun}
+            )
+    return found
+
+
+def output(command: list[str]) -> str:
+    """What a process prints."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def show_steps(figures: list[dict[str, Any]]) -> None:
+    """The steps as a table."""
+    header = [
+        "rows",
+        "from",
+        "to",
+        "cdist + autograd s",
+        "tiles s",
+        "ratio",
+        "gradients differ by",
+        "of GEMM ceiling",
+        "MB",
+    ]
+    rows = []
+    for figure in figures:
+        seconds = {name: statistics.median(seen) for name, seen in figure["seconds"].items()}
+        memory = " / ".join(f"{figure['mb'][name]:.0f}" for name in ("cdist", "tiles")) if "mb" in figure else "–"
+        rows.append(
+            [f"{figure['m']:,}", str(figure["from"]), str(figure["to"]), f"{seconds['cdist']:.2f}"]
+            + [f"{seconds['tiles']:.2f}", f"{figure['ratio']:.1f} ×", f"{figure['gradient_difference']:.0e}"]
+            + [f"{figure['of_gemm_ceiling']:.0%}", memory]
+        )
+    print(markdown_table(header, rows), "\n")
+
+
+def show_fit(figure: dict[str, Any]) -> None:
+    """The fits as a table."""
+    header = ["preset", "seconds", "local Spearman", "recall@10", "rescored 4×", "stress"]
+    rows = []
+    for side in figure["sides"]:
+        means = [side[name]["mean"] for name in ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x")]
+        cells = [*(f"{mean:.3f}" for mean in means), f"{side['positional_stress']:.2e}"]
+        rows.append([side["preset"], f"{side['seconds']:.0f}", *cells])
+    print(f"{figure['rows']:,} rows, {figure['from']} → {figure['to']}\n")
+    print(markdown_table(header, rows), "\n")
+
+
+def show_stream(figures: list[dict[str, Any]]) -> None:
+    """The streams as a table."""
+    rows = [
+        [
+            json.dumps(f["parameters"]),
+            f"{f['rows']:,}",
+            f"{f['file_mb']:,.0f}",
+            f"{f['above_mb']:.0f}",
+            f"{f['seconds']:.0f}",
+        ]
+        for f in figures
+    ]
+    print(markdown_table(["parameters", "rows", "file MB", "MB above the interpreter", "seconds"], rows), "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What fits that take hours need: room on the disk, sources that stay whole, and a way to go on after a stop."""
+
+import json
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+import training.encoding
+import transforms.descent
+from training.encoding import encode_source
+from training.errors import FitError, SourceError
+from training.fitting import FitRequest, fit_chain
+from training.sources import Source, open_source
+from transforms.transform import no_progress
+
+STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 4, "steps": 12, "batch": 64}]
+
+
+def fit(source, workspace, on_progress=no_progress, steps=STEPS):
+    """The fitted chain, with its metadata."""
+    with fit_chain(FitRequest("long", steps, str(source)), None, workspace, on_progress) as fitted:
+        return fitted.chain
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    path = tmp_path / "vectors.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32) + 0.3)
+    return path
+
+
+def test_a_fit_stopped_in_training_goes_on_from_its_checkpoint_and_ends_the_same(
+    vectors, stopped, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(transforms.descent, "CHECKPOINT_SECONDS", 0)
+    seen = []
+
+    def stop_at_step_five(_fraction, message):
+        if "step 5 of 12" in message:
+            raise stopped
+
+    with pytest.raises(stopped):
+        fit(vectors, tmp_path / "work", stop_at_step_five)
+    resumed = fit(vectors, tmp_path / "work", lambda _fraction, message: seen.append(message))
+    assert not any("step 5 of" in message for message in seen)
+    assert any("step 6 of 12" in message for message in seen)
+    assert resumed == fit(vectors, tmp_path / "elsewhere")
+
+
+def test_a_stopped_fit_of_other_steps_on_the_same_rows_starts_at_the_beginning(vectors, stopped, tmp_path, monkeypatch):
+    monkeypatch.setattr(transforms.descent, "CHECKPOINT_SECONDS", 0)
+    seen = []
+
+    def stop(_fraction, message):
+        if "step 5 of 12" in message:
+            raise stopped
+
+    with pytest.raises(stopped):
+        fit(vectors, tmp_path / "work", stop)
+    other = [STEPS[0], STEPS[1] | {"seed": 1}]
+    fit(vectors, tmp_path / "work", lambda _fraction, message: seen.append(message), other)
+    assert any("step 1 of 12" in message for message in seen)
+
+
+def test_provenance_says_how_training_went(vectors, tmp_path):
+    chain = fit(vectors, tmp_path / "work")
+    (record,) = chain.metadata["provenance"]["training"]
+    assert record["kind"] == "geopres"
+    assert (record["steps"], record["recipe"]["batch"]) == (12, 64)
+    assert record["loss"] < 1
+    assert not record["stopped_early"]
+    json.dumps(chain.metadata, allow_nan=False)
+
+
+def test_a_disk_without_room_for_all_rows_is_told_of_before_the_second_batch(counting_hashes, tmp_path, monkeypatch):
+    source = tmp_path / "texts.txt"
+    source.write_text("\n".join(f"text {i}" for i in range(5000)))
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(training.encoding.shutil, "disk_usage", lambda _path: usage(5000 * 16))
+    encoder = counting_hashes()
+    with pytest.raises(FitError, match=r"5,000 vectors 16 wide take 0\.0 GB, the disk has 0\.0 GB left"):
+        encode_source(open_source(str(source)), encoder, tmp_path / "work", no_progress)
+    assert encoder.calls == 1
+
+
+def test_what_is_written_already_needs_no_room_again(vectors, tmp_path, monkeypatch):
+    fit_source = open_source(str(vectors))
+    encode_source(fit_source, None, tmp_path / "work", no_progress)
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(training.encoding.shutil, "disk_usage", lambda _path: usage(0))
+    assert len(encode_source(fit_source, None, tmp_path / "work", no_progress).vectors) == 300
+
+
+def test_a_source_that_ends_before_it_should_is_refused(vectors, tmp_path, monkeypatch):
+    source = open_source(str(vectors))
+    monkeypatch.setattr(Source, "count", lambda self: 301)
+    with pytest.raises(SourceError, match="ended early: it held 301 rows, and then 300"):
+        encode_source(source, None, tmp_path / "work", no_progress)
