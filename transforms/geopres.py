@@ -58,10 +58,10 @@ class GeoPres(Linear):
     .010 (.005) of local Spearman, neighbours alone −.002 (.012), their blend .008 (.009), at 32
     dimensions .012 (.042). Thirty steps of linear SMACOF lower Eq. 1 without unit outputs to a
     quarter and lose .014 (gain .002). Weighting near pairs in Eq. 1 loses .040. Correlating normal
-    quantiles instead of cosines changes nothing. Shares of one third each gain .002 (.002) at 128
-    and lose .004 of local Spearman; batches of 512 do what 2,048 do, in a sixth of the time; 400
-    steps what 1,600 do. In the coordinates of the vectors themselves nesting costs .006 more at
-    32 dimensions of the headlines.
+    quantiles instead of cosines changes nothing. Shares of one third each gain −.001 (.002) and
+    lose .004 (.001) of local Spearman; batches of 512 do what 2,048 do, in a sixth of the time. In
+    the coordinates of the vectors themselves nesting costs .006 more at 32 dimensions of the
+    headlines.
 
     Args:
         dimensions: k.

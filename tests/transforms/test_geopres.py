@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from transforms import Chain, GeoPres, InputError, Moments, StepError, local_spearman, recall_at_k
-from transforms.objectives import through_map
+from transforms.descent import Batches, Recipe
+from transforms.geopres import random_start
+from transforms.normalize import unit_rows
+from transforms.objectives import angular, blend, blend_starts, spearman, through_map
 from transforms.positional import positional
 
 
@@ -120,6 +123,145 @@ def test_fewer_rows_than_dimensions_give_a_map_that_keeps_them_apart(rows, n, k,
     out = unit(fitted.transform(few))
     assert np.isfinite(out).all()
     np.testing.assert_allclose(out @ out.T, unit(few) @ unit(few).T, atol=0.2)
+
+
+def loss_of(kind, weight, rows, start):
+    """What the normalised outputs of a map lose, by name; a blend is relative to what a start loses."""
+    x = torch.from_numpy(unit(rows))
+    y, y_start = (unit_rows(x @ w.double().T) for w in (weight, start))
+    objectives = {
+        "blend": partial(blend, starts=blend_starts(x, [y_start])),
+        "positional": partial(positional, scaled=True),
+        "angular": angular,
+        "spearman": spearman,
+    }
+    return objectives[kind](x, [y])[0][0]
+
+
+@pytest.mark.parametrize("kind", ["blend", "positional", "angular", "spearman"])
+def test_every_loss_is_lowered_on_rows_never_seen_by_asking_for_it(embeddings, heldout, kind):
+    many = embeddings(3000, 40, seed=1)  # with few, little is gained: the start is near the least angular loss
+    start, refined = (GeoPres(8, loss=kind, steps=steps, batch=128).fit(many).weight for steps in (0, 200))
+    assert loss_of(kind, refined, heldout, start) < 0.998 * loss_of(kind, start, heldout, start)
+
+
+def test_without_a_loss_the_lathe_preset_blends_and_the_papers_keeps_distances(rows):
+    for preset, kind in (("lathe", "blend"), ("paper", "positional")):
+        silent, said = (GeoPres(6, preset=preset, loss=loss, steps=5).fit(rows) for loss in (None, kind))
+        np.testing.assert_array_equal(silent.weight, said.weight)
+
+
+@pytest.mark.parametrize("dimensions", [5, 24])
+def test_nested_prefixes_of_every_size_beat_truncation(rows, heldout, dimensions):
+    out = GeoPres(dimensions, nested=True, steps=60, batch=256).fit(rows).transform(heldout)
+    for size in range(2, dimensions + 1):
+        assert recall_at_k(heldout, out[:, :size]) > recall_at_k(heldout, heldout[:, :size]), size
+
+
+PLAIN = {
+    None: lambda x, y: (torch.pdist(x) - torch.pdist(y)).square().mean(),  # Eq. 1: lengths as they come
+    "angular": lambda x, y: (cosines(x) - cosines(y)).square().mean(),
+    "spearman": lambda x, y: 1 - correlations(cosines(x), cosines(y)).mean(),
+}
+
+
+def cosines(x):
+    x = torch.nn.functional.normalize(x)
+    m = len(x)
+    return (x @ x.T)[~torch.eye(m, dtype=torch.bool)].view(m, m - 1)
+
+
+def correlations(a, b):
+    a, b = (t - t.mean(1, keepdim=True) for t in (a, b))
+    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+
+
+def plain_paper(rows, dimensions, recipe, plain):
+    """The map of the paper, trained by a plain loop: the last weight, the best on held-out rows, all those losses."""
+    weight = random_start(rows.shape[1], dimensions, 0).requires_grad_()
+    batches = Batches(rows, recipe, 0, torch.device("cpu"))
+    optimizer = torch.optim.AdamW([weight], lr=1.0, weight_decay=0.1)
+    warm = int(0.1 * recipe.steps)
+    losses, best = [], None
+    for step in range(recipe.steps):
+        optimizer.param_groups[0]["lr"] = 0.01 * min(
+            (step + 1) / max(warm, 1), (recipe.steps - step) / (recipe.steps - warm)
+        )
+        optimizer.zero_grad()
+        x = batches.of_step(step)
+        plain(x, x @ weight.T).backward()
+        optimizer.step()
+        if (step + 1) % recipe.check_every == 0 or step + 1 == recipe.steps:
+            x = batches.heldout()
+            losses.append(float(plain(x, x @ weight.T).detach()))
+            best = weight.detach().clone() if losses[-1] == min(losses) else best
+    return weight.detach(), best, losses
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_the_papers_preset_is_a_plain_loop_of_torch(rows, kind):
+    some = 2 * rows[:400] + 0.1  # lengths that matter to Eq. 1
+    fitted = GeoPres(6, preset="paper", loss=kind, batch=60, steps=25).fit(some)
+    recipe = fitted.record.recipe
+    assert recipe == Recipe(25, 60, 1e-2, 0.1, 0.1, heldout=10_000, check_every=6, patience=3)
+    last, best, losses = plain_paper(some, 6, recipe, PLAIN[kind])
+    np.testing.assert_allclose(fitted.record.heldout_losses, losses, rtol=1e-4)
+    assert not torch.equal(best, random_start(40, 6, 0))
+    if kind is not None:  # its scale is set afterwards
+        scale = fitted.weight.norm() / best.norm()
+        assert abs(float(scale) - 1) > 1e-3
+        best = best * scale
+    np.testing.assert_allclose(fitted.weight, best, atol=1e-4)
+
+
+def test_the_papers_preset_keeps_the_weight_with_the_best_held_out_loss(rows):
+    fitted = GeoPres(6, preset="paper", learning_rate=0.5, batch=200, steps=60).fit(rows)
+    losses = fitted.record.heldout_losses
+    assert fitted.record.stopped_early
+    assert losses[-1] > min(losses)
+    x = Batches(rows, fitted.record.recipe, 0, torch.device("cpu")).heldout()
+    assert float(PLAIN[None](x, x @ fitted.weight.T)) == pytest.approx(min(losses), rel=1e-4)
+
+
+def test_the_papers_preset_keeps_distances_of_rows_never_seen_and_starts_at_random(rows, heldout):
+    start, fitted = (GeoPres(16, preset="paper", steps=steps).fit(rows) for steps in (0, 300))
+    np.testing.assert_array_equal(start.weight, random_start(40, 16, 0))
+    x = torch.from_numpy(heldout)
+    before, after = (float(PLAIN[None](x, x @ step.weight.T)) for step in (start, fitted))
+    assert after < 0.2 * before
+
+
+@pytest.mark.parametrize(("n", "k", "loss"), [(12, 16, None), (5, 16, "angular"), (4, 3, None), (6, 30, "spearman")])
+@pytest.mark.parametrize("nested", [False, True])
+def test_fewer_rows_than_dimensions_are_enough_for_the_papers_preset(rows, n, k, loss, nested):
+    fitted = GeoPres(k, preset="paper", loss=loss, nested=nested, steps=10).fit(rows[:n])
+    assert np.isfinite(fitted.transform(rows)).all()
+    assert np.isfinite(fitted.record.heldout_losses).all()
+
+
+def test_the_papers_preset_refuses_moments_and_rows_that_are_all_the_same(rows):
+    with pytest.raises(InputError, match="preset paper is trained on vectors"):
+        GeoPres(4, preset="paper").fit(Moments.from_vectors(rows))
+    with pytest.raises(InputError, match="rows that differ"):
+        GeoPres(4, preset="paper").fit(np.repeat(rows[:1], 50, axis=0))
+
+
+def test_what_happened_in_training_is_on_record_where_there_was_any(rows):
+    fitted = GeoPres(4, steps=7)
+    assert fitted.record is None
+    assert fitted.fit(rows).record.steps == 7
+    assert fitted.record.recipe == Recipe(7, 512, 5e-3)
+    assert fitted.fit(Moments.from_vectors(unit(rows))).record is None
+    assert GeoPres(4, steps=0).fit(rows).record is None
+
+
+def test_a_fit_that_fails_leaves_the_map_and_its_record(rows):
+    fitted = GeoPres(4, steps=7).fit(rows)
+    weight, record = fitted.weight.clone(), fitted.record
+    with pytest.raises(InputError):
+        fitted.fit(np.full((50, 40), np.nan))
+    np.testing.assert_array_equal(fitted.weight, weight)
+    assert fitted.record is record
 
 
 def test_one_row_cannot_be_fitted_on(rows):
