@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from transforms.arrays import FloatArray
+from transforms.autoencoder import Autoencoder
 from transforms.chain import Chain
 from transforms.debias import R1, R2
+from transforms.descent import Record
 from transforms.diagnostics import diagnose
 from transforms.linear import Linear
 from transforms.metrics import cross_recall_at_k, local_spearman, positional_stress, recall_at_k
@@ -18,6 +20,9 @@ from transforms.projection import RandomProjection
 
 FEW_ROWS_PER_DIMENSION = 10
 """Fewer fitted rows than this for each output dimension, and the certificate says so."""
+
+SMALLEST_SPREAD = 1e-5
+"""An output whose standard deviation is less, relative to the largest, says nothing."""
 
 Certificate = dict[str, Any]
 
@@ -78,7 +83,8 @@ def certify(
         name: {"n": len(vectors), **fidelity(vectors, chain.floats(vectors))}
         for name, vectors in (foreign or {}).items()
     }
-    certificate["warnings"] = [*(warnings or []), *doubts(chain, n_fit, heldout.shape[0])]
+    dead = dead_outputs(heldout, after)
+    certificate["warnings"] = [*(warnings or []), *doubts(chain, n_fit, heldout.shape[0]), *dead]
     return certificate
 
 
@@ -98,6 +104,15 @@ def fidelity(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
     }
 
 
+def dead_outputs(before: FloatArray, after: FloatArray) -> list[str]:
+    """A warning if outputs do not vary, more of them than inputs that do not: they are stored for nothing."""
+    was, dead = (
+        int((spread <= SMALLEST_SPREAD * spread.max()).sum())
+        for spread in (side.std(axis=0) for side in (before, after))
+    )
+    return [f"outputs that never vary, and are stored for nothing: {dead} of {after.shape[1]}"] if dead > was else []
+
+
 def doubts(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
     """Reasons to trust a fit less."""
     found = []
@@ -107,11 +122,22 @@ def doubts(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
                 f"the mean direction is within its noise: ‖μ‖ is {float(step.mean_norm):.3f}, "
                 f"chance alone gives {float(step.noise_floor):.3f}; fit on more text or leave {step.kind} out"
             )
-        size = step.weight.shape[0] if isinstance(step, Linear) and not isinstance(step, RandomProjection) else None
+        size = None
+        if isinstance(step, Linear | Autoencoder) and not isinstance(step, RandomProjection):
+            size = step.weight.shape[0]
         if size is not None and n_fit < FEW_ROWS_PER_DIMENSION * size:
             found.append(
                 f"{n_fit} rows are few for {size} dimensions; "
                 f"{FEW_ROWS_PER_DIMENSION * size} or more give a map to rely on"
+            )
+        record = getattr(step, "record", None)
+        if isinstance(record, Record) and record.diverged:
+            found.append(
+                f"the training of {step.kind} diverged after {record.steps} steps; the best map before is kept"
+            )
+        elif isinstance(record, Record) and record.still_falling:
+            found.append(
+                f"the held-out loss of {step.kind} still fell after {record.steps} steps; more would do better"
             )
     if n_heldout <= 40:
         found.append(f"{n_heldout} held-out rows are too few for every measure; those are null")

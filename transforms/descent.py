@@ -102,6 +102,12 @@ class Record:
     stopped_early: bool = False
     diverged: bool = False
 
+    @property
+    def still_falling(self) -> bool:
+        """Whether the last look at held-out rows was the best one."""
+        losses = np.nan_to_num(self.heldout_losses, nan=np.inf)
+        return len(losses) > 1 and int(losses.argmin()) == len(losses) - 1
+
     def as_json(self) -> dict[str, Any]:
         """As a JSON object; what is not finite is null."""
         losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]

@@ -5,6 +5,7 @@ import pytest
 
 from transforms import (
     R2,
+    Autoencoder,
     Chain,
     GeoPres,
     Moments,
@@ -150,3 +151,26 @@ def test_held_out_rows_may_lie_on_disk_in_any_float(chain, heldout, tmp_path, to
         for name in QUALITY:
             assert certificate[name] == pytest.approx(expected[name], rel=1e-5)
             assert certificate["foreign"]["same"][name] == pytest.approx(expected[name], rel=1e-5)
+
+
+def test_outputs_that_do_not_vary_are_warned_of_unless_the_inputs_had_as_many(embeddings):
+    rows = embeddings(300, 24)
+    dying = Chain([Autoencoder(8, steps=4, batch=64, learning_rate=1.0)], normalize=False).fit(rows[:200])
+    dead = int((dying.transform(rows[200:]).std(axis=0) == 0).sum())
+    assert dead > 0
+    *_, warning = certify(dying, rows[200:], n_fit=200)["warnings"]
+    assert warning == f"outputs that never vary, and are stored for nothing: {dead} of 8"
+    rows[:, 3] = 0
+    whole = Chain([R2()]).fit(rows[:200])
+    assert certify(whole, rows[200:], n_fit=200)["warnings"] == []
+
+
+def test_a_training_that_could_have_gone_on_or_went_astray_is_warned_of(embeddings):
+    rows = embeddings(300, 24)
+    chain = Chain([GeoPres(8, preset="paper", steps=6, batch=90)]).fit(rows[:200])
+    assert chain[0].record.still_falling
+    (warning,) = certify(chain, rows[200:], n_fit=200)["warnings"]
+    assert warning == "the held-out loss of geopres still fell after 6 steps; more would do better"
+    chain[0].record.diverged = True
+    (warning,) = certify(chain, rows[200:], n_fit=200)["warnings"]
+    assert "diverged after 6 steps" in warning
