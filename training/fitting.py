@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.encoders import Encoder
+from training.encoders import Encoder, best_device
 from training.encoding import EncodedSource, encode_source, source_key
 from training.errors import FitError, SourceError
 from training.pairs import encoded_targets, require_pairs_or_none
@@ -128,12 +128,13 @@ def fit_chain(
             encoded_targets(request.targets, source, target_encoder, encoded, workspace, stage("targets", on_progress))
         )
         fit_rows, heldout_rows = split(encoded.hashes, request.seed)
-        chain.fit(
+        chain.to(fitting_device(encoder)).fit(
             Rows(encoded.vectors, fit_rows),
             stage("fit", on_progress),
             None if targets is None else Rows(targets, fit_rows),
             checkpoints=folder,
         )
+        chain.to("cpu")
         foreign = foreign_vectors(request, encoder, workspace / "foreign", stage("foreign", on_progress))
         on_progress(STAGES["certify"][0], "measuring on held-out vectors")
         certificate = certify(
@@ -237,6 +238,12 @@ def provenance(request: FitRequest, source: Source, encoded: EncodedSource, comm
         "command": command,
         "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
+
+
+def fitting_device(encoder: Encoder | None) -> str:
+    """Where steps are trained: on the encoder's GPU, or on any there is for vectors of nobody's; else on the CPU."""
+    device = best_device() if encoder is None else encoder.device
+    return device if device.startswith("cuda") else "cpu"  # other devices have no float64
 
 
 def records(chain: Chain) -> list[dict[str, Any]]:

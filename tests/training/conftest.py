@@ -17,7 +17,7 @@ class Stopped(Exception):
 class HashingEncoder:
     """Vectors made of a text's hash: thousands of rows at once, where their meaning does not matter."""
 
-    name, dimensions, fingerprint = "hashing", 16, "0" * 32
+    name, dimensions, fingerprint, device = "hashing", 16, "0" * 32, "cpu"
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "dimensions": self.dimensions, "fingerprint": self.fingerprint}
@@ -34,6 +34,7 @@ class CountingEncoder:
     def __init__(self, real: Encoder | HashingEncoder, stop_before_call: int | None = None) -> None:
         self.real = real
         self.name, self.dimensions, self.fingerprint = real.name, real.dimensions, real.fingerprint
+        self.device = real.device
         self.stop_before_call = stop_before_call
         self.calls = 0
         self.texts: list[str] = []

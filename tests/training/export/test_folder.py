@@ -90,6 +90,14 @@ def test_a_chain_of_another_width_is_refused_and_nothing_is_left(vectors, encode
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("steps", ["autoencoder:24,steps=4", "r2,flow:1,steps=2,batch=64"])
+def test_a_chain_that_is_more_than_an_affine_map_is_refused_by_name(fitted, encoder, tmp_path, format_, steps):
+    with pytest.raises(ExportError, match="(autoencoder|flow) is no affine map"):
+        FORMATS[format_](fitted(steps), encoder, tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+
+
 def test_a_model_of_sentence_transformers_needs_an_encoder(fitted, tmp_path):
     with pytest.raises(ExportError, match="name the encoder"):
         export_sentence_transformers(fitted("pca:16"), None, tmp_path / "there", REFERENCE)
