@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from transforms.arrays import Vectors
 from transforms.checkpoint import checkpoint_of
-from transforms.descent import Batches, Record, descend, paper_recipe, require_varied
+from transforms.descent import Batches, Record, descend, mean_of_varied, paper_recipe
 from transforms.errors import InputError
 from transforms.moments import Moments
 from transforms.normalize import zero_where_zero
@@ -81,7 +81,7 @@ class Autoencoder(Transform):
         """
         if isinstance(data, Moments):
             raise InputError("autoencoder is trained on vectors, and has no use for moments")
-        require_varied(self.kind, data)
+        mean = mean_of_varied(self.kind, data)
         recipe = paper_recipe(data.shape[0], self.steps, self.batch, self.learning_rate)
         parameters = self.start(data.shape[1])
 
@@ -95,7 +95,7 @@ class Autoencoder(Transform):
                 loss.backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
 
-        checkpoint = None if run.checkpoint is None else checkpoint_of(run.checkpoint, self.spec(), data)
+        checkpoint = checkpoint_of(run, self.spec(), data, mean)
         batches = Batches(data, recipe, self.seed, self.device)
         self.record = descend(self.kind, parameters, grade, batches, recipe, run, checkpoint)
         for name, parameter in parameters.items():

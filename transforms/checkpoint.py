@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from transforms.arrays import Vectors, as_numpy
 from transforms.artifact import replace_synced
-from transforms.transform import Spec
-
-PROBED_ROWS = 16
+from transforms.transform import Run, Spec
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,18 @@ class Checkpoint:
         replace_synced(self.path, payload)
 
 
-def checkpoint_of(path: Path, spec: Spec, vectors: Vectors) -> Checkpoint:
-    """The checkpoint of fitting one step on some vectors, known by its parameters and by a few of the rows."""
-    n, width = vectors.shape
-    rows = np.unique(np.linspace(0, n - 1, min(n, PROBED_ROWS)).astype(np.int64))
-    digest = hashlib.sha256(json.dumps([spec, n, width], sort_keys=True).encode())
-    digest.update(as_numpy(vectors[rows]).tobytes())
-    return Checkpoint(path, digest.hexdigest())
+def checkpoint_of(run: Run, spec: Spec, vectors: Vectors, mean: NDArray[np.float64]) -> Checkpoint | None:
+    """Where the fit of one step on some vectors is kept, if it is.
+
+    Args:
+        run: says in which file.
+        spec: of the step.
+        vectors: `(n, d)`; told from others by their number, the ends, and their mean.
+        mean: of all of them `(d,)`, to the last bit.
+    """
+    if run.checkpoint is None:
+        return None
+    digest = hashlib.sha256(json.dumps([spec, vectors.shape[0]], sort_keys=True).encode())
+    for part in (vectors[:1], vectors[-1:], mean):
+        digest.update(as_numpy(part).tobytes())
+    return Checkpoint(run.checkpoint, digest.hexdigest())

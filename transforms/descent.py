@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from transforms.arrays import Vectors, as_numpy, finite_blocks
@@ -293,12 +294,17 @@ def take_up(
             optimizer.state[parameter] = {"step": torch.tensor(float(record.steps)), **moving}
 
 
-def require_varied(kind: str, vectors: Vectors) -> None:
-    """Raise `InputError` if any row holds NaN or inf, or all rows are the same: one pass, a block at a time."""
-    low = high = None
+def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
+    """The mean `(d,)` of rows that may be trained on: one pass, a block at a time.
+
+    Raises:
+        InputError: if any row holds NaN or inf, or all rows are the same.
+    """
+    low, high = np.full(vectors.shape[1], np.inf), np.full(vectors.shape[1], -np.inf)
+    total = np.zeros(vectors.shape[1])
     for block in finite_blocks(vectors):
-        least, most = block.min(axis=0), block.max(axis=0)
-        low = least if low is None else np.minimum(low, least)
-        high = most if high is None else np.maximum(high, most)
-    if low is None or high is None or not (high > low).any():
+        low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
+        total += block.sum(axis=0, dtype=np.float64)
+    if not (high > low).any():
         raise InputError(f"{kind} needs rows that differ: there is nothing to learn from these")
+    return total / vectors.shape[0]

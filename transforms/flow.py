@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from transforms.arrays import Vectors
 from transforms.checkpoint import checkpoint_of
-from transforms.descent import Batches, Recipe, Record, changed, descend, require_varied
+from transforms.descent import Batches, Recipe, Record, changed, descend, mean_of_varied
 from transforms.errors import InputError, NotFittedError, StepError
 from transforms.moments import Moments
 from transforms.normalize import zero_where_zero
@@ -54,7 +54,7 @@ class Flow(Transform):
     Args:
         blocks: how many.
         hidden: width of the couplings' hidden layer; None for half the vectors'.
-        noise: standard deviation of the noise, relative to the root mean square entry.
+        noise: standard deviation of the noise, relative to that of an entry, in the mean square.
         steps: of training at most; three looks at held-out rows without a better likelihood end it sooner.
         batch: rows a step.
         learning_rate: at its highest.
@@ -127,10 +127,10 @@ class Flow(Transform):
         """
         if isinstance(data, Moments):
             raise InputError("flow is trained on vectors, and has no use for moments")
-        require_varied(self.kind, data)
+        mean = mean_of_varied(self.kind, data)
         recipe = changed(RECIPE, self.steps, self.batch, self.learning_rate)
         batches = Batches(data, recipe, self.seed, self.device)
-        batches.noise = self.noise * float(batches.of_step(0).square().mean().sqrt())
+        batches.noise = self.noise * float(batches.of_step(0).std(0, correction=0).square().mean().sqrt())
         self.start(batches.of_step(0))
         parameters = {name: getattr(self, name).clone().requires_grad_() for name in BUFFERS}
 
@@ -143,7 +143,7 @@ class Flow(Transform):
                 loss.backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
 
-        checkpoint = None if run.checkpoint is None else checkpoint_of(run.checkpoint, self.spec(), data)
+        checkpoint = checkpoint_of(run, self.spec(), data, mean)
         self.record = descend(self.kind, parameters, grade, batches, recipe, run, checkpoint)
         self.set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
@@ -157,7 +157,7 @@ class Flow(Transform):
         d, blocks = batch.shape[1], self.blocks
         half, rest, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
         generator = torch.Generator().manual_seed(self.seed)
-        rotations = torch.linalg.qr(torch.randn(blocks, d, d, generator=generator))[0]
+        rotations = torch.linalg.qr(torch.randn(blocks, d, d, generator=generator))[0].contiguous()
         spread = (2 * torch.rand(blocks, hidden, half, generator=generator) - 1) / half**0.5
         tensors = {
             "offset": torch.zeros(blocks, d),

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from transforms.arrays import Vectors
-from transforms.checkpoint import checkpoint_of
+from transforms.checkpoint import Checkpoint, checkpoint_of
 from transforms.debias import unit_moments
-from transforms.descent import Batches, Recipe, Record, changed, descend, paper_recipe, require_varied
+from transforms.descent import Batches, Recipe, Record, changed, descend, mean_of_varied, paper_recipe
 from transforms.errors import InputError
 from transforms.linear import Linear
 from transforms.moments import Moments
 from transforms.normalize import unit_rows
 from transforms.objectives import Objective, angular, blend, blend_starts, spearman, through_map
 from transforms.outline import Outline
-from transforms.parameters import require_choice, require_flag, require_rate, require_whole
+from transforms.parameters import require_between, require_choice, require_flag, require_rate, require_whole
 from transforms.positional import distances, positional
 from transforms.spectrum import Spectrum
 from transforms.transform import Run
@@ -107,7 +107,7 @@ class GeoPres(Linear):
                 require_whole(self.kind, name, value, at_least=least)
         if learning_rate is not None:
             require_rate(self.kind, "learning_rate", learning_rate)
-        require_rate(self.kind, "rank_strength", rank_strength)
+        require_between(self.kind, "rank_strength", rank_strength, 1e-6, 1)
         require_whole(self.kind, "seed", seed, at_least=0)
         self.dimensions = dimensions
         self.nested = nested
@@ -134,19 +134,22 @@ class GeoPres(Linear):
         Raises:
             InputError: if every row is the same, or moments are given where vectors are needed.
         """
-        self.record = None
         if isinstance(data, Moments):
             if self.preset == "paper":
                 raise InputError("geopres: the preset paper is trained on vectors, and has no use for moments")
             self.set_map(spectral_start(data, self.dimensions)[0])
+            self.record = None
             return
         if self.preset == "paper":
-            require_varied(self.kind, data)
+            mean = mean_of_varied(self.kind, data)
             start, axes = random_start(data.shape[1], self.dimensions, self.seed), torch.eye(data.shape[1])
         else:
-            start, axes = spectral_start(unit_moments(data), self.dimensions)
-        recipe = self.recipe(data.shape[0])
-        self.set_map(self.refine(start, axes, data, recipe, run) if recipe.steps else start)
+            moments = unit_moments(data)
+            mean, (start, axes) = moments.mean, spectral_start(moments, self.dimensions)
+        checkpoint = checkpoint_of(run, self.spec(), data, mean)
+        weight, record = self.refine(start, axes, data, run, checkpoint)
+        self.set_map(weight)
+        self.record = record
 
     def recipe(self, rows: int) -> Recipe:
         """How to train: the preset's way, with what was asked for otherwise."""
@@ -155,11 +158,16 @@ class GeoPres(Linear):
             return paper_recipe(rows, *asked)
         return changed(replace(LATHE, steps=NESTED_STEPS) if self.nested else LATHE, *asked)
 
-    def refine(self, start: Tensor, axes: Tensor, vectors: Vectors, recipe: Recipe, run: Run) -> Tensor:
+    def refine(
+        self, start: Tensor, axes: Tensor, vectors: Vectors, run: Run, checkpoint: Checkpoint | None
+    ) -> tuple[Tensor, Record | None]:
         """Descend from a weight `(k, d)`, in the coordinates of some axes `(d, d)`.
 
         Adam takes every coordinate at a pace of its own; so it is given those that differ.
         """
+        recipe = self.recipe(vectors.shape[0])
+        if not recipe.steps:
+            return start, None
         k, axes = self.dimensions, axes.float().to(self.device)
         weight = start.float().to(self.device) @ axes.T
         sizes = [*sorted({int(k * share) for share in PREFIX_SHARES} - {0, k}), k] if self.nested else [k]
@@ -178,11 +186,10 @@ class GeoPres(Linear):
             losses, weight.grad = through_map(objective, x, weight, sizes, importance, normalized)
             return losses[-1]
 
-        checkpoint = None if run.checkpoint is None else checkpoint_of(run.checkpoint, self.spec(), vectors)
-        self.record = descend(self.kind, {"weight": weight}, grade, batches, recipe, run, checkpoint)
+        record = descend(self.kind, {"weight": weight}, grade, batches, recipe, run, checkpoint)
         if normalized:  # the loss left the scale open
             weight *= best_scale(first, weight)
-        return weight @ axes
+        return weight @ axes, record
 
     def objective(
         self, first: Tensor, weight: Tensor, sizes: list[int], normalized: bool

@@ -4,6 +4,7 @@ An objective takes a batch `(m, d)` and outputs of it, each `(m, p)`, and gives 
 and the gradient with respect to it. `through_map` carries that on to the weight of a linear map.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -29,8 +30,8 @@ BLOCK_ENTRIES = 2**19
 SHARES = (0.1, 0.7, 0.2)
 """Of the three losses in `blend`; see `GeoPres` for what others cost."""
 
-SMALLEST_SPREAD = 1e-12
-"""A row of cosines that varies less correlates with nothing."""
+SMALLEST_SPREAD = 8
+"""Times eps√n: n cosines whose length about their mean is less are all the same, and correlate with nothing."""
 
 SMALLEST_LENGTH = 1e-6
 """Shorter outputs pull on nothing: their direction is rounding error."""
@@ -69,6 +70,7 @@ def through_map(
         if normalized:  # what points along an output is undone by normalising it
             z = outputs[index]
             along = (along - (along * z).sum(1, keepdim=True) * z) / lengths[index]
+            along = along.masked_fill_(lengths[index] <= SMALLEST_LENGTH, 0)
         gradient[: sizes[index]] += importance[index] * (along.T @ x)
     return losses, gradient
 
@@ -205,13 +207,18 @@ def with_zero_for_itself(along: Tensor, rows: slice) -> Tensor:
 
 def standardised(values: Tensor) -> Tensor:
     """Rows `(b, n)` less their means and of unit length; what does not vary becomes zero."""
-    return torch.nn.functional.normalize(values - values.mean(1, keepdim=True), eps=SMALLEST_SPREAD)
+    return torch.nn.functional.normalize(values - values.mean(1, keepdim=True), eps=smallest_spread(values))
+
+
+def smallest_spread(values: Tensor) -> float:
+    """Rows `(b, n)` that are shorter than this, about their mean, are rounding error."""
+    return SMALLEST_SPREAD * torch.finfo(values.dtype).eps * math.sqrt(values.shape[1])
 
 
 def one_minus_pearson(wanted: Tensor, found: Tensor) -> AnchorGraded:
     """1 − the correlation of standardised rows with others `(b, n)`, and its gradient with respect to those."""
     b = found - found.mean(1, keepdim=True)
-    lengths = b.norm(dim=1, keepdim=True).clamp_(min=SMALLEST_SPREAD)
+    lengths = b.norm(dim=1, keepdim=True).clamp_(min=smallest_spread(found))
     correlation = torch.linalg.vecdot(wanted, b).unsqueeze(1).div_(lengths)
     return 1 - correlation.squeeze(1), b.mul_(correlation / lengths).sub_(wanted).div_(lengths)
 

@@ -24,7 +24,7 @@ def heldout(embeddings):
 
 @pytest.fixture(scope="module")
 def nested(rows):
-    return GeoPres(16, nested=True).fit(rows)
+    return GeoPres(16, nested=True, steps=300).fit(rows)
 
 
 def unit(rows):
@@ -139,10 +139,10 @@ def loss_of(kind, weight, rows, start):
 
 
 @pytest.mark.parametrize("kind", ["blend", "positional", "angular", "spearman"])
-def test_every_loss_is_lowered_on_rows_never_seen_by_asking_for_it(embeddings, heldout, kind):
-    many = embeddings(3000, 40, seed=1)  # with few, little is gained: the start is near the least angular loss
-    start, refined = (GeoPres(8, loss=kind, steps=steps, batch=128).fit(many).weight for steps in (0, 200))
-    assert loss_of(kind, refined, heldout, start) < 0.998 * loss_of(kind, start, heldout, start)
+def test_every_loss_is_lowered_on_rows_never_seen_by_asking_for_it(embeddings, kind):
+    many, heldout = (embeddings(n, 40, seed, mean=3.0) for n, seed in ((3000, 1), (400, 2)))
+    start, refined = (GeoPres(4, loss=kind, steps=steps, batch=128).fit(many).weight for steps in (0, 200))
+    assert loss_of(kind, refined, heldout, start) < 0.97 * loss_of(kind, start, heldout, start)
 
 
 def test_without_a_loss_the_lathe_preset_blends_and_the_papers_keeps_distances(rows):
@@ -214,18 +214,10 @@ def test_the_papers_preset_is_a_plain_loop_of_torch(rows, kind):
     np.testing.assert_allclose(fitted.weight, best, atol=1e-4)
 
 
-def test_the_papers_preset_keeps_the_weight_with_the_best_held_out_loss(rows):
-    fitted = GeoPres(6, preset="paper", learning_rate=0.5, batch=200, steps=60).fit(rows)
-    losses = fitted.record.heldout_losses
-    assert fitted.record.stopped_early
-    assert losses[-1] > min(losses)
-    x = Batches(rows, fitted.record.recipe, 0, torch.device("cpu")).heldout()
-    assert float(PLAIN[None](x, x @ fitted.weight.T)) == pytest.approx(min(losses), rel=1e-4)
-
-
 def test_the_papers_preset_keeps_distances_of_rows_never_seen_and_starts_at_random(rows, heldout):
     start, fitted = (GeoPres(16, preset="paper", steps=steps).fit(rows) for steps in (0, 300))
     np.testing.assert_array_equal(start.weight, random_start(40, 16, 0))
+    assert 0.9 < float(start.weight.abs().max()) * 40**0.5 <= 1  # as a linear layer of torch
     x = torch.from_numpy(heldout)
     before, after = (float(PLAIN[None](x, x @ step.weight.T)) for step in (start, fitted))
     assert after < 0.2 * before
@@ -335,35 +327,21 @@ def test_reducing_to_no_fewer_dimensions_is_refused(rows, dimensions):
         GeoPres(dimensions).fit(rows)
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"dimensions": 0},
-        {"dimensions": -3},
-        {"dimensions": 8.0},
-        {"dimensions": "8"},
-        {"dimensions": True},
-        {"dimensions": None},
-        {"nested": 1},
-        {"nested": "yes"},
-        {"steps": -1},
-        {"steps": 1.5},
-        {"batch": 1},
-        {"learning_rate": 0.0},
-        {"learning_rate": -1e-3},
-        {"learning_rate": 1.1},
-        {"preset": "fast"},
-        {"preset": None},
-        {"loss": "rank"},
-        {"rank_strength": 0},
-        {"learning_rate": float("nan")},
-        {"learning_rate": "fast"},
-        {"seed": -1},
-        {"seed": 0.5},
-    ],
-)
-def test_a_bad_parameter_is_refused_by_its_name_and_value(parameters):
-    (name, value), *_ = parameters.items()
+BAD = {
+    "dimensions": [0, -3, 8.0, "8", True, None],
+    "nested": [1, "yes"],
+    "steps": [-1, 1.5],
+    "batch": [1],
+    "learning_rate": [0.0, -1e-3, 1.1, float("nan"), "fast"],
+    "preset": ["fast", None],
+    "loss": ["rank"],
+    "rank_strength": [0],
+    "seed": [-1, 0.5],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_a_bad_parameter_is_refused_by_its_name_and_value(name, value):
     with pytest.raises(StepError, match=name) as refusal:
-        GeoPres(**({"dimensions": 8} | parameters))
+        GeoPres(**({"dimensions": 8} | {name: value}))
     assert repr(value) in str(refusal.value)

@@ -1,0 +1,231 @@
+import numpy as np
+import pytest
+import torch
+
+from transforms import Autoencoder, Chain, InputError, Moments, NotFittedError, StepError
+from transforms.descent import Batches
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(600, 20, seed=1)
+
+
+@pytest.fixture(scope="module")
+def heldout(embeddings):
+    return embeddings(200, 20, seed=2)
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    return Autoencoder(6, batch=100).fit(rows)
+
+
+def error(autoencoder, rows):
+    """The mean squared error of what comes back."""
+    return np.square(rows - autoencoder.inverse_transform(autoencoder.transform(rows))).sum(1).mean()
+
+
+def plainly(autoencoder, rows):
+    """The same training with layers, an optimiser and a schedule of torch, on the same batches; the last weights."""
+    recipe, start = autoencoder.record.recipe, autoencoder.start(rows.shape[1])
+    encoder, decoder = (torch.nn.Linear(*reversed(start[name].shape)) for name in ("weight", "decoder_weight"))
+    layers = dict(zip(start, (encoder.weight, encoder.bias, decoder.weight, decoder.bias), strict=True))
+    with torch.no_grad():
+        for name, parameter in layers.items():
+            parameter.copy_(start[name])
+    optimizer = torch.optim.AdamW(layers.values(), lr=1.0, weight_decay=0.1)
+    warm = int(0.1 * recipe.steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: 0.01 * min((step + 1) / max(warm, 1), (recipe.steps - step) / (recipe.steps - warm)),
+    )
+    batches = Batches(rows, recipe, autoencoder.seed, torch.device("cpu"))
+    losses = []
+    for step in range(recipe.steps):
+        batch = batches.of_step(step)
+        optimizer.zero_grad()
+        back = decoder(encoder(batch).relu())
+        loss = (batch - (back.relu() if autoencoder.literal else back)).square().sum(1).mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(float(loss.detach()))
+    return {name: parameter.detach() for name, parameter in layers.items()}, losses
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_training_is_that_of_layers_and_adamw_of_torch(rows, literal):
+    # The last held-out loss is the best here, so that what is kept is what was reached last.
+    autoencoder = Autoencoder(6, literal=literal, steps=30, batch=100).fit(rows)
+    assert int(np.argmin(autoencoder.record.heldout_losses)) == len(autoencoder.record.heldout_losses) - 1
+    expected, losses = plainly(autoencoder, rows)
+    assert autoencoder.record.loss == pytest.approx(losses[-1], rel=1e-4)
+    for name, tensor in expected.items():
+        np.testing.assert_allclose(getattr(autoencoder, name), tensor, atol=1e-4)
+
+
+def test_it_starts_between_the_bounds_of_layers_of_torch():
+    start = Autoencoder(40).start(400)
+    for name, inputs in (("weight", 400), ("bias", 400), ("decoder_weight", 40), ("decoder_bias", 40)):
+        assert 0.9 < float(start[name].detach().abs().max()) * inputs**0.5 <= 1
+
+
+def test_its_loss_falls_on_rows_it_never_saw(fitted, rows, heldout):
+    losses = fitted.record.heldout_losses
+    assert min(losses) < 0.6 * losses[0]
+    assert error(fitted, heldout) < 0.5 * error(Autoencoder(6, batch=100, steps=1).fit(rows), heldout)
+    assert error(fitted, heldout) < 0.9 * np.square(heldout - rows.mean(0)).sum(1).mean()
+
+
+def test_no_more_comes_back_than_from_the_best_plane_of_so_many_dimensions(fitted, rows):
+    spectrum = np.linalg.svd(rows - rows.mean(0), compute_uv=False) ** 2
+    assert error(fitted, rows) > spectrum[6:].sum() / len(rows)
+
+
+def test_outputs_are_the_encoders_and_never_negative(fitted, heldout):
+    out = fitted.transform(heldout)
+    expected = np.maximum(heldout @ fitted.weight.numpy().T + fitted.bias.numpy(), 0)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+    assert out.shape == (200, 6)
+    assert (out == 0).any() and (out > 0).any()
+
+
+def test_the_way_back_is_the_decoder_and_reaches_below_zero(fitted, heldout):
+    codes = fitted.transform(heldout)
+    back = fitted.inverse_transform(codes)
+    expected = codes @ fitted.decoder_weight.numpy().T + fitted.decoder_bias.numpy()
+    np.testing.assert_allclose(back, expected, atol=1e-5)
+    assert fitted.inverse_kind == "approximate"
+    assert back.min() < -0.01
+
+
+def test_read_literally_it_never_decodes_below_zero(rows, heldout):
+    literal = Autoencoder(6, literal=True, batch=100).fit(rows)
+    codes = literal.transform(heldout)
+    expected = codes @ literal.decoder_weight.numpy().T + literal.decoder_bias.numpy()
+    np.testing.assert_allclose(literal.inverse_transform(codes), np.maximum(expected, 0), atol=1e-5)
+    assert expected.min() < 0
+
+
+def test_the_record_has_the_held_out_losses_and_the_papers_budget(fitted):
+    record = fitted.record
+    assert (record.recipe.steps, record.recipe.learning_rate, record.recipe.weight_decay) == (60, 1e-2, 0.1)
+    assert record.steps == 60 or record.stopped_early
+    assert len(record.heldout_losses) == record.steps // 6 and np.isfinite(record.heldout_losses).all()
+    assert not record.diverged
+    assert Autoencoder(6).record is None
+
+
+def test_what_is_kept_has_the_best_held_out_loss(rows):
+    autoencoder = Autoencoder(6, learning_rate=0.3, steps=40, batch=100).fit(rows)
+    heldout = Batches(rows, autoencoder.record.recipe, 0, torch.device("cpu")).heldout().numpy()
+    assert error(autoencoder, heldout) == pytest.approx(min(autoencoder.record.heldout_losses), rel=1e-5)
+
+
+def test_a_fit_repeats_bit_for_bit_with_its_seed_and_differs_with_another(rows):
+    one, same, other = (Autoencoder(6, steps=5, seed=seed).fit(rows) for seed in (3, 3, 4))
+    for name, buffer in one.named_buffers():
+        np.testing.assert_array_equal(buffer, getattr(same, name))
+        assert not torch.equal(buffer, getattr(other, name))
+
+
+def test_rows_of_zeros_stay_zero_and_do_no_harm(rows):
+    some = rows[:200].copy()
+    some[::10] = 0
+    out = Autoencoder(6, steps=10).fit(some).transform(some)
+    assert np.isfinite(out).all()
+    assert not out[::10].any()
+    assert out[1::10].any()
+
+
+@pytest.mark.parametrize(("n", "k"), [(8, 6), (8, 12), (4, 3)])
+def test_fewer_rows_than_dimensions_are_enough(rows, n, k):
+    assert np.isfinite(Autoencoder(k, steps=5).fit(rows[:n]).transform(rows)).all()
+
+
+def test_a_fit_that_fails_leaves_what_was_learned(rows):
+    autoencoder = Autoencoder(6, steps=5).fit(rows)
+    before = {name: buffer.clone() for name, buffer in autoencoder.named_buffers()}
+    with pytest.raises(InputError):
+        autoencoder.fit(np.full((50, 20), np.nan))
+    for name, buffer in autoencoder.named_buffers():
+        np.testing.assert_array_equal(buffer, before[name])
+        assert not buffer.requires_grad
+
+
+def test_a_chain_with_it_saves_and_loads_equal(fitted, heldout, tmp_path):
+    chain = Chain([fitted])
+    chain.save(tmp_path / "chain")
+    loaded = Chain.load(tmp_path / "chain")
+    assert loaded == chain
+    np.testing.assert_array_equal(loaded.transform(heldout), chain.transform(heldout))
+
+
+def test_moments_are_refused(rows):
+    with pytest.raises(InputError, match="autoencoder is trained on vectors"):
+        Autoencoder(4).fit(Moments.from_vectors(rows))
+
+
+@pytest.mark.parametrize("row", [np.zeros(20), np.random.default_rng(0).normal(size=20)])
+def test_rows_that_are_all_the_same_are_refused(row):
+    with pytest.raises(InputError, match="autoencoder needs rows that differ"):
+        Autoencoder(4).fit(np.tile(row.astype(np.float32), (50, 1)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_named(rows, value):
+    bad = rows.copy()
+    bad[123, 3] = value
+    with pytest.raises(InputError, match="row 123 "):
+        Autoencoder(4).fit(bad)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_too_few_rows_are_refused(rows, n):
+    with pytest.raises(InputError):
+        Autoencoder(4).fit(rows[:n])
+
+
+def test_rows_whose_squares_overflow_are_refused_as_diverging(rows):
+    with pytest.raises(InputError, match="autoencoder diverged at step 1"):
+        Autoencoder(4).fit(rows * np.float32(1e30))
+
+
+@pytest.mark.parametrize("dimensions", [20, 21, 1000])
+def test_reducing_to_no_fewer_dimensions_is_refused(rows, dimensions):
+    with pytest.raises(StepError, match=f"autoencoder to {dimensions} must follow vectors wider than that, not 20"):
+        Autoencoder(dimensions).fit(rows)
+
+
+def test_nothing_is_applied_before_a_fit(rows):
+    for apply in (Autoencoder(4).transform, Autoencoder(4).inverse_transform):
+        with pytest.raises(NotFittedError):
+            apply(rows[:, :4])
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"dimensions": 0},
+        {"dimensions": 8.0},
+        {"dimensions": True},
+        {"dimensions": None},
+        {"literal": 1},
+        {"literal": None},
+        {"steps": 0},
+        {"steps": 1.5},
+        {"batch": 1},
+        {"batch": "all"},
+        {"learning_rate": 0},
+        {"learning_rate": 1.1},
+        {"learning_rate": float("nan")},
+        {"seed": -1},
+        {"seed": None},
+    ],
+)
+def test_a_bad_parameter_is_refused_by_its_name_and_value(parameters):
+    (name, value), *_ = parameters.items()
+    with pytest.raises(StepError, match=f"autoencoder: {name} ") as refusal:
+        Autoencoder(**({"dimensions": 8} | parameters))
+    assert repr(value) in str(refusal.value)

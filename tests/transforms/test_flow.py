@@ -1,0 +1,293 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from transforms import PCA, Chain, Flow, InputError, Moments, NotFittedError, StepError
+from transforms.flow import LOG_SCALE_LIMIT
+
+QUICK = {"blocks": 2, "hidden": 16, "steps": 60, "batch": 128, "learning_rate": 1e-2}
+"""Enough for couplings to do something, and quick."""
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(800, 10, seed=1)
+
+
+@pytest.fixture(scope="module")
+def heldout(embeddings):
+    return embeddings(300, 10, seed=2)
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    return Flow(**QUICK).fit(rows)
+
+
+def normal(rows, mean, covariance):
+    """Log-density of a Gaussian."""
+    y = rows - mean
+    squares = np.einsum("ij,ij->i", y, np.linalg.solve(covariance, y.T).T)
+    return -0.5 * (squares + np.linalg.slogdet(covariance)[1] + len(mean) * math.log(2 * math.pi))
+
+
+def gaussian(n, seed):
+    """Rows of a Gaussian whose variances differ a hundredfold, away from zero, and their log-densities."""
+    spread = np.random.default_rng(99).normal(size=(6, 6))
+    mean = np.arange(6.0)
+    rows = np.random.default_rng(seed).normal(size=(n, 6)) @ spread.T + mean
+    return rows.astype(np.float32), normal(rows, mean, spread @ spread.T)
+
+
+def banana(n, seed):
+    """Rows (a, a² + noise), which no Gaussian fits, and their log-densities."""
+    rng = np.random.default_rng(seed)
+    a, noise = rng.normal(size=n), 0.3 * rng.normal(size=n)
+    densities = -0.5 * (a**2 + (noise / 0.3) ** 2) - math.log(2 * math.pi * 0.3)
+    return np.stack([a, a**2 + noise], 1).astype(np.float32), densities
+
+
+@pytest.fixture(scope="module")
+def bent():
+    """A flow of the banana."""
+    return Flow(blocks=4, hidden=16, noise=0.0, learning_rate=1e-2).fit(banana(6000, 0)[0])
+
+
+def test_the_way_back_is_exact_on_rows_it_never_saw(fitted, heldout):
+    assert fitted.inverse_kind == "exact"
+    z = fitted.transform(heldout)
+    assert np.abs(z - heldout).max() > 0.1
+    np.testing.assert_allclose(fitted.inverse_transform(z), heldout, atol=1e-4)
+    far = np.random.default_rng(0).normal(size=(300, 10)).astype(np.float32)
+    np.testing.assert_allclose(fitted.transform(fitted.inverse_transform(far)), far, atol=1e-4)
+
+
+def test_the_way_back_is_exact_after_a_fit_as_it_comes(rows, heldout):
+    flow = Flow().fit(rows)
+    np.testing.assert_allclose(flow.inverse_transform(flow.transform(heldout)), heldout, atol=1e-4)
+
+
+@pytest.mark.parametrize(("d", "blocks", "hidden"), [(2, 1, 1), (3, 1, None), (3, 2, 4), (7, 3, 5)])
+def test_densities_are_those_of_z_and_of_the_volume_by_autograd(embeddings, d, blocks, hidden):
+    settings = QUICK | {"blocks": blocks, "hidden": hidden}
+    flow = Flow(**settings).fit(embeddings(300, d, seed=1)).double()
+    some = torch.from_numpy(embeddings(8, d, seed=2)).double()
+    found = flow.log_likelihood(some)
+    for row, density in zip(some, found, strict=True):
+        jacobian = torch.autograd.functional.jacobian(lambda x: flow(x[None])[0], row)
+        z = flow.transform(row[None])[0]
+        of_z = -0.5 * float(z.square().sum()) - 0.5 * d * math.log(2 * math.pi)
+        assert float(density) == pytest.approx(of_z + float(torch.linalg.slogdet(jacobian)[1]), rel=1e-9)
+        assert np.linalg.cond(jacobian) < 1e6
+
+
+def test_a_block_is_the_formula_of_its_docstring(rows):
+    flow = Flow(**(QUICK | {"blocks": 1})).fit(rows)
+    x = torch.from_numpy(rows[:50])
+    y = ((x + flow.offset[0]) * flow.log_scale[0].exp()) @ flow.mixing[0].T
+    a, b = y[:, :5], y[:, 5:]
+    s, t = ((a @ flow.hidden_weight[0].T + flow.hidden_bias[0]).relu() @ flow.coupling_weight[0].T).split(5, 1)
+    s, t = s + flow.coupling_bias[0][:5], t + flow.coupling_bias[0][5:]
+    expected = torch.cat([a, b * (2 * torch.tanh(s / 2)).exp() + t], 1)
+    np.testing.assert_allclose(flow.transform(x), expected, rtol=1e-4, atol=1e-4)
+    assert s.abs().max() > 0.01
+
+
+def test_couplings_never_scale_by_more_than_their_limit(fitted):
+    far = 1e4 * torch.randn(100, 5, generator=torch.Generator().manual_seed(0))
+    log_scale, _ = fitted.coupling(0, far)
+    assert 0.9 * LOG_SCALE_LIMIT < log_scale.abs().max() <= LOG_SCALE_LIMIT
+
+
+def test_a_gaussian_is_learned_to_its_true_density_and_not_above():
+    (rows, _), (heldout, true) = gaussian(6000, 0), gaussian(4000, 1)
+    flow = Flow(blocks=2, noise=0.0, learning_rate=3e-3).fit(rows)
+    differences = flow.log_likelihood(heldout) - true
+    assert -0.03 < differences.mean() < 4 * differences.std() / math.sqrt(len(heldout))
+    z = flow.transform(heldout)
+    np.testing.assert_allclose(z.mean(0), np.zeros(6), atol=0.1)
+    np.testing.assert_allclose(np.cov(z.T), np.eye(6), atol=0.15)
+
+
+def test_a_banana_is_learned_where_no_gaussian_fits(bent):
+    (rows, _), (heldout, true) = banana(6000, 0), banana(4000, 1)
+    differences = bent.log_likelihood(heldout) - true
+    best_gaussian = normal(heldout, rows.mean(0), np.cov(rows.T)) - true
+    assert best_gaussian.mean() < -1
+    assert -0.06 < differences.mean() < 4 * differences.std() / math.sqrt(len(heldout))
+
+
+def test_what_a_flow_makes_of_normal_numbers_looks_like_its_rows(bent):
+    drawn = bent.inverse_transform(np.random.default_rng(0).normal(size=(4000, 2)).astype(np.float32))
+    noise = drawn[:, 1] - drawn[:, 0] ** 2
+    assert drawn.std(0) == pytest.approx(banana(4000, 1)[0].std(0), rel=0.1)
+    assert noise.std() < 0.6
+    assert abs(noise.mean()) < 0.1
+
+
+def test_a_density_integrates_to_one(bent):
+    step = 0.04
+    first, second = np.meshgrid(np.arange(-8, 8, step), np.arange(-8, 24, step))
+    densities = np.exp(bent.log_likelihood(np.stack([first.ravel(), second.ravel()], 1)).astype(np.float64))
+    assert densities.sum() * step**2 == pytest.approx(1, abs=1e-3)
+
+
+def test_training_raises_the_likelihood_of_rows_it_never_saw(fitted, rows, heldout):
+    start = Flow(**(QUICK | {"steps": 1, "learning_rate": 1e-6})).fit(rows)
+    assert fitted.log_likelihood(heldout).mean() > start.log_likelihood(heldout).mean() + 0.5
+    assert fitted.record.heldout_losses[-1] < fitted.record.heldout_losses[0]
+    assert Flow().record is None
+
+
+def test_it_starts_with_outputs_whose_entries_vary_by_one(rows):
+    flow = Flow()
+    flow.start(torch.from_numpy(rows))
+    z = flow(torch.from_numpy(rows))
+    np.testing.assert_allclose(z.square().sum(1).mean(), 10, rtol=1e-3)
+    np.testing.assert_allclose(z.mean(0), np.zeros(10), atol=1e-4)
+
+
+def test_the_density_is_that_of_rows_with_the_noise():
+    rows, _ = gaussian(6000, 0)
+    noise = 0.3 * math.sqrt(rows.var(axis=0).mean())
+    covariance = np.cov(rows.T) + noise**2 * np.eye(6)
+    flow = Flow(blocks=2, noise=0.3, learning_rate=3e-3).fit(rows)
+    heldout = gaussian(4000, 1)[0]
+    differences = flow.log_likelihood(heldout) - normal(heldout, rows.mean(0), covariance)
+    assert abs(differences.mean()) < 0.05
+
+
+def test_columns_that_are_always_zero_do_no_harm(rows, heldout):
+    wide, wide_heldout = (np.pad(some, ((0, 0), (0, 4))) for some in (rows, heldout))
+    flow = Flow(**QUICK).fit(wide)
+    assert np.isfinite(flow.log_likelihood(wide_heldout)).all()
+    z = flow.transform(wide_heldout)
+    np.testing.assert_allclose(flow.inverse_transform(z), wide_heldout, atol=1e-4)
+    # What was never zero before is very unlikely now.
+    odd = wide_heldout.copy()
+    odd[:, -1] = 1
+    assert flow.log_likelihood(odd).max() < flow.log_likelihood(wide_heldout).min()
+
+
+def test_unit_vectors_have_a_density(rows, heldout):
+    unit, unit_heldout = (some / np.linalg.norm(some, axis=1, keepdims=True) for some in (rows, heldout))
+    flow = Flow(**QUICK).fit(unit)
+    densities = flow.log_likelihood(unit_heldout)
+    assert np.isfinite(densities).all()
+    assert densities.mean() > flow.log_likelihood(-unit_heldout).mean()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_the_scale_of_the_rows_shifts_log_densities_by_its_logarithm(rows, heldout, scale):
+    found = Flow(steps=100).fit(rows * np.float32(scale)).log_likelihood(heldout * np.float32(scale))
+    expected = Flow(steps=100).fit(rows).log_likelihood(heldout)
+    assert found.mean() + 10 * math.log(scale) == pytest.approx(expected.mean(), abs=0.1)
+
+
+def test_rows_of_zeros_stay_zero_both_in_training_and_after(rows):
+    some = rows[:300].copy()
+    some[::10] = 0
+    out = Flow(**QUICK).fit(some).transform(some)
+    assert np.isfinite(out).all()
+    np.testing.assert_array_equal(out.any(axis=1), some.any(axis=1))
+
+
+def test_a_fit_repeats_bit_for_bit_with_its_seed_and_differs_with_another(rows):
+    one, same, other = (Flow(steps=5, seed=seed).fit(rows) for seed in (3, 3, 4))
+    for name, buffer in one.named_buffers():
+        np.testing.assert_array_equal(buffer, getattr(same, name))
+        assert not torch.equal(buffer, getattr(other, name))
+
+
+def test_a_fit_that_is_stopped_leaves_what_was_learned(rows):
+    flow = Flow(**QUICK).fit(rows)
+    before = {name: buffer.clone() for name, buffer in flow.named_buffers()}
+
+    def stop(fraction, message):
+        if fraction > 0.1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        flow.fit(rows[:400], stop)
+    for name, buffer in flow.named_buffers():
+        np.testing.assert_array_equal(buffer, before[name])
+        assert not buffer.requires_grad
+
+
+def test_a_chain_with_it_saves_and_loads_equal(rows, heldout, tmp_path):
+    chain = Chain([PCA(6), Flow(**QUICK)], normalize=False).fit(rows)
+    chain.save(tmp_path / "chain")
+    loaded = Chain.load(tmp_path / "chain")
+    assert loaded == chain
+    reduced = chain[0].transform(heldout)
+    np.testing.assert_allclose(loaded[1].log_likelihood(reduced), chain[1].log_likelihood(reduced), rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 300])
+def test_what_was_saved_gives_the_same_outputs_to_the_bit_however_few_the_rows(fitted, heldout, tmp_path, n):
+    chain = Chain([fitted])
+    chain.save(tmp_path / "chain")
+    np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(heldout[:n]), chain.transform(heldout[:n]))
+
+
+def test_likelihoods_come_as_what_the_rows_are_one_for_each(fitted, heldout):
+    found = fitted.log_likelihood(heldout)
+    assert isinstance(found, np.ndarray) and found.shape == (300,)
+    assert isinstance(fitted.log_likelihood(torch.from_numpy(heldout)), torch.Tensor)
+    np.testing.assert_allclose(fitted.log_likelihood(heldout[:7]), found[:7], rtol=1e-4)
+
+
+def test_likelihoods_before_a_fit_or_of_another_width_are_refused(fitted, rows):
+    with pytest.raises(NotFittedError, match="fit comes before log_likelihood"):
+        Flow().log_likelihood(rows)
+    with pytest.raises(InputError, match="10 wide"):
+        fitted.log_likelihood(rows[:, :9])
+
+
+def test_vectors_one_wide_are_refused(rows):
+    with pytest.raises(StepError, match="1 wide"):
+        Flow().fit(rows[:, :1])
+    with pytest.raises(StepError, match="1 wide"):
+        Chain([PCA(1), Flow()])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (Moments.from_vectors(np.eye(4)), "flow is trained on vectors"),
+        (np.ones((50, 4), np.float32), "flow needs rows that differ"),
+        (np.eye(4, dtype=np.float32)[:1], "flow needs rows that differ"),
+        (np.array([[0, 1], [2, np.nan], [1, 1], [1, 0]]), "row 1 "),
+    ],
+)
+def test_what_it_cannot_learn_from_is_refused_with_the_reason(data, message):
+    with pytest.raises(InputError, match=message):
+        Flow().fit(data)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"blocks": 0},
+        {"blocks": 1.0},
+        {"blocks": None},
+        {"hidden": 0},
+        {"hidden": "wide"},
+        {"noise": -0.1},
+        {"noise": 1.1},
+        {"noise": float("nan")},
+        {"noise": None},
+        {"steps": 0},
+        {"batch": 1},
+        {"learning_rate": 0},
+        {"learning_rate": 2},
+        {"seed": -1},
+    ],
+)
+def test_a_bad_parameter_is_refused_by_its_name_and_value(parameters):
+    (name, value), *_ = parameters.items()
+    with pytest.raises(StepError, match=f"flow: {name} ") as refusal:
+        Flow(**parameters)
+    assert repr(value) in str(refusal.value)

@@ -1,0 +1,261 @@
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from transforms import objectives
+from transforms.objectives import SHARES, TEMPERATURE, angular, blend, blend_starts, spearman, through_map
+from transforms.positional import TILE, positional
+from transforms.softrank import soft_ranks
+
+STARTS = [[0.02, 0.3, 0.4], [0.01, 0.2, 0.1], [0.5, 0.1, 0.2]]
+
+
+def batch(m, d, k, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(m, d)) + 0.3
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return torch.from_numpy(x), torch.from_numpy(rng.normal(size=(k, d)))
+
+
+def others(z):
+    """Cosines of every row to all others, written without the diagonal."""
+    m = len(z)
+    return (z @ z.T)[~torch.eye(m, dtype=torch.bool)].view(m, m - 1)
+
+
+def plain_pearson(a, b):
+    a, b = (t - t.mean(1, keepdim=True) for t in (a, b))
+    return ((a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))).mean()
+
+
+def plain_positional(x, z):
+    return (torch.pdist(x) - torch.pdist(z)).square().mean()
+
+
+def plain_angular(x, z):
+    return (others(x) - others(z)).square().mean()
+
+
+def plain_one_minus_pearson(x, z):
+    return 1 - plain_pearson(others(x), others(z))
+
+
+def plain_divergence(x, z):
+    p, q = ((others(t) / TEMPERATURE).softmax(1) for t in (x, z))
+    return (p * (p / q).log()).sum(1).mean()
+
+
+def plain_blend(x, z, start):
+    parts = (plain_angular(x, z), plain_one_minus_pearson(x, z), plain_divergence(x, z))
+    return sum(share * part / before for share, part, before in zip(SHARES, parts, start, strict=True))
+
+
+class SoftRank(torch.autograd.Function):
+    """`soft_ranks`, which has a test of its own, for autograd."""
+
+    @staticmethod
+    def forward(ctx, values, strength):
+        soft, ctx.pull_back = soft_ranks(values, strength)
+        return soft
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.pull_back(gradient), None
+
+
+def plain_spearman(x, z, strength):
+    return 1 - plain_pearson(*(SoftRank.apply(others(t), strength) for t in (x, z)))
+
+
+# What is asked for, the same written plainly, and whether outputs are normalised first.
+OBJECTIVES = {
+    "angular": (angular, lambda x, z, _: plain_angular(x, z), True),
+    "spearman": (spearman, lambda x, z, _: plain_spearman(x, z, 1.0), True),
+    "spearman, close to ranks": (
+        partial(spearman, strength=1e-2),
+        lambda x, z, _: plain_spearman(x, z, 1e-2),
+        True,
+    ),
+    "blend": (
+        lambda x, outputs: blend(x, outputs, STARTS[: len(outputs)]),
+        lambda x, z, index: plain_blend(x, z, STARTS[index]),
+        True,
+    ),
+    "positional as published": (positional, lambda x, z, _: plain_positional(x, z), False),
+}
+
+
+@pytest.fixture(params=OBJECTIVES)
+def asked(request):
+    return OBJECTIVES[request.param]
+
+
+@pytest.fixture(params=["whole", "blocks", "single anchors"])
+def held_at_once(request, monkeypatch):
+    """How much of the pairs is in memory; the answers must not depend on it."""
+    if request.param != "whole":
+        monkeypatch.setattr(objectives, "BLOCK_ENTRIES", 700 if request.param == "blocks" else 1)
+        monkeypatch.setitem(TILE, "cpu", 17 if request.param == "blocks" else 1)
+
+
+def by_autograd(plain, normalized, x, weight, sizes, importance):
+    weight = weight.clone().requires_grad_()
+    outputs = [x @ weight[:p].T for p in sizes]
+    if normalized:
+        outputs = [torch.nn.functional.normalize(z) for z in outputs]
+    losses = [plain(x, z, index) for index, z in enumerate(outputs)]
+    sum(i * loss for i, loss in zip(importance, losses, strict=True)).backward()
+    return [loss.item() for loss in losses], weight.grad
+
+
+def close(found, expected, tolerance):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("m", "sizes", "importance"),
+    [(4, [4], [1.0]), (60, [8], [1.0]), (60, [2, 4, 8], [0.3, 0.0, 2.0]), (61, [3, 8], [5.0, 1.0])],
+)
+@pytest.mark.usefixtures("held_at_once")
+def test_losses_and_gradient_are_those_of_autograd_for_any_sizes_and_number_of_blocks(asked, m, sizes, importance):
+    objective, plain, normalized = asked
+    x, weight = batch(m, 12, sizes[-1])
+    losses, gradient = through_map(objective, x, weight, sizes, importance, normalized)
+    expected_losses, expected_gradient = by_autograd(plain, normalized, x, weight, sizes, importance)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-8)
+    assert expected_gradient.any() or m == 4  # the hard ranks of three others stay as they are
+    close(gradient, expected_gradient, 1e-7)
+
+
+def test_a_batch_of_many_real_blocks_gives_the_losses_and_gradients_of_autograd(asked):
+    objective, plain, normalized = asked
+    x, weight = batch(800, 12, 8)  # two blocks of anchors, four tiles of pairs, the last ones shorter
+    losses, gradient = through_map(objective, x, weight, [3, 8], [0.1, 1.0], normalized)
+    expected_losses, expected_gradient = by_autograd(plain, normalized, x, weight, [3, 8], [0.1, 1.0])
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-8)
+    close(gradient, expected_gradient, 1e-7)
+
+
+def test_angular_is_the_mean_over_pairs_of_the_squared_difference_of_their_cosines():
+    x, weight = batch(9, 6, 3)
+    z = torch.nn.functional.normalize(x @ weight.T)
+    total = sum((float(x[i] @ x[j]) - float(z[i] @ z[j])) ** 2 for i in range(9) for j in range(9) if i != j)
+    [(loss, _)] = angular(x, [z])
+    assert loss == pytest.approx(total / (9 * 8), rel=1e-10)
+
+
+def test_spearman_at_its_published_strength_is_one_minus_pearson():
+    x, weight = batch(200, 20, 6)
+    z = torch.nn.functional.normalize(x @ weight.T)
+    [(loss, _)] = spearman(x, [z], 1.0)
+    assert loss == pytest.approx(float(plain_one_minus_pearson(x, z)), rel=1e-9)
+
+
+def test_spearman_with_little_smoothing_is_the_correlation_of_ranks():
+    x, weight = batch(60, 20, 6)
+    z = torch.nn.functional.normalize(x @ weight.T)
+    ranks = [others(t).argsort(1).argsort(1).double() for t in (x, z)]
+    [(loss, _)] = spearman(x, [z], 1e-9)
+    assert loss == pytest.approx(1 - float(plain_pearson(*ranks)), rel=1e-6)
+
+
+def test_a_blend_is_its_shares_where_it_starts():
+    x, weight = batch(80, 12, 8)
+    outputs = [torch.nn.functional.normalize(x @ weight[:p].T) for p in (2, 8)]
+    graded = blend(x, outputs, blend_starts(x, outputs))
+    assert sum(SHARES) == pytest.approx(1)
+    assert [loss for loss, _ in graded] == pytest.approx([1, 1], rel=1e-10)
+
+
+def test_the_starts_of_a_blend_are_its_three_losses():
+    x, weight = batch(80, 12, 8)
+    outputs = [torch.nn.functional.normalize(x @ weight[:p].T) for p in (2, 8)]
+    expected = [[float(f(x, z)) for f in (plain_angular, plain_one_minus_pearson, plain_divergence)] for z in outputs]
+    np.testing.assert_allclose(blend_starts(x, outputs), expected, rtol=1e-9)
+
+
+def test_the_divergence_has_the_gradient_of_its_own_difference_quotients():
+    before, after = (torch.from_numpy(np.random.default_rng(s).uniform(-1, 1, (2, 5))) for s in (0, 1))
+    nearness = (before / TEMPERATURE).softmax(1)
+    _, gradient = objectives.divergence(nearness, after)
+    for column in range(5):
+        moved = torch.zeros_like(after)
+        moved[:, column] = 1e-6
+        up, down = (objectives.divergence(nearness, after + sign * moved)[0] for sign in (1, -1))
+        np.testing.assert_allclose(gradient[:, column], (up - down) / 2e-6, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_occur_twice_give_finite_losses_and_gradients(asked, dtype):
+    objective, plain, normalized = asked
+    x, weight = (t.to(dtype) for t in batch(40, 12, 5))
+    x = torch.cat([x, x[:15], x[:1].expand(10, -1)])
+    losses, gradient = through_map(objective, x, weight, [2, 5], [1.0, 1.0], normalized)
+    expected, _ = by_autograd(plain, normalized, x.double(), weight.double(), [2, 5], [1.0, 1.0])
+    np.testing.assert_allclose(losses, expected, rtol=1e-3 if dtype == torch.float32 else 1e-7)
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("outputs", ["all zero", "all equal"])
+def test_outputs_that_are_all_zero_or_equal_give_finite_losses_and_gradients(asked, outputs, dtype):
+    objective, _, normalized = asked
+    x, weight = (t.to(dtype) for t in batch(40, 12, 5))
+    if outputs == "all zero":
+        weight = torch.zeros_like(weight)
+    else:  # the same first entry in every row, which alone is mapped
+        x[:, 0] = 0.5
+        x = torch.nn.functional.normalize(x)
+        weight[:, 1:] = 0
+    losses, gradient = through_map(objective, x, weight, [2, 5], [1.0, 1.0], normalized)
+    assert np.isfinite(losses).all() and min(losses) > 0
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("m", [2, 3])
+def test_the_smallest_batches_give_finite_losses_and_gradients(asked, m):
+    objective, _, normalized = asked
+    x, weight = batch(m, 12, 5)
+    losses, gradient = through_map(objective, x, weight, [5], [1.0], normalized)
+    assert np.isfinite(losses).all()
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-9])
+def test_outputs_too_short_to_have_a_direction_pull_on_nothing(scale):
+    x, weight = batch(30, 12, 5)
+    unseen = torch.linalg.qr(weight.T, mode="complete")[0][:, -1]
+    x[0] = unseen + scale * x[1]  # 1e-9: what rounding may leave of a row the map cannot see
+    x[0] /= x[0].norm()
+    for objective in (angular, spearman):
+        _, ordinary = through_map(objective, x[1:], weight, [5], [1.0])
+        _, gradient = through_map(objective, x, weight, [5], [1.0])
+        assert float(gradient.abs().max()) < 10 * float(ordinary.abs().max())
+
+
+def test_float32_gradients_are_those_of_float64(asked):
+    objective, _, normalized = asked
+    x, weight = batch(600, 32, 8)
+    losses, exact = through_map(objective, x, weight, [4, 8], [0.5, 1.0], normalized)
+    single_losses, single = through_map(objective, x.float(), weight.float(), [4, 8], [0.5, 1.0], normalized)
+    np.testing.assert_allclose(single_losses, losses, rtol=1e-4)
+    close(single, exact, 1e-4)
+
+
+def test_a_rotation_has_no_loss_and_no_gradient(asked):
+    objective, _, normalized = asked
+    x, _ = batch(50, 8, 8)
+    rotation = torch.linalg.qr(torch.from_numpy(np.random.default_rng(1).normal(size=(8, 8))))[0]
+    losses, gradient = through_map(objective, x, rotation, [8], [1.0], normalized)
+    assert abs(losses[0]) < 1e-10
+    assert gradient.abs().max() < 1e-6
+
+
+def test_losses_of_cosines_do_not_mind_the_scale_of_the_map_and_the_published_one_does(asked):
+    objective, _, normalized = asked
+    x, weight = batch(50, 12, 6)
+    losses, _ = through_map(objective, x, weight, [6], [1.0], normalized)
+    scaled, _ = through_map(objective, x, 3 * weight, [6], [1.0], normalized)
+    assert (scaled == pytest.approx(losses, rel=1e-9)) is normalized
