@@ -33,6 +33,9 @@ NESTED_STEPS = 1000
 """Many sizes have a say in every row of the map, and agree more slowly."""
 
 
+PRESET_LOSSES = {"lathe": "blend", "paper": "positional"}
+
+
 class GeoPres(Linear):
     """Reduce to `dimensions` by a bias-free linear map fitted to keep the geometry of embeddings.
 
@@ -99,7 +102,7 @@ class GeoPres(Linear):
         super().__init__()
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
         require_flag(self.kind, "nested", nested)
-        require_choice(self.kind, "preset", preset, ("lathe", "paper"))
+        require_choice(self.kind, "preset", preset, tuple(PRESET_LOSSES))
         if loss is not None:
             require_choice(self.kind, "loss", loss, ("blend", "positional", "angular", "spearman"))
         for name, value, least in (("steps", steps, 0), ("batch", batch, 2)):
@@ -198,18 +201,19 @@ class GeoPres(Linear):
 
         All the same, relative to their start; or the smallest size, which errs most, would rule the others.
         """
-        if (self.loss or {"lathe": "blend", "paper": "positional"}[self.preset]) == "blend":
+        loss = self.loss or PRESET_LOSSES[self.preset]
+        if loss == "blend":
             y = first @ weight.T
-            return partial(blend, starts=blend_starts(first, [unit_rows(y[:, :size]) for size in sizes])), [1.0] * len(
-                sizes
-            )
-        objectives: dict[str | None, Objective] = {
+            starts = blend_starts(first, [unit_rows(y[:, :size]) for size in sizes])
+            return partial(blend, starts=starts), [1.0] * len(sizes)
+        objectives: dict[str, Objective] = {
+            "positional": partial(positional, scaled=normalized),
             "angular": angular,
             "spearman": partial(spearman, strength=self.rank_strength),
         }
-        objective = objectives.get(self.loss, partial(positional, scaled=normalized))
+        objective = objectives[loss]
         start, _ = through_map(objective, first, weight, sizes, [0.0] * len(sizes), normalized)
-        return objective, [start[-1] / max(loss, 1e-12) for loss in start]
+        return objective, [start[-1] / max(before, 1e-12) for before in start]
 
 
 def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
