@@ -52,9 +52,9 @@ PLAIN = (
 )
 """Those that are measured in two dimensions."""
 LOSSES = (
-    "geopres:{k},preset=paper,loss=positional,steps=200,batch=1024",
-    "geopres:{k},preset=paper,loss=angular,steps=200,batch=1024",
-    "geopres:{k},preset=paper,loss=spearman,steps=200,batch=1024",
+    "geopres:{k},preset=paper,loss=positional,steps=300,batch=512",
+    "geopres:{k},preset=paper,loss=angular,steps=300,batch=512",
+    "geopres:{k},preset=paper,loss=spearman,steps=300,batch=512",
     OURS,
 )
 MEASURES = ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress")
@@ -84,7 +84,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         corpora = encoded(sorted({source for pair in pairs.values() for source in pair}), Path(folder))
         trials = Trials(corpora, 500 if given.quick else MOST)
-        methods = [method.format(k=k) for method in REDUCERS if not (given.quick and "200" in method)]
+        methods = [method.format(k=k) for method in REDUCERS if not (given.quick and "steps=200" in method)]
         figures: dict[str, Any] = {"seeds": len(seeds), "dimensions": k}
         figures["pairs"] = {name: trials.run(pair, methods, seeds, OURS.format(k=k)) for name, pair in pairs.items()}
         figures["nesting"] = {name: trials.nesting(pair, given.sizes, k, seeds) for name, pair in pairs.items()}
@@ -98,7 +98,9 @@ def main() -> None:
             }
         two = OURS.format(k=2)
         figures["two"] = {
-            name: trials.run(pair, [m.format(k=2) for m in PLAIN if not given.quick or "200" not in m], seeds, two)
+            name: trials.run(
+                pair, [m.format(k=2) for m in PLAIN if not given.quick or "steps=200" not in m], seeds, two
+            )
             for name, pair in pairs.items()
         }
         print_all(figures)

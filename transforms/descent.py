@@ -68,6 +68,8 @@ PAPER = Recipe(
 """The GeoPres paper, section 4.2, for its map and its autoencoder; without what depends on the rows."""
 
 PAPER_EPOCHS = 10
+LEAST_BETWEEN_LOOKS = 20
+"""Steps; on 10,000 rows, a look at every second one ends training after 18: a recall@10 of .37 instead of .58."""
 
 
 def changed(recipe: Recipe, steps: int | None, batch: int | None, learning_rate: float | None) -> Recipe:
@@ -77,10 +79,16 @@ def changed(recipe: Recipe, steps: int | None, batch: int | None, learning_rate:
 
 
 def paper_recipe(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> Recipe:
-    """The paper's recipe for so many rows: ten epochs unless `steps` says else, a look after each."""
+    """The paper's recipe for so many rows: ten epochs unless `steps` says else, a look after each.
+
+    The paper's epochs have 500 steps. With few rows they have one or two, and the loss swings so
+    much from one to the next that patience would end at the start; so looks are not closer than
+    `LEAST_BETWEEN_LOOKS`.
+    """
     recipe = changed(PAPER, steps, batch, learning_rate)
     epoch = max(1, rows // recipe.batch)
-    return replace(recipe, steps=recipe.steps if steps is not None else PAPER_EPOCHS * epoch, check_every=epoch)
+    steps = PAPER_EPOCHS * epoch if steps is None else steps
+    return replace(recipe, steps=steps, check_every=max(epoch, LEAST_BETWEEN_LOOKS))
 
 
 @dataclass

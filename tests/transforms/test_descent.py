@@ -87,10 +87,13 @@ def test_a_recipe_is_changed_only_where_something_was_asked_for():
     assert changed(recipe(), None, 8, None) == recipe(batch=8)
 
 
-@pytest.mark.parametrize(("rows", "batch", "epoch"), [(100, None, 1), (95_000, None, 4), (950, 100, 9)])
-def test_the_papers_recipe_has_ten_epochs_and_a_look_after_each(rows, batch, epoch):
+@pytest.mark.parametrize(
+    ("rows", "batch", "epoch", "look"),
+    [(100, None, 1, 20), (95_000, None, 4, 20), (10_000_000, None, 500, 500), (9500, 100, 95, 95)],
+)
+def test_the_papers_recipe_has_ten_epochs_and_a_look_after_each_that_is_not_too_short(rows, batch, epoch, look):
     asked = paper_recipe(rows, None, batch, None)
-    assert (asked.steps, asked.check_every) == (PAPER_EPOCHS * epoch, epoch)
+    assert (asked.steps, asked.check_every) == (PAPER_EPOCHS * epoch, look)
     assert paper_recipe(rows, 3, batch, None).steps == 3
     assert (asked.learning_rate, asked.weight_decay, asked.warmup, asked.patience) == (1e-2, 0.1, 0.1, 3)
 
