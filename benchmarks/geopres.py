@@ -9,7 +9,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,37 +31,21 @@ from transforms.positional import positional
 
 PARTS = ("step", "fit", "stream")
 MEMORY = """
-import json, sys, threading, time
-import torch
-from benchmarks.geopres import SIDES, batch_and_weight
+import sys, torch
+from benchmarks.geopres import SIDES, batch_and_weight, megabytes_above
 torch.set_num_threads(int(sys.argv[4]))
 x, weight = batch_and_weight(None, int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[5]))
-def anonymous():  # what is not a file's pages
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) / 1024
 SIDES[sys.argv[1]](x[:64], weight)
-held = peak = anonymous()
-done = False
-def watch():
-    global peak
-    while not done:
-        peak = max(peak, anonymous())
-        time.sleep(0.002)
-thread = threading.Thread(target=watch); thread.start()
-SIDES[sys.argv[1]](x, weight)
-done = True; thread.join()
-print(json.dumps(peak - held))
+print(megabytes_above(lambda: SIDES[sys.argv[1]](x, weight)))
 """
 STREAM = """
 import json, sys
 import numpy as np
+from benchmarks.geopres import megabytes_above
 from transforms import GeoPres
-def anonymous():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) / 1024
 vectors = np.load(sys.argv[1], mmap_mode="r")
 GeoPres(16, steps=2).fit(vectors[:5000])
-held, seen = anonymous(), []
-GeoPres(32, **json.loads(sys.argv[2])).fit(vectors, lambda fraction, message: seen.append(anonymous()))
-print(json.dumps(max(seen) - held))
+print(megabytes_above(lambda: GeoPres(32, **json.loads(sys.argv[2])).fit(vectors)))
 """
 
 
@@ -143,7 +129,7 @@ def step(path: Path | None, m: int, d: int, k: int, device: str, repeats: int, t
                 times[name].append(time.perf_counter() - begun)
     exact = gradients["cdist"]
     medians = {name: statistics.median(seen) for name, seen in times.items()}
-    products = m * m * (d + 3 * k)  # multiply-adds of half the pairs' products and all the pulls
+    products = m * m * (d + 3 * k) / 2  # multiply-adds: half of all pairs' products, twice, and all the pulls
     figure = {
         "m": m,
         "from": d,
@@ -171,6 +157,26 @@ def ceiling(device: str, size: int = 4096) -> float:
     return size**3 / min(seen[1:])
 
 
+def megabytes_above(work: Callable[[], Any]) -> float:
+    """The most memory that some work takes above what the process has, without the pages of files."""
+
+    def anonymous() -> float:
+        status = Path("/proc/self/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) / 1024
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            seen.append(anonymous())
+
+    done, seen = threading.Event(), [anonymous()]
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    work()
+    done.set()
+    watcher.join()
+    return max(seen) - seen[0]
+
+
 def settle(device: str) -> None:
     """Wait until a GPU is done."""
     if device != "cpu":
@@ -186,8 +192,8 @@ def whole_fits(vectors: NDArray[np.float32], quick: bool) -> dict[str, Any]:
     ours, seconds = timed(GeoPres(k), rows)
     nested, nested_seconds = timed(GeoPres(k, nested=True), rows)
     batch = 500 if quick else 20_000
-    _, paper_step = timed(GeoPres(k, preset="paper", batch=batch, steps=4), rows)
-    steps = max(4, int(10 * seconds / (paper_step / 4)))
+    few, more = (timed(GeoPres(k, preset="paper", batch=batch, steps=n), rows)[1] for n in (2, 6))
+    steps = max(4, int(10 * seconds / ((more - few) / 4)))
     paper, paper_seconds = timed(GeoPres(k, preset="paper", batch=batch, steps=steps), rows)
     sides = {"lathe": ours, "lathe, nested": nested, "paper": paper}
     times = {"lathe": seconds, "lathe, nested": nested_seconds, "paper": paper_seconds}
@@ -274,12 +280,14 @@ def show_steps(figures: list[dict[str, Any]]) -> None:
 
 def show_fit(figure: dict[str, Any]) -> None:
     """The fits as a table."""
-    header = ["preset", "seconds", "local Spearman", "recall@10", "rescored 4×", "stress"]
+    header = ["preset", "seconds", "steps", "local Spearman", "recall@10", "rescored 4×", "stress"]
     rows = []
     for side in figure["sides"]:
         means = [side[name]["mean"] for name in ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x")]
         cells = [*(f"{mean:.3f}" for mean in means), f"{side['positional_stress']:.2e}"]
-        rows.append([side["preset"], f"{side['seconds']:.0f}", *cells])
+        record = side["record"]
+        steps = f"{record['steps']} of {record['recipe']['steps']}"  # fewer where patience ended
+        rows.append([side["preset"], f"{side['seconds']:.0f}", steps, *cells])
     print(f"{figure['rows']:,} rows, {figure['from']} → {figure['to']}\n")
     print(markdown_table(header, rows), "\n")
 

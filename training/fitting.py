@@ -22,7 +22,6 @@ from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
 from transforms.certificate import Certificate, certify
 from transforms.chain import Chain
-from transforms.descent import Record
 from transforms.steps import build_steps
 from transforms.transform import Progress, Spec
 
@@ -248,12 +247,7 @@ def fitting_device(encoder: Encoder | None) -> str:
 
 def records(chain: Chain) -> list[dict[str, Any]]:
     """What happened in training, for each step that was trained in steps."""
-    found = []
-    for step in chain.transforms:
-        record = getattr(step, "record", None)
-        if isinstance(record, Record):
-            found.append({"kind": step.kind} | record.as_json())
-    return found
+    return [{"kind": step.kind} | step.record.as_json() for step in chain.transforms if step.record is not None]
 
 
 def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -> list[str]:

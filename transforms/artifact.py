@@ -118,8 +118,12 @@ def write_synced(path: Path, payload: bytes) -> None:
 def replace_synced(path: Path, payload: bytes) -> None:
     """The same for a file that others may be reading: it is there whole, as it was or as it will be."""
     staging = path.with_name(f".{path.name}")
-    write_synced(staging, payload)
-    staging.replace(path)
+    try:
+        write_synced(staging, payload)
+        staging.replace(path)
+    except BaseException:
+        staging.unlink(missing_ok=True)  # on a full disk it would keep the last bytes
+        raise
 
 
 def sync_folder(path: Path) -> None:

@@ -5,13 +5,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from transforms.arrays import Vectors
-from transforms.checkpoint import checkpoint_of
-from transforms.descent import Batches, Record, descend, mean_of_varied, paper_recipe
+from transforms.descent import Batches, checkpoint_of, descend, mean_of_varied
 from transforms.errors import InputError
 from transforms.moments import Moments
 from transforms.normalize import zero_where_zero
 from transforms.outline import Outline
 from transforms.parameters import require_flag, require_rate, require_whole
+from transforms.recipe import paper_recipe
 from transforms.transform import Inverse, Run, Transform
 
 
@@ -20,11 +20,20 @@ class Autoencoder(Transform):
 
     The baseline of *Geometry-Preserving Dimensionality Reduction for Text Embeddings* (section
     4.3): one layer each way, the mean squared error of reconstruction, and the budget of its map
-    (`descent.PAPER`). Nothing in it asks for distances to be kept, and at that learning rate
-    outputs die: `record` and the certificate say so. A ReLU after the decoder too, as the paper's
-    words can be read, is `literal`; then negative entries never come back.
+    (`recipe.PAPER`). Nothing in it asks for distances to be kept. At that learning rate outputs can
+    die, and losses swing: the certificate counts the former, `record` has the latter.
+
+    Args:
+        dimensions: k.
+        literal: whether a ReLU follows the decoder too, as the paper's words can be read; then
+            negative entries never come back.
+        steps: of training at most; None for the paper's ten epochs.
+        batch: rows a step; None for the paper's 20,000.
+        learning_rate: at its highest; None for the paper's.
+        seed: of start and batches.
 
     Attributes:
+        record: what happened in training; None after loading.
         weight: E, `(k, d)`.
         bias: e, `(k,)`.
         decoder_weight: D, `(d, k)`.
@@ -57,7 +66,6 @@ class Autoencoder(Transform):
         self.batch = batch
         self.learning_rate = learning_rate
         self.seed = seed
-        self.record: Record | None = None
         self.weight: Tensor
         self.bias: Tensor
         self.decoder_weight: Tensor
@@ -95,7 +103,7 @@ class Autoencoder(Transform):
                 loss.backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
 
-        checkpoint = checkpoint_of(run, self.spec(), data, mean)
+        checkpoint = checkpoint_of(run, self.spec(), recipe, data, mean)
         batches = Batches(data, recipe, self.seed, self.device)
         self.record = descend(self.kind, parameters, grade, batches, recipe, run, checkpoint)
         for name, parameter in parameters.items():
@@ -113,6 +121,11 @@ class Autoencoder(Transform):
             .requires_grad_()
             for name, shape in shapes.items()
         }
+
+    @property
+    def learned_directions(self) -> int:
+        """The rows of E."""
+        return self.dimensions
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode rows, `(n, d)` to `(n, k)`, nothing below zero."""

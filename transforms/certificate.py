@@ -8,15 +8,11 @@ import torch
 from torch import Tensor
 
 from transforms.arrays import FloatArray
-from transforms.autoencoder import Autoencoder
 from transforms.chain import Chain
 from transforms.debias import R1, R2
-from transforms.descent import Record
 from transforms.diagnostics import diagnose
-from transforms.linear import Linear
 from transforms.metrics import cross_recall_at_k, local_spearman, positional_stress, recall_at_k
 from transforms.normalize import unit_rows
-from transforms.projection import RandomProjection
 
 FEW_ROWS_PER_DIMENSION = 10
 """Fewer fitted rows than this for each output dimension, and the certificate says so."""
@@ -105,12 +101,14 @@ def fidelity(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
 
 
 def dead_outputs(before: FloatArray, after: FloatArray) -> list[str]:
-    """A warning if outputs do not vary, more of them than inputs that do not: they are stored for nothing."""
+    """A warning if outputs do not vary; where the width stays, if more of them than inputs."""
     was, dead = (
         int((spread <= SMALLEST_SPREAD * spread.max()).sum())
         for spread in (side.std(axis=0) for side in (before, after))
     )
-    return [f"outputs that never vary, and are stored for nothing: {dead} of {after.shape[1]}"] if dead > was else []
+    if dead == 0 or len(after) < 2 or (before.shape[1] == after.shape[1] and dead <= was):
+        return []
+    return [f"outputs that never vary, and are stored for nothing: {dead} of {after.shape[1]}"]
 
 
 def doubts(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
@@ -122,20 +120,18 @@ def doubts(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
                 f"the mean direction is within its noise: ‖μ‖ is {float(step.mean_norm):.3f}, "
                 f"chance alone gives {float(step.noise_floor):.3f}; fit on more text or leave {step.kind} out"
             )
-        size = None
-        if isinstance(step, Linear | Autoencoder) and not isinstance(step, RandomProjection):
-            size = step.weight.shape[0]
-        if size is not None and n_fit < FEW_ROWS_PER_DIMENSION * size:
+        size = step.learned_directions
+        if n_fit < FEW_ROWS_PER_DIMENSION * size:
             found.append(
                 f"{n_fit} rows are few for {size} dimensions; "
                 f"{FEW_ROWS_PER_DIMENSION * size} or more give a map to rely on"
             )
-        record = getattr(step, "record", None)
-        if isinstance(record, Record) and record.diverged:
+        record = step.record
+        if record is not None and record.diverged:
             found.append(
                 f"the training of {step.kind} diverged after {record.steps} steps; the best map before is kept"
             )
-        elif isinstance(record, Record) and record.still_falling:
+        elif record is not None and record.still_falling:
             found.append(
                 f"the held-out loss of {step.kind} still fell after {record.steps} steps; more would do better"
             )

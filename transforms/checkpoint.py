@@ -1,20 +1,14 @@
 """The state of a fit on disk, from which a killed one goes on."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from transforms.arrays import Vectors, as_numpy
 from transforms.artifact import replace_synced
-from transforms.transform import Run, Spec
 
 
 @dataclass(frozen=True)
@@ -47,20 +41,3 @@ class Checkpoint:
         """
         payload = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, {"key": self.key})
         replace_synced(self.path, payload)
-
-
-def checkpoint_of(run: Run, spec: Spec, vectors: Vectors, mean: NDArray[np.float64]) -> Checkpoint | None:
-    """Where the fit of one step on some vectors is kept, if it is.
-
-    Args:
-        run: says in which file.
-        spec: of the step.
-        vectors: `(n, d)`; told from others by their number, the ends, and their mean.
-        mean: of all of them `(d,)`, to the last bit.
-    """
-    if run.checkpoint is None:
-        return None
-    digest = hashlib.sha256(json.dumps([spec, vectors.shape[0]], sort_keys=True).encode())
-    for part in (vectors[:1], vectors[-1:], mean):
-        digest.update(as_numpy(part).tobytes())
-    return Checkpoint(run.checkpoint, digest.hexdigest())

@@ -1,8 +1,10 @@
 """Gradient descent over random batches of vectors that stay on disk: what all trained transforms share."""
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,114 +15,20 @@ from torch import Tensor
 from transforms.arrays import Vectors, as_numpy, finite_blocks
 from transforms.checkpoint import Checkpoint
 from transforms.errors import InputError
-from transforms.transform import Run
+from transforms.recipe import Recipe, Record
+from transforms.transform import Run, Spec
 
 CHECKPOINT_SECONDS = 10.0
 """Between two states kept on disk: what a kill costs at most."""
 
+WRITING_SHARE = 0.1
+"""Of the time, at most, that goes into keeping a state that is large or a disk that is slow."""
+
+STATE_VERSION = 1
+"""Of what `state_of` gives."""
+
 STATE = ("exp_avg", "exp_avg_sq")
 """What Adam remembers of each parameter."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to descend: AdamW, a linear warm-up, then a linear fall of the learning rate to 0.
-
-    Attributes:
-        steps: batches at most.
-        batch: rows of each, drawn uniformly at random.
-        learning_rate: at its highest.
-        weight_decay: of AdamW.
-        warmup: share of the steps.
-        betas: of AdamW.
-        heldout: rows never trained on, at most, that say when to stop; 0 for none.
-        check_every: steps between two looks at them.
-        patience: looks without a better loss before it stops.
-    """
-
-    steps: int
-    batch: int
-    learning_rate: float
-    weight_decay: float = 0.0
-    warmup: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    heldout: int = 0
-    check_every: int = 0
-    patience: int = 0
-
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        warm = int(self.warmup * self.steps)
-        if step < warm:
-            return self.learning_rate * (step + 1) / warm
-        return self.learning_rate * (self.steps - step) / max(1, self.steps - warm)
-
-
-PAPER = Recipe(
-    steps=0,  # so many as epochs have
-    batch=20_000,
-    learning_rate=1e-2,
-    weight_decay=0.1,
-    warmup=0.1,
-    heldout=10_000,
-    patience=3,
-)
-"""The GeoPres paper, section 4.2, for its map and its autoencoder; without what depends on the rows."""
-
-PAPER_EPOCHS = 10
-LEAST_BETWEEN_LOOKS = 20
-"""Steps; on 10,000 rows, a look at every second one ends training after 18: a recall@10 of .37 instead of .58."""
-
-
-def changed(recipe: Recipe, steps: int | None, batch: int | None, learning_rate: float | None) -> Recipe:
-    """A recipe with what was asked for otherwise; None leaves it as it is."""
-    asked: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": learning_rate}
-    return replace(recipe, **{name: value for name, value in asked.items() if value is not None})
-
-
-def paper_recipe(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> Recipe:
-    """The paper's recipe for so many rows: ten epochs unless `steps` says else, a look after each.
-
-    The paper's epochs have 500 steps. With few rows they have one or two, and the loss swings so
-    much from one to the next that patience would end at the start; so looks are not closer than
-    `LEAST_BETWEEN_LOOKS`.
-    """
-    recipe = changed(PAPER, steps, batch, learning_rate)
-    epoch = max(1, rows // recipe.batch)
-    steps = PAPER_EPOCHS * epoch if steps is None else steps
-    return replace(recipe, steps=steps, check_every=max(epoch, LEAST_BETWEEN_LOOKS))
-
-
-@dataclass
-class Record:
-    """What happened in training.
-
-    Attributes:
-        recipe: as it was followed.
-        steps: taken.
-        loss: of the last batch.
-        heldout_losses: at every look, in order; the best one's parameters are those that are kept.
-        stopped_early: whether patience ran out.
-        diverged: whether a loss was not finite, and the best parameters before were kept.
-    """
-
-    recipe: Recipe
-    steps: int = 0
-    loss: float = float("nan")
-    heldout_losses: list[float] = field(default_factory=list)
-    stopped_early: bool = False
-    diverged: bool = False
-
-    @property
-    def still_falling(self) -> bool:
-        """Whether the last look at held-out rows was the best one."""
-        losses = np.nan_to_num(self.heldout_losses, nan=np.inf)
-        return len(losses) > 1 and int(losses.argmin()) == len(losses) - 1
-
-    def as_json(self) -> dict[str, Any]:
-        """As a JSON object; what is not finite is null."""
-        losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]
-        return asdict(self) | {"heldout_losses": losses[:-1], "loss": losses[-1]}
 
 
 class Batches:
@@ -133,14 +41,16 @@ class Batches:
         recipe: says how many rows a batch has, and how many are held out: a tenth at most.
         seed: of the draws.
         device: where batches go.
-        noise: standard deviation of a normal noise added to every entry.
+
+    Attributes:
+        noise: standard deviation of a normal noise added to every entry; none at first.
 
     Raises:
         InputError: if too few rows are left to train on.
     """
 
-    def __init__(self, vectors: Vectors, recipe: Recipe, seed: int, device: torch.device, noise: float = 0.0) -> None:
-        self.vectors, self.seed, self.device, self.noise = vectors, seed, device, noise
+    def __init__(self, vectors: Vectors, recipe: Recipe, seed: int, device: torch.device) -> None:
+        self.vectors, self.seed, self.device, self.noise = vectors, seed, device, 0.0
         n = vectors.shape[0]
         count = min(recipe.heldout, max(2, n // 10)) if recipe.heldout else 0
         if n - count < 2:
@@ -166,6 +76,31 @@ class Batches:
         if self.noise:
             found += np.float32(self.noise) * generator.standard_normal(found.shape, np.float32)
         return torch.from_numpy(found).to(self.device)
+
+
+def checkpoint_of(
+    run: Run, spec: Spec, recipe: Recipe, vectors: Vectors, mean: NDArray[np.float64]
+) -> Checkpoint | None:
+    """Where the fit of one step on some vectors is kept, if it is.
+
+    Args:
+        run: says in which file; its folder is made.
+        spec: of the step.
+        recipe: that is followed.
+        vectors: `(n, d)`; told from others by their number, the ends, and their mean.
+        mean: of all of them `(d,)`, to the last bit.
+
+    Raises:
+        OSError: if the folder cannot be made.
+    """
+    if run.checkpoint is None:
+        return None
+    run.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    parts = [STATE_VERSION, spec, asdict(recipe), vectors.shape[0]]
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+    for part in (vectors[:1], vectors[-1:], mean):
+        digest.update(as_numpy(part).tobytes())
+    return Checkpoint(run.checkpoint, digest.hexdigest())
 
 
 def descend(
@@ -201,7 +136,7 @@ def descend(
     if checkpoint is not None and (kept := checkpoint.load()) is not None:
         take_up(kept, parameters, best, optimizer, record)
     heldout = batches.heldout() if len(batches.heldout_rows) else None
-    began, first, saved = time.monotonic(), record.steps, time.monotonic()
+    began, first, due = time.monotonic(), record.steps, time.monotonic() + CHECKPOINT_SECONDS
     while record.steps < recipe.steps and not record.stopped_early:
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate(record.steps)
@@ -214,14 +149,14 @@ def descend(
         last = record.steps == recipe.steps
         if heldout is not None and (last or record.steps % recipe.check_every == 0):
             look(heldout, grade, parameters, best, record)
-        said = ""
-        now = time.monotonic()
-        if checkpoint is not None and (last or record.stopped_early or now - saved >= CHECKPOINT_SECONDS):
-            said = keep(checkpoint, state_of(parameters, best, optimizer, record))
-            saved = now
+        trouble, now = "", time.monotonic()
+        if checkpoint is not None and (last or record.stopped_early or now >= due):
+            trouble = keep(checkpoint, state_of(parameters, best, optimizer, record))
+            wrote = time.monotonic() - now
+            due = time.monotonic() + max(CHECKPOINT_SECONDS, wrote / WRITING_SHARE)
         left = (now - began) / (record.steps - first) * (recipe.steps - record.steps)
-        said = f"{kind} step {record.steps} of {recipe.steps}, loss {record.loss:.3g}, {left:.0f} s left{said}"
-        run.report(record.steps / recipe.steps, said)
+        message = f"{kind} step {record.steps} of {recipe.steps}, loss {record.loss:.3g}, {left:.0f} s left{trouble}"
+        run.report(record.steps / recipe.steps, message)
     finish(kind, parameters, best, record)
     return record
 
@@ -246,7 +181,7 @@ def keep(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str:
     try:
         checkpoint.save(state)
     except OSError as error:
-        return f", no checkpoint: {error.strerror}"
+        return f", no checkpoint at {checkpoint.path}: {error.strerror}"
     return ""
 
 

@@ -8,13 +8,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from transforms.arrays import Vectors
-from transforms.checkpoint import checkpoint_of
-from transforms.descent import Batches, Recipe, Record, changed, descend, mean_of_varied
+from transforms.descent import Batches, checkpoint_of, descend, mean_of_varied
 from transforms.errors import InputError, NotFittedError, StepError
 from transforms.moments import Moments
 from transforms.normalize import zero_where_zero
 from transforms.outline import Outline
 from transforms.parameters import require_between, require_rate, require_whole
+from transforms.recipe import Recipe, changed
+from transforms.spectrum import Spectrum
 from transforms.transform import Inverse, Run, Transform, apply
 
 RECIPE = Recipe(
@@ -61,6 +62,7 @@ class Flow(Transform):
         seed: of start, batches and noise.
 
     Attributes:
+        record: what happened in training; None after loading.
         offset: `(blocks, d)`.
         log_scale: `(blocks, d)`.
         mixing: M, `(blocks, d, d)`.
@@ -98,7 +100,6 @@ class Flow(Transform):
         self.batch = batch
         self.learning_rate = learning_rate
         self.seed = seed
-        self.record: Record | None = None
         self.offset: Tensor
         self.log_scale: Tensor
         self.mixing: Tensor
@@ -123,11 +124,16 @@ class Flow(Transform):
         """Train to maximum likelihood; actnorm starts from the first batch.
 
         Raises:
-            InputError: for moments, rows that are all the same, or a training that diverges.
+            InputError: for moments, rows that are all the same, a training that diverges, or
+                directions without variance where no noise is added.
         """
         if isinstance(data, Moments):
             raise InputError("flow is trained on vectors, and has no use for moments")
         mean = mean_of_varied(self.kind, data)
+        if self.noise == 0:
+            moments = Moments.from_vectors(data)
+            spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
+            spectrum.require("flow with noise=0", data.shape[1], data.shape[0])
         recipe = changed(RECIPE, self.steps, self.batch, self.learning_rate)
         batches = Batches(data, recipe, self.seed, self.device)
         batches.noise = self.noise * float(batches.of_step(0).std(0, correction=0).square().mean().sqrt())
@@ -143,7 +149,7 @@ class Flow(Transform):
                 loss.backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
 
-        checkpoint = checkpoint_of(run, self.spec(), data, mean)
+        checkpoint = checkpoint_of(run, self.spec(), recipe, data, mean)
         self.record = descend(self.kind, parameters, grade, batches, recipe, run, checkpoint)
         self.set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
@@ -209,6 +215,11 @@ class Flow(Transform):
         if not self.fitted:
             raise NotFittedError("fit comes before log_likelihood")
         return apply(LogDensity(self), rows)
+
+    @property
+    def learned_directions(self) -> int:
+        """All there are."""
+        return self.offset.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows, `(n, d)` to `(n, d)`."""

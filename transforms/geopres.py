@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from transforms.arrays import Vectors
-from transforms.checkpoint import Checkpoint, checkpoint_of
+from transforms.checkpoint import Checkpoint
 from transforms.debias import unit_moments
-from transforms.descent import Batches, Recipe, Record, changed, descend, mean_of_varied, paper_recipe
+from transforms.descent import Batches, checkpoint_of, descend, mean_of_varied
 from transforms.errors import InputError
 from transforms.linear import Linear
 from transforms.moments import Moments
@@ -19,6 +19,7 @@ from transforms.objectives import Objective, angular, blend, blend_starts, spear
 from transforms.outline import Outline
 from transforms.parameters import require_between, require_choice, require_flag, require_rate, require_whole
 from transforms.positional import distances, positional
+from transforms.recipe import Recipe, Record, changed, paper_recipe
 from transforms.spectrum import Spectrum
 from transforms.transform import Run
 
@@ -53,36 +54,52 @@ class GeoPres(Linear):
 
     **Preset `paper`** is section 4.2: a random start, Eq. 1 over all pairs of 20,000 rows as they
     come, AdamW, linear warm-up and fall, ten epochs, early stopping on held-out rows, the best
-    map restored. With few rows that is few steps; `steps` sets others.
+    map restored; held-out rows stand for its paraphrases, and batches are drawn anew each time.
+    With few rows that is few steps; `steps` sets others.
 
-    **What was tried**, on MiniLM vectors of 10,000 Wikipedia sentences (and of gold headlines),
-    384 → 128, recall@10 of 2,000 held-out rows: the spectral start keeps .755 (.891). Eq. 1 on
-    unit outputs gains .000 (.005), the angular loss .001 (.005), the correlation .002 (.005) with
-    .010 (.005) of local Spearman, neighbours alone −.002 (.012), their blend .008 (.009), at 32
-    dimensions .012 (.042). Thirty steps of linear SMACOF lower Eq. 1 without unit outputs to a
-    quarter and lose .014 (gain .002). Weighting near pairs in Eq. 1 loses .040. Correlating normal
-    quantiles instead of cosines changes nothing. Shares of one third each gain −.001 (.002) and
-    lose .004 (.001) of local Spearman; batches of 512 do what 2,048 do, in a sixth of the time. In
-    the coordinates of the vectors themselves nesting costs .006 more at 32 dimensions of the
-    headlines.
+    **What was tried**, on MiniLM vectors of 10,000 Wikipedia sentences and as many headlines on
+    gold, 384 → 128; recall@10 and local Spearman of 2,000 held-out rows of each:
+
+    ====================================  =========  ========  =========  ========
+    ..                                    sentences            headlines
+    ------------------------------------  -------------------  -------------------
+    ..                                    recall@10  Spearman  recall@10  Spearman
+    ====================================  =========  ========  =========  ========
+    spectral start                        .755       .946      .891       .988
+    30 steps of linear SMACOF             .741       .936      .894       .990
+    Eq. 1, unit outputs, best scale       .755       .944      .897       .991
+    the same, near pairs weighing more    .715       .912      .894       .989
+    Eq. 3 alone                           .756       .945      .896       .991
+    correlation alone                     .757       .956      .896       .993
+    neighbours alone                      .754       .944      .904       .991
+    blend, a third each                   .762       .950      .902       .992
+    blend .1 / .7 / .2 (the default)      .763       .954      .900       .992
+    the same of normal quantiles          .762       .954      .901       .993
+    ====================================  =========  ========  =========  ========
+
+    At 32 dimensions the default keeps .415 and .617 where the spectral start keeps .403 and .576.
+    Batches of 512 rows do what 2,048 do, in a sixth of the time. In the coordinates of the vectors
+    themselves, nesting costs .006 more at 32 dimensions of the headlines.
 
     Args:
         dimensions: k.
         nested: whether every prefix is to be usable.
         preset: `lathe` or `paper`.
-        loss: None for the preset's own; `blend`, `positional` (Eq. 1), `angular` (Eq. 3) or
-            `spearman` (Appendix A.1.2).
+        loss: None for the preset's own; `blend`, `positional` (Eq. 1; in the preset `lathe` of unit
+            rows and unit outputs, at their best scale), `angular` (Eq. 3) or `spearman` (A.1.2).
         steps: of training; None for the preset's. 0 leaves the start.
         batch: rows a step; None for the preset's.
         learning_rate: at its highest; None for the preset's.
         rank_strength: of the soft ranks of `spearman`; 1 is what was published, and makes it the
-            Pearson correlation. At 0.001 a step takes forty times as long.
+            Pearson correlation. Ranks it gets only below the gaps of neighbouring cosines, which are
+            smaller than 0.001 in a batch of 1,500; a step takes forty times as long there.
         seed: of start and batches.
 
     Moments allow the spectral start only.
 
     Attributes:
-        record: what happened in training; None where nothing was trained, or after loading.
+        record: what happened in training, losses relative to the start; None where nothing was
+            trained, or after loading.
     """
 
     kind = "geopres"
@@ -121,7 +138,6 @@ class GeoPres(Linear):
         self.learning_rate = learning_rate
         self.rank_strength = rank_strength
         self.seed = seed
-        self.record: Record | None = None
 
     def after(self, before: Outline) -> Outline:
         """The size reduced to.
@@ -145,12 +161,13 @@ class GeoPres(Linear):
             return
         if self.preset == "paper":
             mean = mean_of_varied(self.kind, data)
-            start, axes = random_start(data.shape[1], self.dimensions, self.seed), torch.eye(data.shape[1])
+            start, axes = random_start(data.shape[1], self.dimensions, self.seed), None
         else:
             moments = unit_moments(data)
             mean, (start, axes) = moments.mean, spectral_start(moments, self.dimensions)
-        checkpoint = checkpoint_of(run, self.spec(), data, mean)
-        weight, record = self.refine(start, axes, data, run, checkpoint)
+        recipe = self.recipe(data.shape[0])
+        checkpoint = checkpoint_of(run, self.spec(), recipe, data, mean)
+        weight, record = self.refine(start, axes, data, recipe, run, checkpoint) if recipe.steps else (start, None)
         self.set_map(weight)
         self.record = record
 
@@ -162,46 +179,52 @@ class GeoPres(Linear):
         return changed(replace(LATHE, steps=NESTED_STEPS) if self.nested else LATHE, *asked)
 
     def refine(
-        self, start: Tensor, axes: Tensor, vectors: Vectors, run: Run, checkpoint: Checkpoint | None
-    ) -> tuple[Tensor, Record | None]:
-        """Descend from a weight `(k, d)`, in the coordinates of some axes `(d, d)`.
+        self,
+        start: Tensor,
+        axes: Tensor | None,
+        vectors: Vectors,
+        recipe: Recipe,
+        run: Run,
+        checkpoint: Checkpoint | None,
+    ) -> tuple[Tensor, Record]:
+        """Descend from a weight `(k, d)`, in the coordinates of some axes `(d, d)` if there are any.
 
         Adam takes every coordinate at a pace of its own; so it is given those that differ.
         """
-        recipe = self.recipe(vectors.shape[0])
-        if not recipe.steps:
-            return start, None
-        k, axes = self.dimensions, axes.float().to(self.device)
-        weight = start.float().to(self.device) @ axes.T
+        k, weight = self.dimensions, start.float().to(self.device)
+        if axes is not None:
+            axes = axes.float().to(self.device)
+            weight = weight @ axes.T
         sizes = [*sorted({int(k * share) for share in PREFIX_SHARES} - {0, k}), k] if self.nested else [k]
         batches = Batches(vectors, recipe, self.seed, self.device)
+        loss = self.loss or PRESET_LOSSES[self.preset]
         # Eq. 1 speaks of the vectors as they come; all else, of unit vectors.
-        normalized = self.preset == "lathe" or self.loss not in (None, "positional")
+        normalized = self.preset == "lathe" or loss != "positional"
 
         def prepared(batch: Tensor) -> Tensor:
-            return (unit_rows(batch) if normalized else batch) @ axes.T
+            rows = unit_rows(batch) if normalized else batch
+            return rows if axes is None else rows @ axes.T
 
         first = prepared(batches.of_step(0))
-        objective, importance = self.objective(first, weight, sizes, normalized)
+        objective, importance = self.objective(loss, first, weight, sizes, normalized)
 
         def grade(batch: Tensor) -> float:
             x = prepared(batch)
             losses, weight.grad = through_map(objective, x, weight, sizes, importance, normalized)
-            return losses[-1]
+            return sum(i * loss for i, loss in zip(importance, losses, strict=True)) / len(losses)
 
         record = descend(self.kind, {"weight": weight}, grade, batches, recipe, run, checkpoint)
         if normalized:  # the loss left the scale open
             weight *= best_scale(first, weight)
-        return weight @ axes, record
+        return weight if axes is None else weight @ axes, record
 
     def objective(
-        self, first: Tensor, weight: Tensor, sizes: list[int], normalized: bool
+        self, loss: str, first: Tensor, weight: Tensor, sizes: list[int], normalized: bool
     ) -> tuple[Objective, list[float]]:
-        """What to keep, and what each size counts for, judged by the losses of a batch before any training.
+        """What to keep, and what each size counts for: the same, relative to its loss before any training.
 
-        All the same, relative to their start; or the smallest size, which errs most, would rule the others.
+        Else the smallest size, which errs most, would rule the others, and the unit of length the pace.
         """
-        loss = self.loss or PRESET_LOSSES[self.preset]
         if loss == "blend":
             y = first @ weight.T
             starts = blend_starts(first, [unit_rows(y[:, :size]) for size in sizes])
@@ -213,7 +236,7 @@ class GeoPres(Linear):
         }
         objective = objectives[loss]
         start, _ = through_map(objective, first, weight, sizes, [0.0] * len(sizes), normalized)
-        return objective, [start[-1] / max(before, 1e-12) for before in start]
+        return objective, [1 / before if before > 0 else 1.0 for before in start]
 
 
 def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
@@ -226,7 +249,7 @@ def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     total = float(second.trace())
     # The scatter of equal unit rows is rounding error, not zero.
     if moments.count < 2 or moments.scatter.trace() <= 1e-12 * moments.count * total:
-        raise InputError("geopres needs rows that differ: there are no distances to keep")
+        raise InputError("geopres needs rows that differ in direction: there are no distances to keep")
     spectrum = Spectrum.of(second, moments.rounding())
     eigenvalues = spectrum.values + RIDGE * total / moments.dimensions
     directions = spectrum.directions[:dimensions]

@@ -67,6 +67,11 @@ class Linear(Transform, registered=False):
             return "none"
         return "exact" if self.fitted and self.loses_nothing() else "approximate"
 
+    @property
+    def learned_directions(self) -> int:
+        """The rows of W."""
+        return self.weight.shape[0]
+
     def loses_nothing(self) -> bool:
         """Whether every direction of the input is in the output."""
         k, d = self.weight.shape

@@ -60,7 +60,7 @@ def through_map(
     """
     y = x @ weight.T
     outputs = [y[:, :size] for size in sizes]
-    lengths = [z.norm(dim=1, keepdim=True).clamp_(min=SMALLEST_LENGTH) for z in outputs]
+    lengths = [z.norm(dim=1, keepdim=True).clamp_(min=SMALLEST_LENGTH) for z in outputs] if normalized else []
     if normalized:
         outputs = [z / length for z, length in zip(outputs, lengths, strict=True)]
     gradient = torch.zeros_like(weight)

@@ -38,6 +38,11 @@ class RandomProjection(Linear):
         """
         return before.reduced(self.kind, self.dimensions)
 
+    @property
+    def learned_directions(self) -> int:
+        """None: they are drawn."""
+        return 0
+
     def learn(self, data: Moments | Vectors, run: Run) -> None:
         """Draw the weight; of the data only the width counts."""
         entries = np.random.default_rng(self.seed).standard_normal((self.dimensions, width_of(data)))

@@ -7,12 +7,14 @@ from torch import Tensor
 
 
 def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Ranks of each row's entries, the largest about n, smoothed by a quadratic regularisation.
+    """Ranks of each row's entries less their mean, smoothed by a quadratic regularisation.
 
-    The projection of values/strength on the permutahedron of (1, …, n): Blondel, Teboul, Berthet
-    and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows at once.
-    For strength → 0 these are the ranks, ties averaged; where no two neighbours in order differ by
-    as much as `strength`, they are an affine function of the values.
+    The projection of values/strength on the permutahedron of (1, …, n) − (n+1)/2: Blondel, Teboul,
+    Berthet and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows
+    at once. Where neighbours in order differ by more than `strength`, these are the ranks, the
+    largest value's the largest, ties averaged; where they differ by less they flow together, and
+    where all do the result is an affine function of the values. Centred, because added to ranks
+    of thousands a float32 cosine would lose its digits.
 
     Args:
         values: `(b, n)`.
@@ -24,7 +26,7 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
     """
     n = values.shape[1]
     ordered, order = (values / strength).sort(dim=1, descending=True)
-    ranks = torch.arange(n, 0, -1, dtype=values.dtype, device=values.device)
+    ranks = torch.arange(n, 0, -1, dtype=values.dtype, device=values.device) - (n + 1) / 2
     groups, dual = falling_regression(ordered - ranks)
     soft = torch.empty_like(values).scatter_(1, order, ordered - dual)
 
@@ -40,7 +42,8 @@ def falling_regression(values: Tensor) -> tuple[Tensor, Tensor]:
     """The closest rows that never rise, in squares: isotonic regression by pooling, all rows at once.
 
     Neighbouring groups that rise belong together whatever the order they are met in, so that every
-    round pools all such runs; there are about log n rounds.
+    round pools all such runs. One round does where every entry rises; ranks that are smoothed a
+    little take about a hundred on cosines, and n/2 at worst.
 
     Args:
         values: `(b, n)`.

@@ -18,6 +18,7 @@ from transforms.errors import ArtifactError, InputError, NotFittedError, StepErr
 from transforms.moments import Moments
 from transforms.outline import Outline
 from transforms.paired import PairedMoments
+from transforms.recipe import Record
 
 Spec = dict[str, Any]
 """A step as JSON: `{"kind": …}` and its parameters."""
@@ -78,6 +79,8 @@ class Transform(nn.Module):
     kind: ClassVar[str]
     paired: ClassVar[bool] = False
     """Whether it is fitted on pairs: vectors, and the targets they should become."""
+    record: Record | None = None
+    """What happened in training; None where nothing was trained in steps, or after loading."""
 
     def __init_subclass__(cls, registered: bool = True) -> None:
         super().__init_subclass__()
@@ -204,6 +207,11 @@ class Transform(nn.Module):
             InputError: for vectors of another width than fitted on.
         """
         return apply(self, rows)
+
+    @property
+    def learned_directions(self) -> int:
+        """How many directions were learned from rows, which should be ten times as many; 0 where rows hardly matter."""
+        return 0
 
     @property
     def fitted(self) -> bool:

@@ -95,6 +95,8 @@ def in_words(result: dict[str, Any]) -> str:
         values = [certificate[measure], *(corpus[measure] for corpus in certificate["foreign"].values())]
         widths = [10, *(14 for _ in certificate["foreign"])]
         lines.append(f"{measure:24}" + "".join(f"{shown(v):>{w}}" for v, w in zip(values, widths, strict=True)))
+    for size, measured in certificate.get("sizes", {}).items():
+        lines.append(f"{f'recall_at_10, cut to {size}':24}{shown(measured['recall_at_10']):>10}")
     for measure, value in certificate.get("alignment", {}).items():
         lines.append(f"{'alignment ' + measure:24}{shown(value):>10}")
     for measure in ("mean_norm", "isoscore", "bytes_per_vector"):

@@ -31,6 +31,10 @@ app.command()(diagnose.diagnose)
 app.command()(doctor.doctor)
 
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+
 def main() -> None:
     """Run a command; foreseen errors are one line, not a traceback."""
     try:
@@ -41,8 +45,10 @@ def main() -> None:
         fail(as_service_error(error).message)
     except OSError as error:
         fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
-    except KeyboardInterrupt:
-        fail("stopped; encoded rows are kept, the same command goes on from there", status=130)
+    except SystemExit as ending:
+        if ending.code == INTERRUPTED:  # the library says nothing then
+            fail("stopped; what is encoded or trained is kept, the same command goes on from there", INTERRUPTED)
+        raise
 
 
 def fail(message: str, status: int = 1) -> NoReturn:

@@ -34,6 +34,7 @@ def test_a_fit_stopped_in_training_goes_on_from_its_checkpoint_and_ends_the_same
     vectors, stopped, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(transforms.descent, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(transforms.descent, "WRITING_SHARE", float("inf"))
     seen = []
 
     def stop_at_step_five(_fraction, message):
@@ -50,6 +51,7 @@ def test_a_fit_stopped_in_training_goes_on_from_its_checkpoint_and_ends_the_same
 
 def test_a_stopped_fit_of_other_steps_on_the_same_rows_starts_at_the_beginning(vectors, stopped, tmp_path, monkeypatch):
     monkeypatch.setattr(transforms.descent, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(transforms.descent, "WRITING_SHARE", float("inf"))
     seen = []
 
     def stop(_fraction, message):

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 import transforms
-from transforms import PCA, Autoencoder, Chain, Flow, GeoPres
-from transforms.checkpoint import Checkpoint, checkpoint_of
-from transforms.descent import mean_of_varied
+from transforms import PCA, Autoencoder, Chain, Flow, GeoPres, descent
+from transforms.checkpoint import Checkpoint
+from transforms.descent import checkpoint_of, mean_of_varied
+from transforms.recipe import Recipe
 from transforms.transform import Run
 
 TENSORS = {
@@ -102,11 +104,17 @@ def test_a_write_that_fails_half_way_leaves_the_one_before(kept, monkeypatch):
 
 
 SPEC = {"kind": "geopres", "dimensions": 4}
+RECIPE = Recipe(9, 10, 0.1)
 ROWS = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
 
 
-def kept_in(path, spec, vectors):
-    return checkpoint_of(Run(checkpoint=path), spec, vectors, mean_of_varied("thing", vectors))
+def kept_in(path, spec, vectors, recipe=RECIPE):
+    return checkpoint_of(Run(checkpoint=path), spec, recipe, vectors, mean_of_varied("thing", vectors))
+
+
+def test_another_recipe_has_another_key(tmp_path):
+    path = tmp_path / "fit.safetensors"
+    assert kept_in(path, SPEC, ROWS, Recipe(8, 10, 0.1)).key != kept_in(path, SPEC, ROWS).key
 
 
 @pytest.mark.parametrize("same", [ROWS.copy(), torch.from_numpy(ROWS), np.asfortranarray(ROWS)])
@@ -158,6 +166,7 @@ def rows(embeddings):
 @pytest.fixture
 def every_step(monkeypatch):
     monkeypatch.setattr("transforms.descent.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("transforms.descent.WRITING_SHARE", float("inf"))
 
 
 @pytest.fixture(params=FITS)
@@ -249,10 +258,32 @@ def test_what_is_left_of_another_fit_is_ignored(unlike, embeddings, rows, tmp_pa
 
 
 @pytest.mark.usefixtures("every_step")
-def test_a_checkpoint_that_cannot_be_written_is_said_and_stops_nothing(make, rows, tmp_path):
-    fitted, said = fit(make(), rows, tmp_path / "no folder" / "fit.safetensors")
-    assert all(message.endswith("s left, no checkpoint: No such file or directory") for message in said)
+def test_a_full_disk_is_said_and_stops_nothing(make, rows, tmp_path, monkeypatch):
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("transforms.artifact.os.fsync", full)
+    path = tmp_path / "fit.safetensors"
+    fitted, said = fit(make(), rows, path)
+    assert all(message.endswith(f"s left, no checkpoint at {path}: No space left on device") for message in said)
     assert_same(fitted, make().fit(rows))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_checkpoint_is_made_and_a_file_in_its_way_is_an_error(rows, tmp_path):
+    FITS["geopres"]().fit(rows, checkpoint=tmp_path / "new" / "folder" / "fit.safetensors")
+    assert (tmp_path / "new" / "folder" / "fit.safetensors").is_file()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError, match="File exists|Not a directory"):
+        FITS["geopres"]().fit(rows, checkpoint=tmp_path / "file" / "fit.safetensors")
+
+
+def test_a_disk_that_is_slow_is_not_written_to_after_every_step(rows, tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(Checkpoint, "save", lambda self, tensors: (time.sleep(0.05), written.append(1)))
+    monkeypatch.setattr(descent, "CHECKPOINT_SECONDS", 0.0)
+    FITS["geopres"]().fit(rows, checkpoint=tmp_path / "fit.safetensors")
+    assert len(written) < 6  # of twelve steps that take no time
 
 
 @pytest.mark.usefixtures("every_step")
@@ -275,7 +306,7 @@ import numpy as np, torch
 from transforms import GeoPres, descent
 
 torch.set_num_threads(1)
-descent.CHECKPOINT_SECONDS = 0.0
+descent.CHECKPOINT_SECONDS, descent.WRITING_SHARE = 0.0, float("inf")
 rows, checkpoint, result = sys.argv[1:]
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from transforms import InputError
-from transforms.descent import PAPER_EPOCHS, Batches, Recipe, changed, descend, mean_of_varied, paper_recipe
+from transforms.descent import Batches, descend, mean_of_varied
+from transforms.recipe import PAPER_EPOCHS, Recipe, changed, paper_recipe
 from transforms.transform import Run
 
 CPU = torch.device("cpu")
@@ -138,7 +139,8 @@ def test_too_few_rows_are_refused_with_how_many_it_takes(n, heldout, least):
 
 def test_noise_has_its_deviation_repeats_and_leaves_the_vectors_alone():
     rows = np.zeros((2000, 5), np.float32)
-    noisy = Batches(rows, recipe(batch=2000), 0, CPU, noise=0.3)
+    noisy = Batches(rows, recipe(batch=2000), 0, CPU)
+    noisy.noise = 0.3
     assert float(noisy.of_step(0).std()) == pytest.approx(0.3, rel=0.03)
     np.testing.assert_array_equal(noisy.of_step(4), noisy.of_step(4))
     assert not torch.equal(noisy.of_step(4), noisy.of_step(5))

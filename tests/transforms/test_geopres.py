@@ -205,7 +205,12 @@ def test_the_papers_preset_is_a_plain_loop_of_torch(rows, kind):
     recipe = fitted.record.recipe
     assert recipe == Recipe(45, 60, 1e-2, 0.1, 0.1, heldout=10_000, check_every=20, patience=3)
     last, best, losses = plain_paper(some, 6, recipe, PLAIN[kind])
-    np.testing.assert_allclose(fitted.record.heldout_losses, losses, rtol=1e-4)
+    start = random_start(40, 6, 0)
+    first = Batches(some, recipe, 0, torch.device("cpu")).of_step(0)
+    first = first if kind is None else torch.from_numpy(unit(first)).float()
+    np.testing.assert_allclose(
+        fitted.record.heldout_losses, np.array(losses) / float(PLAIN[kind](first, first @ start.T)), rtol=1e-4
+    )
     assert not torch.equal(best, random_start(40, 6, 0))
     if kind is not None:  # its scale is set afterwards
         scale = fitted.weight.norm() / best.norm()

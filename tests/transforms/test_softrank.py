@@ -42,7 +42,9 @@ def rows(b, n, seed=0, ties=False):
 
 
 def ranks_of(values, strength):
-    return soft_ranks(torch.from_numpy(np.asarray(values)), strength)[0].numpy()
+    """As ranks are counted, from 1."""
+    values = np.asarray(values)
+    return soft_ranks(torch.from_numpy(values), strength)[0].numpy() + (values.shape[1] + 1) / 2
 
 
 @pytest.mark.parametrize("ties", [False, True])

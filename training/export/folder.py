@@ -149,9 +149,9 @@ def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
     Raises:
         ExportError: if there is none, or another's.
     """
+    require_exportable(chain)
     if encoder is None:
         raise ExportError("this chain was fitted on vectors of nobody's: name the encoder it is for (--encoder)")
-    require_exportable(chain)
     fitted_on = (chain.metadata.get("encoder") or {}).get("fingerprint", encoder.fingerprint)
     if fitted_on != encoder.fingerprint or chain.input_dimensions != encoder.dimensions:
         raise ExportError(
