@@ -3,7 +3,8 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +24,9 @@ CHECKPOINT_SECONDS = 10.0
 
 WRITING_SHARE = 0.1
 """Of the time, at most, that goes into keeping a state that is large or a disk that is slow."""
+
+SMALL_BATCH = 1024
+"""Rows; a matrix of all pairs takes a millisecond or so."""
 
 STATE_VERSION = 1
 """Of what `state_of` gives."""
@@ -183,6 +187,22 @@ def keep(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str:
     except OSError as error:
         return f", no checkpoint at {checkpoint.path}: {error.strerror}"
     return ""
+
+
+@contextmanager
+def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
+    """One thread while the block runs, where a batch of so many rows is too small to share on a CPU.
+
+    Two threads wait for each other after every small operation: they gain little on an idle
+    machine, and where another process has a core they take twelve times as long.
+    """
+    threads = torch.get_num_threads()
+    if device.type == "cpu" and rows <= SMALL_BATCH:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def look(

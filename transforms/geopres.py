@@ -10,7 +10,7 @@ from torch import Tensor
 from transforms.arrays import Vectors
 from transforms.checkpoint import Checkpoint
 from transforms.debias import unit_moments
-from transforms.descent import Batches, checkpoint_of, descend, mean_of_varied
+from transforms.descent import Batches, checkpoint_of, descend, mean_of_varied, one_thread_if_small
 from transforms.errors import InputError
 from transforms.linear import Linear
 from transforms.moments import Moments
@@ -213,7 +213,8 @@ class GeoPres(Linear):
             losses, weight.grad = through_map(objective, x, weight, sizes, importance, normalized)
             return sum(i * loss for i, loss in zip(importance, losses, strict=True)) / len(losses)
 
-        record = descend(self.kind, {"weight": weight}, grade, batches, recipe, run, checkpoint)
+        with one_thread_if_small(batches.size, self.device):
+            record = descend(self.kind, {"weight": weight}, grade, batches, recipe, run, checkpoint)
         if normalized:  # the loss left the scale open
             weight *= best_scale(first, weight)
         return weight if axes is None else weight @ axes, record

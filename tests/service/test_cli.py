@@ -88,6 +88,23 @@ def test_a_state_folder_that_cannot_be_written_is_one_line(run, tmp_path):
     assert status == 1 and "cannot be written" in err
 
 
+def test_an_interrupt_says_what_is_kept(run, texts, monkeypatch):
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("service.cli.fit.run_fit", interrupted)
+    status, _, err = run("fit", "--name", "mine", "--steps", "r2", "--source", texts)
+    assert status == 130
+    assert "what is encoded or trained is kept" in err
+
+
+def test_a_nested_fit_prints_what_its_smaller_sizes_keep(run, texts):
+    steps = "geopres:16,nested=true,steps=5"
+    status, out, _ = run("fit", "--name", "sizes", "--steps", steps, "--source", texts)
+    assert status == 0
+    assert all(f"recall_at_10, cut to {size}" in out for size in (4, 8, 12))
+
+
 def test_every_flag_is_an_environment_variable_too(run, texts, tmp_path):
     status, _, err = run("reduce", LATHE_SOURCE="pydoc:", LATHE_OUT=tmp_path / "x.npy", LATHE_CHAIN="compact")
     assert status == 1 and "holds no vectors" in err

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from transforms import InputError
-from transforms.descent import Batches, descend, mean_of_varied
+from transforms.descent import Batches, descend, mean_of_varied, one_thread_if_small
 from transforms.recipe import PAPER_EPOCHS, Recipe, changed, paper_recipe
 from transforms.transform import Run
 
@@ -257,3 +257,15 @@ def test_what_happened_can_be_written_as_json():
     shown = train(weight, grade, recipe(steps=10, heldout=20, check_every=5, patience=3)).as_json()
     assert shown["recipe"]["learning_rate"] == 0.1
     assert (shown["steps"], shown["heldout_losses"]) == (10, [5.0, 4.0])
+
+
+@pytest.mark.parametrize(("rows", "inside"), [(512, 1), (1024, 1), (1025, 2)])
+def test_small_batches_have_one_thread_and_the_others_come_back(rows, inside):
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(Stopped), one_thread_if_small(rows, CPU):
+            assert torch.get_num_threads() == inside
+            raise Stopped
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
