@@ -80,7 +80,7 @@ def main() -> None:
 def vectors_of(path: Path | None, most: int) -> NDArray[np.float32]:
     """The vectors of a file, or of the built-in texts, `(n, d)`."""
     if path is not None:
-        return np.asarray(np.load(path, mmap_mode="r")[:most], dtype=np.float32)
+        return np.array(np.load(path, mmap_mode="r")[:most], dtype=np.float32)
     texts = [t for batch in open_source("pydoc:").batches() for t in batch.values if isinstance(t, str)]
     return Encoder(DEFAULT_ENCODER).encode(texts[:most]).vectors
 
