@@ -88,7 +88,7 @@ class LiveServer:
         raise AssertionError(f"{job} did not become {states}")
 
     def submit(self, texts, name="mine", size=32):
-        steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": size}]
+        steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": size, "steps": 20}]
         body = {"name": name, "steps": steps, "source": {"texts": texts}}
         answer = self.client.post("/fit-transform", json=body, headers=self.admin)
         assert answer.status_code == 202, answer.text

@@ -16,7 +16,7 @@ def texts(tmp_path_factory):
 
 def test_fit_embed_and_reduce_do_the_main_job_from_file_to_file(run, texts, tmp_path):
     status, out, _ = run(
-        "fit", "--name", "mine", "--steps", "r2,geopres:24,nested=true", "--source", texts,
+        "fit", "--name", "mine", "--steps", "r2,geopres:24,nested=true,steps=50", "--source", texts,
         "--transform", tmp_path / "fitted.npy", "--json",
     )  # fmt: skip
     assert status == 0

@@ -133,7 +133,8 @@ def places(tmp_path, registry):
 
 
 def publish(registry, places, name, steps, **more):
-    registry.publish(fitted(steps, **more), name, True)
+    quick = steps.replace("geopres:", "geopres:steps=2,dimensions=")
+    registry.publish(fitted(quick, **more), name, True)
     return places.take_empty(name)
 
 
