@@ -185,7 +185,7 @@ def keep(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str:
     try:
         checkpoint.save(state)
     except OSError as error:
-        return f", no checkpoint at {checkpoint.path}: {error.strerror}"
+        return f", no checkpoint in {checkpoint.path.name}: {error.strerror}"
     return ""
 
 
