@@ -5,12 +5,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from transforms.arrays import Vectors
-from transforms.descent import Batches, checkpoint_of, descend, mean_of_varied
+from transforms.descent import Batches, by_autograd, checkpoint_of, descend, mean_of_varied
 from transforms.errors import InputError
 from transforms.moments import Moments
 from transforms.normalize import zero_where_zero
 from transforms.outline import Outline
-from transforms.parameters import require_flag, require_rate, require_whole
+from transforms.parameters import require_flag, require_training, require_whole
 from transforms.recipe import paper_recipe
 from transforms.transform import Inverse, Run, Transform
 
@@ -54,12 +54,7 @@ class Autoencoder(Transform):
         super().__init__()
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
         require_flag(self.kind, "literal", literal)
-        for name, value, least in (("steps", steps, 1), ("batch", batch, 2)):
-            if value is not None:
-                require_whole(self.kind, name, value, at_least=least)
-        if learning_rate is not None:
-            require_rate(self.kind, "learning_rate", learning_rate)
-        require_whole(self.kind, "seed", seed, at_least=0)
+        require_training(self.kind, steps, batch, learning_rate, seed)
         self.dimensions = dimensions
         self.literal = literal
         self.steps = steps
@@ -93,18 +88,14 @@ class Autoencoder(Transform):
         recipe = paper_recipe(data.shape[0], self.steps, self.batch, self.learning_rate)
         parameters = self.start(data.shape[1])
 
-        def grade(batch: Tensor) -> float:
-            for parameter in parameters.values():
-                parameter.grad = None
-            with torch.enable_grad():
-                codes = functional.linear(batch, parameters["weight"], parameters["bias"]).relu()
-                back = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
-                loss = (batch - (back.relu() if self.literal else back)).square().sum(1).mean()
-                loss.backward()  # type: ignore[no-untyped-call]
-            return float(loss.detach())
+        def loss_of(batch: Tensor) -> Tensor:
+            codes = functional.linear(batch, parameters["weight"], parameters["bias"]).relu()
+            back = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
+            return (batch - (back.relu() if self.literal else back)).square().sum(1).mean()
 
         checkpoint = checkpoint_of(run, self.spec(), recipe, data, mean)
         batches = Batches(data, recipe, self.seed, self.device)
+        grade = by_autograd(parameters, loss_of)
         self.record = descend(self.kind, parameters, grade, batches, recipe, run, checkpoint)
         for name, parameter in parameters.items():
             setattr(self, name, parameter.detach())

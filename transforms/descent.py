@@ -165,6 +165,20 @@ def descend(
     return record
 
 
+def by_autograd(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], Tensor]) -> Callable[[Tensor], float]:
+    """What `descend` takes, from a loss that torch can differentiate with respect to the parameters."""
+
+    def grade(batch: Tensor) -> float:
+        for parameter in parameters.values():
+            parameter.grad = None
+        with torch.enable_grad():
+            loss = loss_of(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    return grade
+
+
 def finish(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], record: Record) -> None:
     """Leave the best parameters in place, where looks have said which those are.
 

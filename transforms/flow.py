@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from transforms.arrays import Vectors
-from transforms.descent import Batches, checkpoint_of, descend, mean_of_varied
+from transforms.descent import Batches, by_autograd, checkpoint_of, descend, mean_of_varied
 from transforms.errors import InputError, NotFittedError, StepError
 from transforms.moments import Moments
 from transforms.normalize import zero_where_zero
 from transforms.outline import Outline
-from transforms.parameters import require_between, require_rate, require_whole
+from transforms.parameters import require_between, require_training, require_whole
 from transforms.recipe import Recipe, changed
 from transforms.spectrum import Spectrum
 from transforms.transform import Inverse, Run, Transform, apply
@@ -87,12 +87,9 @@ class Flow(Transform):
         super().__init__()
         require_whole(self.kind, "blocks", blocks, at_least=1)
         require_between(self.kind, "noise", noise, 0, 1)
-        for name, value, least in (("hidden", hidden, 1), ("steps", steps, 1), ("batch", batch, 2)):
-            if value is not None:
-                require_whole(self.kind, name, value, at_least=least)
-        if learning_rate is not None:
-            require_rate(self.kind, "learning_rate", learning_rate)
-        require_whole(self.kind, "seed", seed, at_least=0)
+        if hidden is not None:
+            require_whole(self.kind, "hidden", hidden, at_least=1)
+        require_training(self.kind, steps, batch, learning_rate, seed)
         self.blocks = blocks
         self.hidden = hidden
         self.noise = noise
@@ -140,14 +137,8 @@ class Flow(Transform):
         self.start(batches.of_step(0))
         parameters = {name: getattr(self, name).clone().requires_grad_() for name in BUFFERS}
 
-        def grade(batch: Tensor) -> float:
-            for parameter in parameters.values():
-                parameter.grad = None
-            with torch.enable_grad():
-                self.set_buffers(parameters)
-                loss = -self.log_densities(batch).mean()
-                loss.backward()  # type: ignore[no-untyped-call]
-            return float(loss.detach())
+        self.set_buffers(parameters)
+        grade = by_autograd(parameters, lambda batch: -self.log_densities(batch).mean())
 
         checkpoint = checkpoint_of(run, self.spec(), recipe, data, mean)
         self.record = descend(self.kind, parameters, grade, batches, recipe, run, checkpoint)

@@ -17,7 +17,7 @@ from transforms.moments import Moments
 from transforms.normalize import unit_rows
 from transforms.objectives import Objective, angular, blend, blend_starts, spearman, through_map
 from transforms.outline import Outline
-from transforms.parameters import require_between, require_choice, require_flag, require_rate, require_whole
+from transforms.parameters import require_between, require_choice, require_flag, require_training, require_whole
 from transforms.positional import distances, positional
 from transforms.recipe import Recipe, Record, changed, paper_recipe
 from transforms.spectrum import Spectrum
@@ -122,13 +122,8 @@ class GeoPres(Linear):
         require_choice(self.kind, "preset", preset, tuple(PRESET_LOSSES))
         if loss is not None:
             require_choice(self.kind, "loss", loss, ("blend", "positional", "angular", "spearman"))
-        for name, value, least in (("steps", steps, 0), ("batch", batch, 2)):
-            if value is not None:
-                require_whole(self.kind, name, value, at_least=least)
-        if learning_rate is not None:
-            require_rate(self.kind, "learning_rate", learning_rate)
         require_between(self.kind, "rank_strength", rank_strength, 1e-6, 1)
-        require_whole(self.kind, "seed", seed, at_least=0)
+        require_training(self.kind, steps, batch, learning_rate, seed, least_steps=0)
         self.dimensions = dimensions
         self.nested = nested
         self.preset = preset

@@ -119,7 +119,7 @@ def spearman(x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0) -> lis
 
 
 def blend(x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]]) -> list[Graded]:
-    """The mean of three losses, each relative to its start: `angular`, 1 − Pearson, and neighbours.
+    """Three losses, each relative to its start, added by `SHARES`: `angular`, 1 − Pearson, and neighbours.
 
     They mind different things: the size of every cosine, the order of an anchor's cosines, and
     who is near. Rows must be of unit length.

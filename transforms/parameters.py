@@ -24,6 +24,16 @@ def require_rate(kind: str, name: str, value: Any) -> None:
         raise StepError(f"{kind}: {name} must lie between 0 and 1, got {value!r}")
 
 
+def require_training(kind: str, steps: Any, batch: Any, learning_rate: Any, seed: Any, least_steps: int = 1) -> None:
+    """Raise `StepError` unless what training in steps is asked for makes sense; None asks for nothing."""
+    for name, value, least in (("steps", steps, least_steps), ("batch", batch, 2)):
+        if value is not None:
+            require_whole(kind, name, value, at_least=least)
+    if learning_rate is not None:
+        require_rate(kind, "learning_rate", learning_rate)
+    require_whole(kind, "seed", seed, at_least=0)
+
+
 def require_choice(kind: str, name: str, value: Any, choices: Sequence[str]) -> None:
     """Raise `StepError` unless a parameter is one of some words."""
     if value not in choices:

@@ -30,29 +30,11 @@ def vectors(tmp_path):
     return path
 
 
-def test_a_fit_stopped_in_training_goes_on_from_its_checkpoint_and_ends_the_same(
-    vectors, stopped, tmp_path, monkeypatch
-):
+@pytest.fixture
+def stopped_fit(vectors, stopped, tmp_path, monkeypatch):
+    """The workspace of a fit that was stopped after its fifth step; every step was kept."""
     monkeypatch.setattr(transforms.descent, "CHECKPOINT_SECONDS", 0)
     monkeypatch.setattr(transforms.descent, "WRITING_SHARE", float("inf"))
-    seen = []
-
-    def stop_at_step_five(_fraction, message):
-        if "step 5 of 12" in message:
-            raise stopped
-
-    with pytest.raises(stopped):
-        fit(vectors, tmp_path / "work", stop_at_step_five)
-    resumed = fit(vectors, tmp_path / "work", lambda _fraction, message: seen.append(message))
-    assert not any("step 5 of" in message for message in seen)
-    assert any("step 6 of 12" in message for message in seen)
-    assert resumed == fit(vectors, tmp_path / "elsewhere")
-
-
-def test_a_stopped_fit_of_other_steps_on_the_same_rows_starts_at_the_beginning(vectors, stopped, tmp_path, monkeypatch):
-    monkeypatch.setattr(transforms.descent, "CHECKPOINT_SECONDS", 0)
-    monkeypatch.setattr(transforms.descent, "WRITING_SHARE", float("inf"))
-    seen = []
 
     def stop(_fraction, message):
         if "step 5 of 12" in message:
@@ -60,8 +42,21 @@ def test_a_stopped_fit_of_other_steps_on_the_same_rows_starts_at_the_beginning(v
 
     with pytest.raises(stopped):
         fit(vectors, tmp_path / "work", stop)
+    return tmp_path / "work"
+
+
+def test_a_fit_stopped_in_training_goes_on_from_its_checkpoint_and_ends_the_same(vectors, stopped_fit, tmp_path):
+    seen = []
+    resumed = fit(vectors, stopped_fit, lambda _fraction, message: seen.append(message))
+    assert not any("step 5 of" in message for message in seen)
+    assert any("step 6 of 12" in message for message in seen)
+    assert resumed == fit(vectors, tmp_path / "elsewhere")
+
+
+def test_a_stopped_fit_of_other_steps_on_the_same_rows_starts_at_the_beginning(vectors, stopped_fit):
+    seen = []
     other = [STEPS[0], STEPS[1] | {"seed": 1}]
-    fit(vectors, tmp_path / "work", lambda _fraction, message: seen.append(message), other)
+    fit(vectors, stopped_fit, lambda _fraction, message: seen.append(message), other)
     assert any("step 1 of 12" in message for message in seen)
 
 
