@@ -227,20 +227,26 @@ class Encoder:
             self.require_short(texts, prompt or "")
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         tokens = np.empty(len(texts), dtype=np.int64)
+        done = padded = 0
+        for rows, batch in self.batches(texts, prompt, truncation_side):
+            vectors[rows], tokens[rows] = self.forward(batch, normalize).cpu().numpy(), batch.tokens
+            padded += batch.padded
+            done += len(rows)
+            if on_batch:
+                on_batch(done)
+        return Encoding(vectors, tokens, padded)
+
+    def batches(
+        self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
+    ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+        """Texts of like length as batches, each with the places of its texts; those of a window tokenized together."""
         estimates = [estimated_tokens(text, self.max_length) for text in texts]
         order = np.array(longest_first(estimates), dtype=np.int64)
-        done = padded = 0
         window_tokens = WINDOW_BATCHES * self.batch_tokens
         for run in cut_to_budget([estimates[index] for index in order], window_tokens, slack=window_tokens):
             window = order[run]
             for batch in self.tokenize([texts[index] for index in window], prompt, truncation_side):
-                rows = window[batch.rows]
-                vectors[rows], tokens[rows] = self.forward(batch, normalize).cpu().numpy(), batch.tokens
-                padded += batch.padded
-                done += len(rows)
-                if on_batch:
-                    on_batch(done)
-        return Encoding(vectors, tokens, padded)
+                yield window[batch.rows], batch
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
         """Texts as batches of the budget, by their true lengths."""
@@ -253,13 +259,23 @@ class Encoder:
     @torch.inference_mode()
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
         """One batch through the model: vectors `(b, d)` in float32, on its device."""
+        return self.finish(self.through_transformer(batch), list(self.model)[1:], len(batch.rows), normalize)
+
+    def through_transformer(self, batch: Batch) -> dict[str, Any]:
+        """A batch through the transformer alone, its tokens' vectors in float32."""
         device = self.model.device
-        features = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
-        for index, module in enumerate(self.model):
+        on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
+        features: dict[str, Any] = self.transformer(on_device)
+        if "token_embeddings" in features:  # pooling in bfloat16 would leave norms off by 1e-3
+            features["token_embeddings"] = features["token_embeddings"].float()
+        return features
+
+    @staticmethod
+    def finish(features: dict[str, Any], modules: Sequence[Any], rows: int, normalize: bool) -> torch.Tensor:
+        """The modules after the transformer: vectors `(rows, d)`."""
+        for module in modules:
             features = module(features)
-            if index == 0:  # pooling in bfloat16 would leave norms off by 1e-3
-                features["token_embeddings"] = features["token_embeddings"].float()
-        embeddings: torch.Tensor = features["sentence_embedding"][: len(batch.rows)]
+        embeddings: torch.Tensor = features["sentence_embedding"][:rows]
         return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def prompt(self, prompt_name: str | None) -> str | None:

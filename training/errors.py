@@ -5,6 +5,8 @@ TrainingError (Exception)
 │   └── TooLongError   a text with more tokens than the encoder reads, where cutting was not allowed
 ├── SourceError      a file that is missing, malformed, empty, or holds something else
 ├── FitError         a fit that cannot start: too few distinct rows, a gate nobody knows
+├── EvaluationError  an evaluation that cannot start: no suite, no data set that can be read
+│   └── DataSetError   a data set that cannot be evaluated; the others go on without it
 └── ExportError      a chain that cannot be written for other software, or comes out different there
 """
 
@@ -27,6 +29,14 @@ class SourceError(TrainingError):
 
 class FitError(TrainingError):
     """The fit cannot be done as described."""
+
+
+class EvaluationError(TrainingError):
+    """The evaluation cannot be done as described."""
+
+
+class DataSetError(EvaluationError):
+    """The data set cannot be evaluated: what is wrong, with file and line."""
 
 
 class ExportError(TrainingError):

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from service.cli import chains, diagnose, doctor, encoders, export, fit, index, serve, stream
+from service.cli import chains, diagnose, doctor, encoders, evaluate, export, fit, index, serve, stream
 from service.errors import ServiceError, as_service_error
 from training.errors import TrainingError
 from transforms.errors import TransformError
@@ -24,6 +24,7 @@ app.command()(fit.fit)
 app.command()(stream.embed)
 app.command()(stream.reduce)
 app.command()(export.export)
+app.command()(evaluate.evaluate)
 app.add_typer(chains.app, name="chains")
 app.add_typer(encoders.app, name="encoders")
 app.add_typer(index.app, name="index")

@@ -1,0 +1,155 @@
+"""`lathe evaluate`."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.options import ProgressBar, find_encoder, flag, registry_with_places, state
+from service.errors import BadValueError
+from service.settings import Settings
+from training.errors import EvaluationError
+from training.precision import Dtype
+
+if TYPE_CHECKING:
+    from training.evaluation.encoders import Wanted
+    from training.evaluation.methods import Method
+    from training.evaluation.suites import Suite
+
+PROCESSES_MOST = 8
+"""Each holds mteb and its libraries: about a gigabyte."""
+
+
+def evaluate(
+    suite: Annotated[
+        str,
+        flag(
+            "--suite",
+            "A folder of data sets, a YAML file, mteb:TASK,BENCHMARK,… from the hub, or finmteb, mean-bias-panel.",
+        ),
+    ],
+    out: Annotated[
+        Path, flag("--out", "Folder for vectors, scores and the report; the same command goes on where it stopped.")
+    ],
+    encoder: Annotated[
+        str | None,
+        flag(
+            "--encoder",
+            "E,…: configured encoders, folders or hub ids; NAME:layers or NAME:layer3-cls for layers of one under "
+            "another pooling; bag-of-words. [default: those of the suite, else the default encoder]",
+        ),
+    ] = None,
+    chain: Annotated[str | None, flag("--chain", "NAME,NAME@VERSION,…: chains to compare with raw vectors.")] = None,
+    ladder: Annotated[
+        bool, flag("--ladder", "Compare the nine methods of the mean-bias paper, fitted on --corpus.")
+    ] = False,
+    sweep_dimensions: Annotated[
+        str | None,
+        flag(
+            "--sweep-dimensions",
+            "SIZE,…: compare reducers at sizes such as 96 or 1/4, fitted on --corpus; nested chains are cut to them.",
+        ),
+    ] = None,
+    mean_sentences: Annotated[
+        str | None,
+        flag("--mean-sentences", "N,…: compare R1 and R2 with means of only so many sentences of --corpus."),
+    ] = None,
+    corpus: Annotated[
+        str, flag("--corpus", "Source of sentences to fit on; those of 64 to 512 characters are taken.")
+    ] = "pydoc:",
+    limit: Annotated[
+        int | None, flag("--limit", "At most so many rows of a data set, the same each time.", min=2)
+    ] = None,
+    processes: Annotated[
+        int | None, flag("--processes", "That score, of one thread each. [default: one a core, at most 8]", min=1)
+    ] = None,
+    dtype: Annotated[Dtype, flag("--dtype", "What the encoders run in.")] = "float32",
+) -> None:
+    """Score encoders and chains on labelled data, by mteb's own evaluators.
+
+    Raw encoder output is kept in OUT and every method is scored from it. OUT also gets evaluation.json with
+    everything, scores.csv and report.html.
+    """
+    settings, _ = state()
+    require_extra()
+    import torch
+
+    from training.evaluation.report import in_terminal, write_report
+    from training.evaluation.run import Request
+    from training.evaluation.run import evaluate as run
+    from training.evaluation.suites import open_suite
+
+    torch.set_num_threads(settings.threads)
+    opened = open_suite(suite)
+    counts = listed(mean_sentences)
+    if not all(count.isdecimal() and int(count) >= 2 for count in counts):
+        raise BadValueError(f"--mean-sentences takes numbers of at least 2, got {mean_sentences!r}")
+    request = Request(
+        suite=opened,
+        encoders=wanted_encoders(settings, encoder, opened, dtype),
+        out=out,
+        corpus=corpus,
+        chains=fitted_chains(listed(chain)),
+        ladder=ladder or bool(counts),
+        sizes=listed(sweep_dimensions),
+        sentences=[int(count) for count in counts],
+        limit=limit,
+        processes=processes or min(os.cpu_count() or 1, settings.threads, PROCESSES_MOST),
+        device=settings.device,
+    )
+    with ProgressBar() as progress:
+        results = run(request, progress)
+        progress(1.0, "writing the report")
+        findings, files = write_report(results)
+    typer.echo(in_terminal(results, findings))
+    typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
+    if not results.scores or all(score.error for score in results.scores):
+        raise EvaluationError("nothing could be scored; see the problems above")
+
+
+def require_extra() -> None:
+    """Raise `EvaluationError` unless the extra is installed."""
+    from importlib.util import find_spec
+
+    if find_spec("mteb") is None:
+        raise EvaluationError("evaluating needs mteb: pip install 'lathe[evaluation]'")
+
+
+def listed(written: str | None) -> list[str]:
+    """The parts of a comma-separated option."""
+    return [part.strip() for part in (written or "").split(",") if part.strip()]
+
+
+def wanted_encoders(settings: Settings, written: str | None, suite: "Suite", dtype: Dtype) -> "list[Wanted]":
+    """The encoders a user named; else those of the suite; else the default."""
+    from training.evaluation.encoders import BAG_OF_WORDS, Wanted
+
+    def spec(name: str | None) -> Wanted:
+        if name == BAG_OF_WORDS:
+            return Wanted(None)
+        base, _, variant = (name or "").partition(":")
+        return Wanted(replace(find_encoder(settings, base or None), dtype=dtype), variant)
+
+    names = listed(written)
+    if not names and suite.encoders:
+        return [
+            replace(spec(one.model), family=one.family, published_mean_norm=one.published_mean_norm)
+            for one in suite.encoders
+        ]
+    return [spec(name) for name in dict.fromkeys(names)] or [spec(None)]
+
+
+def fitted_chains(names: Sequence[str]) -> "list[Method]":
+    """Chains of the registry as methods."""
+    from training.evaluation.methods import Method
+
+    if not names:
+        return []
+    registry, _ = registry_with_places(write=False)
+    return [
+        Method(one.ref, "chain", one.ref, chain=one.chain, key=one.digest, only=one.encoder_fingerprint)
+        for one in map(registry.load, dict.fromkeys(names))
+    ]

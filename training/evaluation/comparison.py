@@ -1,0 +1,285 @@
+"""Methods against the raw vectors, as the mean-bias paper compares them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from training.evaluation.grid import Grid
+from training.evaluation.statistics import (
+    Array,
+    Correlation,
+    Interval,
+    PairedTest,
+    bootstrap,
+    correlate,
+    is_large,
+    leave_out,
+    outstanding,
+    paired_test,
+)
+
+TASKS_LEAST = 5
+"""Of a family, for an encoder to count in its table (Section 2 of the paper)."""
+NORM_BINS = (0.0, 0.3, 0.6, 0.75, 1.05)
+"""‖μ‖ in four parts: the paper's quartiles (its Table 3)."""
+CLASSIFICATION = "Classification"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on one encoder, against its raw vectors.
+
+    Attributes:
+        encoder: its name.
+        label: of the method; seeds and draws are averaged task by task.
+        tasks: that all methods compared completed.
+        difference: mean over the tasks in points, with its bootstrap interval.
+        test: of all tasks.
+        families: of each family of tasks.
+        types: of each type.
+        spread: standard deviation of the mean difference among seeds or draws; None for one.
+        outstanding: shares of tasks two standard deviations above and below the mean difference.
+    """
+
+    encoder: str
+    label: str
+    tasks: int
+    difference: Interval
+    test: PairedTest
+    families: dict[str, PairedTest]
+    types: dict[str, PairedTest]
+    spread: float | None
+    outstanding: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class FamilyRow:
+    """A method in one family of tasks, over encoders with at least five of them.
+
+    Attributes:
+        label: of the method.
+        family: of the tasks.
+        encoders: that count.
+        mean_t: unweighted mean of their paired t.
+        wins: encoders with t > 2; ties and losses likewise.
+        without: mean t without each family of encoders.
+    """
+
+    label: str
+    family: str
+    encoders: int
+    mean_t: float
+    wins: int
+    ties: int
+    losses: int
+    without: dict[str, float]
+
+
+@dataclass(frozen=True)
+class LargeEffect:
+    """A task on which a method changes much."""
+
+    label: str
+    encoder: str
+    task: str
+    control: float
+    difference: float
+
+
+def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
+    """Every label on every encoder that has it, over the tasks that all labels completed there."""
+    found = []
+    for encoder in grid.encoders:
+        methods = {label: grid.methods(encoder, label) for label in labels}
+        tasks = grid.complete(encoder, [method for some in methods.values() for method in some])
+        if not tasks:
+            continue
+        control = grid.control(encoder, tasks)
+        for label, some in methods.items():
+            if not some:
+                continue
+            scores = grid.label_scores(encoder, label, tasks)
+            each = [float(100 * (grid.scores(encoder, m.name, tasks) - control).mean()) for m in some]
+            found.append(
+                Cell(
+                    encoder=encoder,
+                    label=label,
+                    tasks=len(tasks),
+                    difference=bootstrap(100 * (scores - control)),
+                    test=paired_test(scores, control),
+                    families=tests(scores, control, grid.families(tasks)),
+                    types=tests(scores, control, grid.types(tasks)),
+                    spread=float(np.std(each, ddof=1)) if len(each) > 1 else None,
+                    outstanding=outstanding(100 * (scores - control)),
+                )
+            )
+    return found
+
+
+def tests(scores: Array, control: Array, groups: dict[str, list[int]]) -> dict[str, PairedTest]:
+    """The paired test of each group of tasks."""
+    return {name: paired_test(scores[places], control[places]) for name, places in groups.items()}
+
+
+def overall(grid: Grid, labels: Sequence[str]) -> dict[str, Interval]:
+    """The mean difference in points over all encoders that have a label, and the tasks complete on them all.
+
+    Tasks are resampled, for all encoders alike: what is near for one encoder is near for its kin.
+    """
+    found = {}
+    for label in labels:
+        encoders = [encoder for encoder in grid.encoders if grid.methods(encoder, label)]
+        complete = [set(grid.complete(e, [m for one in labels for m in grid.methods(e, one)])) for e in encoders]
+        tasks = [task for task in grid.tasks if all(task in some for some in complete)]
+        if encoders and tasks:
+            columns = [100 * (grid.label_scores(e, label, tasks) - grid.control(e, tasks)) for e in encoders]
+            found[label] = bootstrap(np.stack(columns, axis=1))
+    return found
+
+
+def family_rows(grid: Grid, found: Sequence[Cell]) -> list[FamilyRow]:
+    """Mean t, wins, ties and losses by family of tasks, with and without each family of encoders."""
+    rows = []
+    for label in dict.fromkeys(cell.label for cell in found):
+        for family in dict.fromkeys(name for cell in found for name in cell.families):
+            some = [cell for cell in found if cell.label == label and family in cell.families]
+            some = [cell for cell in some if cell.families[family].n >= TASKS_LEAST]
+            if not some:
+                continue
+            t = np.array([cell.families[family].t or 0.0 for cell in some])
+            verdicts = [cell.families[family].verdict for cell in some]
+            kin = [grid.encoders[cell.encoder].member.family for cell in some]
+            rows.append(
+                FamilyRow(
+                    label=label,
+                    family=family,
+                    encoders=len(some),
+                    mean_t=float(t.mean()),
+                    wins=verdicts.count("win"),
+                    ties=verdicts.count("tie"),
+                    losses=verdicts.count("loss"),
+                    without={name: float(t[rest].mean()) for name, rest in leave_out(kin) if rest.any()},
+                )
+            )
+    return rows
+
+
+def norm_correlations(grid: Grid, found: Sequence[Cell], label: str) -> dict[str, Correlation | None]:
+    """How a method's gain goes with ‖μ‖ over the encoders: its t in classification, and its mean difference."""
+    some = [cell for cell in found if cell.label == label and grid.encoders[cell.encoder].mean_norm is not None]
+    norms = np.array([grid.encoders[cell.encoder].mean_norm for cell in some], dtype=float)
+    classified = [cell.families[CLASSIFICATION].t if CLASSIFICATION in cell.families else None for cell in some]
+    tested = np.array([t is not None for t in classified], dtype=bool)
+    return {
+        "classification t": correlate(norms[tested], np.array([t for t in classified if t is not None])),
+        "mean difference": correlate(norms, np.array([cell.difference.value for cell in some])),
+    }
+
+
+def norm_bins(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[str, float | int | str | None]]:
+    """Mean t of each family of tasks in each part of ‖μ‖ (Table 3 of the paper)."""
+    rows: list[dict[str, float | int | str | None]] = []
+    for low, high in zip(NORM_BINS, NORM_BINS[1:], strict=False):
+        some = [cell for cell in found if cell.label == label and low <= (norm_of(grid, cell) or -1) < high]
+        row: dict[str, float | int | str | None] = {"bin": f"[{low:.2f}, {high:.2f})", "encoders": len(some)}
+        for family in dict.fromkeys(name for cell in found for name in cell.families):
+            t = [cell.families[family].t for cell in some if family in cell.families]
+            known = [value for value in t if value is not None]
+            row[family] = float(np.mean(known)) if known else None
+        rows.append(row)
+    return rows
+
+
+def norm_of(grid: Grid, cell: Cell) -> float | None:
+    """‖μ‖ of a cell's encoder."""
+    return grid.encoders[cell.encoder].mean_norm
+
+
+def head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[str, int]]:
+    """In how many encoders one method's t exceeds the other's, by family of tasks (Table 4 of the paper)."""
+    by_name = {(cell.encoder, cell.label): cell for cell in found}
+    counts: dict[str, dict[str, int]] = {}
+    for (encoder, label), cell in by_name.items():
+        rival = by_name.get((encoder, other))
+        if label != one or rival is None:
+            continue
+        for family, test in cell.families.items():
+            count = counts.setdefault(family, {"ahead": 0, "behind": 0, "of": 0})
+            count["of"] += 1
+            ours, theirs = test.t or 0.0, rival.families[family].t or 0.0
+            count["ahead"] += ours > theirs
+            count["behind"] += ours < theirs
+    return counts
+
+
+def large_effects(grid: Grid, labels: Sequence[str]) -> list[LargeEffect]:
+    """Tasks that a method changes by more than .1 and 2 %, the largest first (Tables 8 and 9 of the paper)."""
+    found = []
+    for encoder in grid.encoders:
+        for label in labels:
+            methods = grid.methods(encoder, label)
+            tasks = grid.complete(encoder, methods) if methods else []
+            if not tasks:
+                continue
+            scores, control = grid.label_scores(encoder, label, tasks), grid.control(encoder, tasks)
+            found += [
+                LargeEffect(label, encoder, task, float(before), float(after - before))
+                for task, after, before in zip(tasks, scores, control, strict=True)
+                if is_large(after, before)
+            ]
+    return sorted(found, key=lambda effect: -abs(effect.difference))
+
+
+@dataclass(frozen=True)
+class EstimationRow:
+    """What R1 and R2 lose by a mean of so few sentences, over all encoders and tasks.
+
+    Attributes:
+        sentences: that the mean was estimated from.
+        r1: score with that mean less the score with the mean of all sentences, in points; r2 likewise.
+        r1_error: mean absolute difference; r2_error likewise.
+        r2_ahead: score of R2 less that of R1, both with that mean.
+    """
+
+    sentences: int
+    r1: Interval
+    r2: Interval
+    r1_error: Interval
+    r2_error: Interval
+    r2_ahead: Interval
+
+
+def estimation_rows(grid: Grid) -> list[EstimationRow]:
+    """R1 and R2 by the number of sentences, on encoders that have both with all sentences too; tasks are resampled."""
+    counts = {m.sentences for e in grid.encoders.values() for m in e.methods.values() if m.sentences}
+    found = []
+    for count in sorted(counts):
+        methods = {e: [m for label in estimated(count) for m in grid.methods(e, label)] for e in grid.encoders}
+        complete = [set(grid.complete(encoder, some)) for encoder, some in methods.items()]
+        tasks = [task for task in grid.tasks if all(task in some for some in complete)]
+        if tasks and all({m.label for m in some} == set(estimated(count)) for some in methods.values()):
+            intervals = {name: bootstrap(rows) for name, rows in estimation(grid, count, tasks).items()}
+            found.append(EstimationRow(count, **intervals))
+    return found
+
+
+def estimated(count: int) -> tuple[str, ...]:
+    """Labels of what is compared at a number of sentences."""
+    return f"R1 of {count}", f"R2 of {count}", "R1", "R2"
+
+
+def estimation(grid: Grid, count: int, tasks: Sequence[str]) -> dict[str, Array]:
+    """The columns of an `EstimationRow` by task and encoder `(n, m)`, in points."""
+    columns: dict[str, list[Array]] = {"r1": [], "r2": [], "r1_error": [], "r2_error": [], "r2_ahead": []}
+    for encoder in grid.encoders:
+        means = {}
+        for name in ("R1", "R2"):
+            best = grid.scores(encoder, name, tasks)
+            draws = grid.methods(encoder, f"{name} of {count}")
+            each = np.stack([grid.scores(encoder, method.name, tasks) for method in draws])
+            means[name] = each.mean(axis=0)
+            columns[name.lower()].append(100 * (means[name] - best))
+            columns[f"{name.lower()}_error"].append(100 * np.abs(each - best).mean(axis=0))
+        columns["r2_ahead"].append(100 * (means["R2"] - means["R1"]))
+    return {name: np.stack(some, axis=1) for name, some in columns.items()}

@@ -1,0 +1,136 @@
+"""What is compared: encoders, layers of one encoder from a single pass, and a bag of words."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.encoders import Encoder, EncoderSpec
+from training.layers import LayeredEncoder, parse_variants
+
+BAG_OF_WORDS = "bag-of-words"
+BAG_DIMENSIONS = 4096
+
+OnBatch = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Member:
+    """An encoder as results name it.
+
+    Attributes:
+        name: what users call it.
+        fingerprint: of its space.
+        dimensions: its width.
+        prompts: texts put before the input, by name.
+        family: encoders of one family are left out together where that is asked of a statistic.
+        published_mean_norm: what a suite says of it.
+    """
+
+    name: str
+    fingerprint: str
+    dimensions: int
+    prompts: Mapping[str, str]
+    family: str
+    published_mean_norm: float | None = None
+
+
+class Group(Protocol):
+    """Encoders that are run together."""
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """In the order of what `encode` gives."""
+
+    def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
+        """Unit vectors `(n, d)` of the texts for each member."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An encoder a user asked for.
+
+    Attributes:
+        spec: the model; None for the bag of words.
+        variant: `layers`, `layer3-cls`, or empty for the model as it is.
+        family: None takes the organisation of a hub id, or the name.
+        published_mean_norm: what a suite says of it.
+    """
+
+    spec: EncoderSpec | None
+    variant: str = ""
+    family: str | None = None
+    published_mean_norm: float | None = None
+
+
+def open_groups(wanted: Sequence[Wanted], device: str | None) -> Iterator[Group]:
+    """The encoders asked for, one group in memory at a time; variants of one model are one group.
+
+    Raises:
+        EncoderError: if one cannot be loaded, or has no such variant.
+    """
+    layered: list[tuple[EncoderSpec, list[str]]] = []
+    for one in wanted:
+        if one.spec is None:
+            yield BagOfWords()
+        elif not one.variant:
+            yield Single(one, device)
+        elif known := next((written for spec, written in layered if spec == one.spec), None):
+            known.append(one.variant)
+        else:
+            layered.append((one.spec, [one.variant]))
+    for spec, written in layered:
+        yield Layers(spec, written, device)
+
+
+class Single:
+    """A model as it is."""
+
+    def __init__(self, wanted: Wanted, device: str | None) -> None:
+        assert wanted.spec is not None
+        self.encoder = Encoder(wanted.spec, device)
+        family = wanted.family or wanted.spec.model.rpartition("/")[0].rpartition("/")[2] or wanted.spec.name
+        self.members = [member(self.encoder, family, wanted.published_mean_norm)]
+
+    def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
+        """The model's vectors."""
+        return [self.encoder.encode(texts, prompt_name, on_batch=on_batch).vectors]
+
+
+class Layers:
+    """Variants of one model; those of a pooling are a family."""
+
+    def __init__(self, spec: EncoderSpec, written: Sequence[str], device: str | None) -> None:
+        layers = Encoder(spec, device).transformer.auto_model.config.num_hidden_layers
+        specs = {one.name: one for item in written for one in parse_variants(spec, item, layers)}
+        self.layered = LayeredEncoder(list(specs.values()), device)
+        self.members = [
+            member(variant, f"{spec.name}, {variant.spec.pooling} pooling", None) for variant in self.layered.variants
+        ]
+
+    def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
+        """Every variant's vectors."""
+        return self.layered.encode(texts, prompt_name, on_batch)
+
+
+class BagOfWords:
+    """Counts of words, each hashed to one of 4,096 places with a sign, to unit length: what a model must beat."""
+
+    def __init__(self) -> None:
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        self.count = HashingVectorizer(n_features=BAG_DIMENSIONS, norm="l2", dtype=np.float32)
+        self.members = [Member(BAG_OF_WORDS, f"{BAG_OF_WORDS}-{BAG_DIMENSIONS}", BAG_DIMENSIONS, {}, BAG_OF_WORDS)]
+
+    def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
+        """The counts; a text without a word is zero."""
+        vectors = self.count.transform(texts).toarray() if texts else np.empty((0, BAG_DIMENSIONS), np.float32)
+        on_batch(len(texts))
+        return [np.asarray(vectors, np.float32)]
+
+
+def member(encoder: Encoder, family: str, published_mean_norm: float | None) -> Member:
+    """A loaded model as results name it."""
+    return Member(encoder.name, encoder.fingerprint, encoder.dimensions, encoder.prompts, family, published_mean_norm)

@@ -1,0 +1,101 @@
+"""The same few rows of a data set each time.
+
+A larger limit holds the rows of a smaller one. What is capped is what is evaluated: test rows, pairs, queries,
+documents; and of training rows as many, spread evenly over the labels.
+"""
+
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskRetrieval
+
+from training.errors import DataSetError
+from training.evaluation.tasks import splits_of
+
+
+def limit_rows(task: AbsTask, rows: int) -> None:
+    """Cap a loaded task in place.
+
+    Raises:
+        DataSetError: if not one query fits with all its relevant documents.
+    """
+    if isinstance(task, AbsTaskRetrieval):
+        for holder, split in splits_of(task):
+            holder[split] = capped_search(holder[split], rows, task.seed)
+        return
+    for holder, split in splits_of(task):
+        holder[split] = capped(holder[split], rows, task.seed)
+        if isinstance(task, AbsTaskClassification) and task.train_split != split:
+            train = holder[task.train_split]
+            kept = evenly(list(train[task.label_column_name]), rows, task.seed)
+            holder[task.train_split] = train.select(kept)
+
+
+def shuffled(rows: int, seed: int) -> list[int]:
+    """All row numbers, in an order that the seed alone decides."""
+    order: list[int] = np.random.default_rng(seed).permutation(rows).tolist()
+    return order
+
+
+def capped(data: Dataset, rows: int, seed: int) -> Dataset:
+    """The first rows of a shuffled data set, in their own order; where a row is a list of texts, of each list."""
+    if len(data) and any(isinstance(value, list) for value in data[0].values()) and len(data) < rows:
+        share = max(1, rows // len(data))
+        return data.map(lambda row: capped_lists(row, share, seed), keep_in_memory=True)
+    return data if len(data) <= rows else data.select(sorted(shuffled(len(data), seed)[:rows]))
+
+
+def capped_lists(row: dict[str, Any], items: int, seed: int) -> dict[str, Any]:
+    """A row whose lists of one length are cut alike."""
+    longest = max(len(value) for value in row.values() if isinstance(value, list))
+    kept = sorted(shuffled(longest, seed)[:items])
+    cut = {name: value for name, value in row.items() if isinstance(value, list) and len(value) == longest}
+    return row | {name: [value[index] for index in kept] for name, value in cut.items()}
+
+
+def evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
+    """Row numbers, one of each label in turn until there are enough."""
+    if len(labels) <= rows:
+        return list(range(len(labels)))
+    by_label: dict[Any, list[int]] = {}
+    for row in shuffled(len(labels), seed):
+        by_label.setdefault(labels[row], []).append(row)
+    turns = [(turn, row) for found in by_label.values() for turn, row in enumerate(found)]
+    return sorted(row for _, row in sorted(turns, key=lambda pair: pair[0])[:rows])
+
+
+def capped_search(data: Any, rows: int, seed: int) -> Any:
+    """As many queries as fit with their relevant documents, and other documents up to the limit.
+
+    Where documents are given to choose from (reranking), only those of the kept queries remain, and the limit is one
+    of queries.
+    """
+    relevant, ranked = data["relevant_docs"], data["top_ranked"]
+    ids = list(data["queries"]["id"])
+    chosen: list[int] = []
+    documents: set[str] = set()
+    for index in shuffled(len(ids), seed):
+        wanted = {key for key, grade in relevant.get(ids[index], {}).items() if grade > 0}
+        if ranked is None and len(documents | wanted) > rows:
+            continue
+        if len(chosen) < rows and wanted:
+            chosen.append(index)
+            documents |= wanted if ranked is None else set(ranked[ids[index]])
+    if not chosen:
+        raise DataSetError(f"no query has its relevant documents within a limit of {rows}")
+    corpus = list(data["corpus"]["id"])
+    if ranked is None:
+        others = [row for row in shuffled(len(corpus), seed) if corpus[row] not in documents]
+        documents |= {corpus[row] for row in others[: rows - len(documents)]}
+    queries = {ids[index] for index in chosen}
+    return data | {
+        "queries": data["queries"].select(sorted(chosen)),
+        "corpus": data["corpus"].select([row for row, key in enumerate(corpus) if key in documents]),
+        "relevant_docs": {
+            query: {key: grade for key, grade in judged.items() if key in documents}
+            for query, judged in relevant.items()
+            if query in queries
+        },
+        "top_ranked": None if ranked is None else {query: ranked[query] for query in ranked if query in queries},
+    }

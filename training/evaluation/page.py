@@ -1,0 +1,40 @@
+"""The page of an evaluation: sentences first, then pictures, then tables; it needs nothing but itself."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+
+from training.evaluation.findings import Findings
+from training.evaluation.plots import pictures
+from training.evaluation.run import Results
+from training.evaluation.tables import problem_lines, tables
+
+TEMPLATE = "report.html.j2"
+
+
+def page(results: Results, findings: Findings, said: Sequence[str]) -> str:
+    """The whole page as HTML."""
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
+    return environment.get_template(TEMPLATE).render(
+        title=results.request.suite.title,
+        reference=results.request.suite.reference,
+        about=about(results),
+        sentences=said,
+        pictures=pictures(results, findings),
+        tables=tables(results, findings),
+        problems=list(problem_lines(results)),
+        version=version("lathe"),
+    )
+
+
+def about(results: Results) -> str:
+    """What was run, in a sentence."""
+    request = results.request
+    usable = [task for task in results.tasks if task.error is None]
+    rows = "all rows" if request.limit is None else f"at most {request.limit:,} rows of each"
+    words = [f"{len(usable)} of {len(results.tasks)} data sets, {rows}", f"{len(results.encoders)} encoders"]
+    if results.corpus_rows:
+        words.append(f"methods fitted on {results.corpus_rows:,} sentences of {Path(request.corpus).name}")
+    return "; ".join(words) + f"; metrics of mteb {version('mteb')}; 95 % intervals by resampling the tasks."

@@ -1,0 +1,175 @@
+"""What reductions keep of the scores, as the GeoPres paper reports it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from training.evaluation.grid import Grid
+from training.evaluation.methods import Method
+from training.evaluation.statistics import Array, Correlation, Interval, bootstrap, correlate
+
+CONTROL_LEAST = 0.05
+"""Of the raw vectors' score, for a share of it to be more than noise."""
+LANGUAGE_SUFFIX = re.compile(r"[_-]([a-z]{2})$")
+ENGLISH = "en"
+RIVAL = "pca"
+INTRINSIC = {"local_spearman": 1, "positional": -1, "angular": -1, "recall_at_10": 1}
+"""The intrinsic measures, with −1 for those that are errors: correlations are with what is kept."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What a reducer keeps at a size, over encoders and tasks.
+
+    Attributes:
+        label: of the reducer.
+        share: of the dimensions, rounded to a ten-thousandth.
+        encoders: that were reduced.
+        tasks: that all reducers completed at every size.
+        mean: normalised score M(f∘g)/M(g) (Eq. 2), over tasks, with its interval.
+        types: of each type of task.
+        ahead: by type and over `all`, how much of the score is kept more than by centred PCA, paired by task.
+    """
+
+    label: str
+    share: float
+    encoders: int
+    tasks: int
+    mean: Interval
+    types: dict[str, Interval]
+    ahead: dict[str, Interval]
+
+
+def retentions(grid: Grid) -> list[Retention]:
+    """Every reducer and nested chain at every size, over the tasks complete for all and scored at least .05 raw."""
+    sized = {name: [m for m in e.methods.values() if m.size is not None] for name, e in grid.encoders.items()}
+    sized = {name: methods for name, methods in sized.items() if methods}
+    if not sized:
+        return []
+    complete = [set(grid.complete(encoder, methods)) for encoder, methods in sized.items()]
+    tasks = [
+        task
+        for task in grid.tasks
+        if all(task in some for some in complete)
+        and all(grid.control(encoder, [task])[0] >= CONTROL_LEAST for encoder in sized)
+    ]
+    if not tasks:
+        return []
+    kept: dict[tuple[str, float], list[Array]] = {}
+    for encoder, methods in sized.items():
+        control, width = grid.control(encoder, tasks), grid.encoders[encoder].member.dimensions
+        for method in methods:
+            key = method.label, round((method.size or width) / width, 4)
+            kept.setdefault(key, []).append(grid.scores(encoder, method.name, tasks) / control)
+    found = []
+    for (label, share), columns in kept.items():
+        rows, rival = np.stack(columns, axis=1), kept.get((RIVAL, share))
+        groups = {"all": list(range(len(tasks)))} | grid.types(tasks)
+        matched = rival is not None and len(rival) == len(columns)
+        ahead = rows - np.stack(rival, axis=1) if matched and rival is not None else None
+        found.append(
+            Retention(
+                label=label,
+                share=share,
+                encoders=len(columns),
+                tasks=len(tasks),
+                mean=bootstrap(rows),
+                types={name: bootstrap(rows[places]) for name, places in groups.items() if name != "all"},
+                ahead={} if ahead is None else {name: bootstrap(ahead[places]) for name, places in groups.items()},
+            )
+        )
+    order = list(dict.fromkeys(one.label for one in found))
+    return sorted(found, key=lambda one: (-one.share, order.index(one.label)))
+
+
+def intrinsic_correlations(grid: Grid) -> dict[str, Correlation]:
+    """How what a reduction keeps of the geometry goes with its mean score (Table 1 of the paper).
+
+    A pair for each encoder, reducer and size; of errors the negative is taken, so that more is better of all.
+    """
+    configurations = [
+        (encoder, name) for encoder, result in grid.encoders.items() for name in result.intrinsic if result.intrinsic
+    ]
+    tasks = [
+        task for task in grid.tasks if all((encoder, name, task) in grid.values for encoder, name in configurations)
+    ]
+    if not tasks:
+        return {}
+    means = np.array([grid.scores(encoder, name, tasks).mean() for encoder, name in configurations])
+    found = {}
+    for measure, sign in INTRINSIC.items():
+        kept = np.array([sign * grid.encoders[encoder].intrinsic[name][measure] for encoder, name in configurations])
+        correlation = correlate(kept, means)
+        if correlation is not None:
+            found[measure] = correlation
+    return found
+
+
+@dataclass(frozen=True)
+class CrossLingual:
+    """A parallel data set in another language (Table 2 of the paper).
+
+    Attributes:
+        encoder: its name.
+        label: of the reducer.
+        size: of the output.
+        task: what the data sets share.
+        language: the other one.
+        retention: R, the share of the raw score kept there.
+        against_english: Δ = R − R of English.
+    """
+
+    encoder: str
+    label: str
+    size: int
+    task: str
+    language: str
+    retention: float
+    against_english: float
+
+
+def cross_lingual(grid: Grid) -> list[CrossLingual]:
+    """Retention in other languages less that in English, where one data set is there in both.
+
+    Data sets are parallel if their names differ only in the language at the end, as `stsb_de` and `stsb`.
+    """
+    found = []
+    for stem, languages in parallel(grid).items():
+        if ENGLISH not in languages or len(languages) < 2:
+            continue
+        for encoder, result in grid.encoders.items():
+            for method in (m for m in result.methods.values() if m.size is not None):
+                tasks = [task for task in languages.values() if (encoder, method.name, task) in grid.values]
+                shares = dict(zip(tasks, kept_shares(grid, encoder, method, tasks), strict=True))
+                english = shares.get(languages[ENGLISH])
+                for language, task in languages.items():
+                    share = shares.get(task)
+                    if language != ENGLISH and share is not None and english is not None:
+                        found.append(
+                            CrossLingual(
+                                encoder, method.label, method.size or 0, stem, language, share, share - english
+                            )
+                        )
+    return found
+
+
+def kept_shares(grid: Grid, encoder: str, method: Method, tasks: Sequence[str]) -> list[float | None]:
+    """What a method keeps of each task's raw score; None where that is noise."""
+    control = grid.control(encoder, tasks)
+    scores = grid.scores(encoder, method.name, tasks)
+    return [float(s / c) if c >= CONTROL_LEAST else None for s, c in zip(scores, control, strict=True)]
+
+
+def parallel(grid: Grid) -> dict[str, dict[str, str]]:
+    """Tasks by what their names share, and by language."""
+    found: dict[str, dict[str, str]] = {}
+    for name, task in grid.tasks.items():
+        last = name.rpartition("/")[2]
+        suffix = LANGUAGE_SUFFIX.search(last)
+        named = suffix is not None and suffix.group(1) == task.language
+        stem = last[: -len(suffix.group(0))] if named and suffix else last
+        if "-" not in task.language and "," not in task.language:
+            found.setdefault(stem, {})[task.language or ENGLISH] = name
+    return found

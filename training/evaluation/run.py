@@ -1,0 +1,335 @@
+"""An evaluation from suite to scores, taken up again where it was stopped.
+
+OUT/
+├── vectors/       raw output of each encoder                       store.py
+├── methods/       fitted maps and what they keep of the geometry   methods.py
+├── scores.jsonl   a line for each task, encoder and method         scores.py
+└── evaluation.json, scores.csv, report.html                        report.py
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from training.errors import EvaluationError, TrainingError
+from training.evaluation.encoders import Group, Member, Wanted, open_groups
+from training.evaluation.methods import Corpus, Method, MethodShelf, control, ladder, means, split_corpus, sweep
+from training.evaluation.pool import Workers
+from training.evaluation.scores import Score, ScoreBook
+from training.evaluation.store import VectorStore, text_key
+from training.evaluation.suites import Entry, Suite
+from training.evaluation.worker import Collected, FittedMethod, Raw, Trial, collect, score_methods
+from training.sources import open_source
+from transforms.errors import TransformError
+from transforms.transform import Progress
+
+SENTENCE_CHARACTERS = (64, 512)
+"""Lengths of the sentences that methods are fitted on, as in the mean-bias paper."""
+CORPUS_MOST = 100_000
+"""Sentences that are fitted on at most; as many as there."""
+ENCODE_ROWS = 4096
+"""Texts that are encoded between two writes to disk."""
+SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
+"""Of the work on one group of encoders, for the progress; measured with the ladder on 20 small tasks."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to evaluate.
+
+    Attributes:
+        suite: the data sets.
+        encoders: at least one.
+        out: the folder for everything.
+        corpus: a source of sentences to fit on.
+        chains: fitted methods.
+        ladder: whether the nine methods of the mean-bias paper are compared.
+        sizes: of the reducers, as the user wrote them.
+        sentences: numbers of sentences that R1 and R2 estimate their means from.
+        limit: rows of a data set; None for all.
+        processes: that score.
+        device: of the encoders.
+    """
+
+    suite: Suite
+    encoders: Sequence[Wanted]
+    out: Path
+    corpus: str = "pydoc:"
+    chains: Sequence[Method] = ()
+    ladder: bool = False
+    sizes: Sequence[str] = ()
+    sentences: Sequence[int] = ()
+    limit: int | None = None
+    processes: int = 1
+    device: str | None = None
+
+    def methods(self, dimensions: int) -> list[Method]:
+        """All methods for an encoder of that width."""
+        fitted_sizes = [
+            replace(method, name=f"{method.name}, {one.size}", size=one.size, key=f"{method.key}-{one.size}")
+            for method in self.chains
+            for one in sweep(self.sizes, dimensions)[:: max(1, len(sweep(self.sizes[:1], dimensions)))]
+            if method.chain is not None and method.chain.nested and one.size and method.chain.serves(one.size)
+        ]
+        found = [control(), *self.chains, *fitted_sizes]
+        found += ladder() if self.ladder else []
+        return [*found, *sweep(self.sizes, dimensions), *means(self.sentences)]
+
+
+@dataclass(frozen=True)
+class EncoderResult:
+    """An encoder and what was fitted on it.
+
+    Attributes:
+        member: how it is named.
+        mean_norm: ‖μ‖ of its unit vectors on the corpus; None where nothing was fitted.
+        methods: by name.
+        intrinsic: of the reductions, by method.
+        problems: why a method could not be fitted, by method.
+    """
+
+    member: Member
+    mean_norm: float | None
+    methods: Mapping[str, Method]
+    intrinsic: Mapping[str, Mapping[str, float]]
+    problems: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that was measured.
+
+    Attributes:
+        request: what was asked for.
+        tasks: what is known of each, the broken ones with their error.
+        encoders: in the order asked for.
+        scores: of this request's tasks, encoders and methods.
+        corpus_rows: sentences that methods were fitted on, those kept aside included.
+    """
+
+    request: Request
+    tasks: Sequence[Collected]
+    encoders: Sequence[EncoderResult]
+    scores: Sequence[Score]
+    corpus_rows: int
+
+
+def evaluate(request: Request, on_progress: Progress) -> Results:
+    """Score every method of every encoder on every task.
+
+    What a stopped run has done is not done again, and a task or method that fails does not stop the others.
+
+    Raises:
+        EvaluationError: if another evaluation is writing to the folder, or nothing can be evaluated.
+        EncoderError: if an encoder cannot be loaded.
+        SourceError: if the corpus cannot be read.
+    """
+    with claimed(request.out):
+        return Evaluation(request, on_progress).run()
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """The folder, for one evaluation at a time.
+
+    Raises:
+        EvaluationError: if another has it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock").acquire(blocking=False):
+            yield
+    except Timeout:
+        raise EvaluationError(f"another evaluation is writing to {out.name}; name another folder with --out") from None
+
+
+class Evaluation:
+    """One run; see `evaluate`."""
+
+    def __init__(self, request: Request, on_progress: Progress) -> None:
+        self.request = request
+        self.on_progress = on_progress
+        self.stage, self.begun = "", time.monotonic()
+        self.book = ScoreBook(request.out)
+        self.shelf = MethodShelf(request.out / "methods")
+        self.trials = [Trial(entry, trial_key(entry, request.limit), request.limit) for entry in request.suite.entries]
+        self.sentences = corpus_sentences(request.corpus) if self.needs_corpus() else []
+        self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
+        self.collected: dict[tuple[tuple[str, str], ...], list[Collected]] = {}
+        self.group, self.groups = 0, 1
+
+    def needs_corpus(self) -> bool:
+        """Whether something is to be fitted, or measured on sentences kept aside."""
+        return bool(self.request.ladder or self.request.sizes or self.request.sentences)
+
+    def run(self) -> Results:
+        """Group after group of encoders, each in memory alone."""
+        found: list[EncoderResult] = []
+        self.groups = len({id(wanted.spec) if not wanted.variant else "layers" for wanted in self.request.encoders})
+        with Workers(self.request.processes) as workers:
+            for group in open_groups(self.request.encoders, self.request.device):
+                found += self.run_group(group, workers)
+                self.group += 1
+        keys = {trial.key for trial in self.trials}
+        cells = {
+            (result.member.fingerprint, method.key_on(result.member.fingerprint, self.digest))
+            for result in found
+            for method in result.methods.values()
+        }
+        scores = [s for s in self.book.by_cell.values() if s.task_key in keys and s.cell[1:] in cells]
+        self.on_progress(1.0, "evaluated")
+        tasks = next(iter(self.collected.values()))
+        return Results(self.request, tasks, found, scores, len(self.sentences))
+
+    def run_group(self, group: Group, workers: Workers) -> list[EncoderResult]:
+        """Encode, fit and score for encoders that are run together."""
+        prompts = tuple(sorted(group.members[0].prompts.items()))
+        if prompts not in self.collected:
+            self.collected[prompts] = self.collect(dict(prompts), workers)
+        tasks = self.collected[prompts]
+        usable = [task for task in tasks if task.error is None]
+        if not usable:
+            raise EvaluationError("no data set can be evaluated: " + "; ".join(f"{t.task}: {t.error}" for t in tasks))
+        asked = dict.fromkeys(pair for task in usable for pair in task.asked)
+        stores = [VectorStore(self.request.out / "vectors" / m.fingerprint, m.dimensions) for m in group.members]
+        self.encode(group, stores, [*asked, *((None, sentence) for sentence in self.sentences)])
+        results, fitted = [], []
+        for index, (member, store) in enumerate(zip(group.members, stores, strict=True)):
+            result, methods = self.fit(member, store, index, len(stores))
+            results.append(result)
+            fitted.append(methods)
+        self.score(group, stores, fitted, {task.key for task in usable}, workers)
+        return results
+
+    def collect(self, prompts: dict[str, str], workers: Workers) -> list[Collected]:
+        """What every task asks an encoder with these prompts for, in the suite's order."""
+        found: dict[str, Collected] = {}
+        jobs = [(collect, (trial, prompts)) for trial in self.trials]
+        for done, (index, result) in enumerate(workers.run(jobs), 1):
+            trial = self.trials[index]
+            found[trial.key] = (
+                Collected(trial.entry.name, trial.key, error=str(result)) if isinstance(result, Exception) else result
+            )
+            self.report("collect", done / len(jobs), f"read {trial.entry.name}")
+        unread = [Collected(name, "", error=why) for name, why in self.request.suite.problems.items()]
+        return [*(found[trial.key] for trial in self.trials), *unread]
+
+    def encode(self, group: Group, stores: Sequence[VectorStore], asked: Sequence[tuple[str | None, str]]) -> None:
+        """Give every store the vectors it lacks, a few thousand texts at a time."""
+        prompts = group.members[0].prompts
+        keys = {pair: text_key(pair[1], prompts[pair[0]] if pair[0] else None) for pair in asked}
+        missing = [pair for pair, key in keys.items() if not all(key in store for store in stores)]
+        names = group.members[0].name if len(stores) == 1 else f"{len(stores)} variants"
+        done = 0
+        for prompt in dict.fromkeys(pair[0] for pair in missing):
+            texts = [pair[1] for pair in missing if pair[0] == prompt]
+            for start in range(0, len(texts), ENCODE_ROWS):
+                part = texts[start : start + ENCODE_ROWS]
+
+                def report(rows: int, before: int = done) -> None:
+                    sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {names}"
+                    self.report("encode", (before + rows) / len(missing), sentence)
+
+                vectors = group.encode(part, prompt, report)
+                for store, found in zip(stores, vectors, strict=True):
+                    new = [row for row, text in enumerate(part) if keys[prompt, text] not in store]
+                    store.add([keys[prompt, part[row]] for row in new], found[new])
+                done += len(part)
+
+    def fit(
+        self, member: Member, store: VectorStore, index: int, members: int
+    ) -> tuple[EncoderResult, list[FittedMethod]]:
+        """Every method on one encoder's sentences."""
+        corpus: Corpus | None = None
+        if self.sentences:
+            corpus = split_corpus(store.get([text_key(sentence) for sentence in self.sentences]), self.digest)
+        asked = self.request.methods(member.dimensions)
+        methods = [method for method in asked if method.suits(member.fingerprint)]
+        fitted, measures = [], {}
+        problems = {m.name: "it was fitted on another encoder's vectors" for m in asked if m not in methods}
+        for done, method in enumerate(methods):
+
+            def report(message: str, done: int = done) -> None:
+                fraction = (index + done / len(methods)) / members
+                self.report("fit", fraction, f"{message} on {member.name}")
+
+            try:
+                one, intrinsic = self.shelf.fitted(method, member.fingerprint, corpus, self.digest, report)
+            except (TransformError, TrainingError) as error:
+                problems[method.name] = str(error)
+                continue
+            fitted.append(one)
+            if intrinsic:
+                measures[method.name] = intrinsic
+        norm = corpus.mean_norm if corpus else None
+        return EncoderResult(member, norm, {m.name: m for m in methods}, measures, problems), fitted
+
+    def score(
+        self,
+        group: Group,
+        stores: Sequence[VectorStore],
+        fitted: Sequence[list[FittedMethod]],
+        usable: set[str],
+        workers: Workers,
+    ) -> None:
+        """Every cell that has no score yet; those of one task follow one another, so that it is loaded once."""
+        jobs = []
+        for trial in (trial for trial in self.trials if trial.key in usable):
+            for member, store, methods in zip(group.members, stores, fitted, strict=True):
+                todo = [m for m in methods if not self.book.done((trial.key, member.fingerprint, m.key))]
+                raw = Raw(member.name, member.fingerprint, member.dimensions, dict(member.prompts), store.folder)
+                if todo:
+                    jobs.append((score_methods, (trial, raw, todo)))
+        for done, (index, result) in enumerate(workers.run(jobs), 1):
+            trial, raw, todo = jobs[index][1]
+            if isinstance(result, Exception):
+                cells = [(trial.entry.name, trial.key, raw.name, raw.fingerprint, m.name, m.key) for m in todo]
+                result = [Score(*cell, None, error=str(result)) for cell in cells]
+            self.book.add(result)
+            self.report("score", done / len(jobs), f"{done:,} of {len(jobs):,}: {trial.entry.name} on {raw.name}")
+
+    def report(self, stage: str, fraction: float, sentence: str) -> None:
+        """Progress within a stage of a group as progress of the whole, with the time left of the stage."""
+        if stage != self.stage:
+            self.stage, self.begun = stage, time.monotonic()
+        before = sum(share for name, share in SHARES.items() if list(SHARES).index(name) < list(SHARES).index(stage))
+        whole = (self.group + before + SHARES[stage] * fraction) / max(self.groups, self.group + 1)
+        left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
+        self.on_progress(min(whole, 1.0), sentence + (f", {in_time(left)} left" if left > 1 else ""))
+
+
+def in_time(seconds: float) -> str:
+    """Seconds, or minutes where they are many."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def trial_key(entry: Entry, limit: int | None) -> str:
+    """What a score belongs to."""
+    return hashlib.sha256(json.dumps([entry.digest(), limit]).encode()).hexdigest()[:32]
+
+
+def corpus_sentences(written: str) -> list[str]:
+    """Distinct sentences of a source, of 64 to 512 characters; a seeded draw where there are too many.
+
+    Raises:
+        SourceError: if it cannot be read.
+        EvaluationError: if it has too few.
+    """
+    least, most = SENTENCE_CHARACTERS
+    found: dict[str, None] = {}
+    for batch in open_source(written).batches():
+        if not isinstance(batch.values, list):
+            raise EvaluationError(f"{written} holds vectors; methods are fitted on sentences")
+        found |= dict.fromkeys(text.strip() for text in batch.values if least <= len(text.strip()) <= most)
+    sentences = list(found)
+    if len(sentences) < 100:
+        raise EvaluationError(f"{written} has {len(sentences)} sentences of {least} to {most} characters; 100 are few")
+    chosen = np.random.default_rng(0).permutation(len(sentences))[:CORPUS_MOST]
+    return [sentences[index] for index in np.sort(chosen)]

@@ -1,0 +1,166 @@
+"""Is it better, and how sure are we: the statistics of the papers, on arrays.
+
+Differences are in points, a hundredth of a score, and always paired: the same task with a method and without.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Array = NDArray[np.float64]
+
+DECISIVE_T = 2.0
+"""|t| beyond which a difference counts as won or lost: the mean-bias paper's window of effect size, no test of
+significance (its Section 2)."""
+RESAMPLES = 10_000
+"""Of a bootstrap, as in that paper (its Appendix U)."""
+LARGE_SCORE, LARGE_SHARE = 0.1, 0.02
+"""A large effect: more than .1 of the score and 2 % of it (its Appendix O)."""
+OUTSTANDING_Z = 2.0
+"""Standard deviations of an encoder's own differences beyond which one stands out (its Table 6)."""
+
+Verdict = Literal["win", "tie", "loss"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with the bounds of its 95 % interval; None where there is too little to say."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def sign(self) -> int:
+        """1 or −1 where the interval lies on one side of zero, else 0."""
+        if self.low is None or self.high is None:
+            return 0
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """Differences of tasks in one cell: an encoder, a method, a family of tasks.
+
+    Attributes:
+        n: tasks.
+        mean: difference in points.
+        t: mean over its standard error; None for one task, or where all differences are equal.
+        p: two-sided.
+        sigma_cell: Eq. 12 of the mean-bias paper; not a paired test, kept for comparison.
+    """
+
+    n: int
+    mean: float
+    t: float | None
+    p: float | None
+    sigma_cell: float | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Won or lost at |t| > 2."""
+        t = self.t or 0.0
+        return "win" if t > DECISIVE_T else "loss" if t < -DECISIVE_T else "tie"
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's r and Spearman's ρ of pairs, with bootstrap intervals and Spearman's p."""
+
+    n: int
+    pearson: Interval
+    spearman: Interval
+    p: float | None
+
+
+def paired_test(scores: Array, control: Array) -> PairedTest:
+    """The paired t of scores `(n,)` against the control's, and σ_cell = n·Δ̄ / s of the control's scores (Eq. 12)."""
+    differences = 100 * (scores - control)
+    n = len(differences)
+    mean = float(differences.mean()) if n else 0.0
+    error = float(differences.std(ddof=1)) / np.sqrt(n) if n > 1 else 0.0
+    spread = 100 * float(control.std(ddof=1)) if n > 1 else 0.0
+    t = mean / error if error > 0 else None
+    return PairedTest(
+        n=n,
+        mean=mean,
+        t=t,
+        p=None if t is None else float(2 * stats.t.sf(abs(t), n - 1)),
+        sigma_cell=n * mean / spread if spread > 0 else None,
+    )
+
+
+def bootstrap(values: Array, seed: int = 0) -> Interval:
+    """The mean of rows `(n,)`, or of their means `(n, m)`, with the interval of resampled rows.
+
+    The rows are what another study would have drawn anew: tasks.
+    """
+    rows = values if values.ndim == 1 else values.mean(axis=1)
+    if len(rows) < 2:
+        return Interval(float(rows.mean()) if len(rows) else 0.0, None, None)
+    drawn = np.random.default_rng(seed).integers(0, len(rows), (RESAMPLES, len(rows)))
+    means = rows[drawn].mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(float(rows.mean()), float(low), float(high))
+
+
+def correlate(x: Array, y: Array, seed: int = 0) -> Correlation | None:
+    """How two measures of the same things `(n,)` go together; None for fewer than 3, or where one never varies."""
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    drawn = np.random.default_rng(seed).integers(0, len(x), (RESAMPLES, len(x)))
+    ranks = stats.rankdata(x), stats.rankdata(y)
+    return Correlation(
+        n=len(x),
+        pearson=with_interval(row_correlation, x, y, drawn),
+        spearman=with_interval(rank_correlation, ranks[0], ranks[1], drawn),
+        p=float(stats.spearmanr(x, y).pvalue),
+    )
+
+
+def with_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, drawn: NDArray[np.int64]) -> Interval:
+    """A correlation of all pairs, and the interval of those of resampled ones; draws of one pair alone say nothing."""
+    value = float(measure(x[None], y[None])[0])
+    resampled = measure(x[drawn], y[drawn])
+    resampled = resampled[np.isfinite(resampled)]
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return Interval(value, float(low), float(high))
+
+
+def row_correlation(x: Array, y: Array) -> Array:
+    """Pearson's r of corresponding rows `(b, n)`; NaN where one never varies."""
+    x = x - x.mean(axis=1, keepdims=True)
+    y = y - y.mean(axis=1, keepdims=True)
+    scale = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((x * y).sum(axis=1) / scale)
+
+
+def rank_correlation(x: Array, y: Array) -> Array:
+    """Spearman's ρ of corresponding rows `(b, n)`."""
+    return row_correlation(stats.rankdata(x, axis=1), stats.rankdata(y, axis=1))
+
+
+def is_large(score: float, control: float) -> bool:
+    """Whether a difference of scores is a large effect."""
+    difference = abs(score - control)
+    return difference > LARGE_SCORE and difference > LARGE_SHARE * abs(control)
+
+
+def outstanding(differences: Array) -> tuple[float, float]:
+    """Shares of an encoder's differences `(n,)` two of their standard deviations above, and below, their mean."""
+    spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
+    if spread == 0:
+        return 0.0, 0.0
+    z = (differences - differences.mean()) / spread
+    return float((z > OUTSTANDING_Z).mean()), float((z < -OUTSTANDING_Z).mean())
+
+
+def leave_out(names: Sequence[str]) -> list[tuple[str, NDArray[np.bool_]]]:
+    """For each distinct name, which of the items remain without those of that name."""
+    items = np.array(names)
+    return [(name, items != name) for name in dict.fromkeys(names)]

@@ -1,0 +1,240 @@
+"""Suites: which data sets are evaluated, and which encoders where the suite names some.
+
+A folder of data sets (every folder below it with a `META.json`), `mteb:TASK,…` (tasks and benchmarks that mteb
+knows, from the hub), a YAML file, or the name of one that comes with Lathe. A YAML file:
+
+    title: …
+    description: …
+    reference: https://…
+    tasks:
+      - mteb: STSBenchmark                  # a task or a benchmark of mteb
+      - folder: data/my_set                 # beside the file
+      - name: FinSTS                        # a data set of the hub in one of our layouts
+        task: sts
+        hub: FinanceMTEB/FinSTS
+        revision: 0f9c…
+        split: test
+        language: en
+        columns: {sentence1: a, sentence2: b}   # theirs, by ours, where they differ
+    encoders:                               # optional
+      - model: intfloat/e5-base
+        family: intfloat
+        published_mean_norm: 0.8357
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+import yaml
+
+from training.errors import EvaluationError
+from training.evaluation.layouts import READERS
+
+META = "META.json"
+SHIPPED = Path(__file__).parent / "suites"
+UNLABELLED = "sentences"
+"""The task of data sets that have nothing to evaluate: texts to fit on."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set of a suite.
+
+    Attributes:
+        name: what it is called in results.
+        kind: where it comes from.
+        place: the folder, the hub's path, or mteb's name.
+        task: its layout; empty where mteb knows.
+        language: of its texts, two letters; two languages with a hyphen between are translations.
+        revision: of the hub's data set.
+        split: of the hub's data set.
+        columns: the hub's, by ours.
+        main_score: in place of the usual one.
+    """
+
+    name: str
+    kind: Literal["folder", "hub", "mteb"]
+    place: str
+    task: str = ""
+    language: str = ""
+    revision: str = ""
+    split: str = "test"
+    columns: tuple[tuple[str, str], ...] = ()
+    main_score: str | None = None
+
+    def digest(self) -> str:
+        """What its scores belong to: changed files or another version of mteb make other scores."""
+        found = hashlib.sha256(repr((self, version("mteb"))).encode())
+        if self.kind == "folder":
+            found = hashlib.sha256(repr((self.name, self.task, self.language, version("mteb"))).encode())
+            for path in sorted(path for path in Path(self.place).rglob("*") if path.is_file()):
+                found.update(str(path.relative_to(self.place)).encode())
+                with path.open("rb") as file:
+                    found.update(hashlib.file_digest(file, "sha256").digest())
+        return found.hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class ListedEncoder:
+    """An encoder that a suite names."""
+
+    model: str
+    family: str | None = None
+    published_mean_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Data sets, what was wrong with some, and perhaps encoders.
+
+    Attributes:
+        written: as the user named it.
+        title: for the report.
+        entries: the data sets.
+        problems: why others cannot be evaluated, by name.
+        encoders: none, where the user must say.
+        reference: where it was published.
+    """
+
+    written: str
+    title: str
+    entries: tuple[Entry, ...]
+    problems: Mapping[str, str] = field(default_factory=dict)
+    encoders: tuple[ListedEncoder, ...] = ()
+    reference: str = ""
+
+
+def open_suite(written: str) -> Suite:
+    """The suite a user names; the data themselves are not read yet.
+
+    Raises:
+        EvaluationError: if there is none of that name, or nothing in it.
+    """
+    if written.startswith("mteb:"):
+        names = [name.strip() for name in written.removeprefix("mteb:").split(",") if name.strip()]
+        if not names:
+            raise EvaluationError("mteb: names no task; write mteb:STSBenchmark,Banking77Classification")
+        return Suite(written, written, tuple(mteb_entries(names)))
+    path = Path(written).expanduser()
+    if path.is_dir():
+        return folder_suite(written, path)
+    shipped = SHIPPED / f"{written.removesuffix('.yaml')}.yaml"
+    if path.is_file():
+        return yaml_suite(written, path)
+    if "/" not in written and shipped.is_file():
+        return yaml_suite(written, shipped)
+    known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.yaml")))
+    raise EvaluationError(f"there is no suite {written!r}: name a folder, a YAML file, mteb:TASK,… or one of {known}")
+
+
+def folder_suite(written: str, root: Path) -> Suite:
+    """Every data set below a folder.
+
+    Raises:
+        EvaluationError: if there is none.
+    """
+    entries, problems = [], {}
+    folders = {path.parent for path in root.rglob(META)}
+    data = {path.parent for pattern in ("*.jsonl", "*.jsonl.gz") for path in root.rglob(pattern)}
+    for folder in sorted(folders | data):
+        name = str(folder.relative_to(root)) if folder != root else folder.resolve().name
+        try:
+            entry = folder_entry(name, folder)
+        except EvaluationError as error:
+            problems[name] = str(error)
+        else:
+            entries += [entry] if entry else []
+    if not entries and not problems:
+        raise EvaluationError(f"the folder {written} holds no data sets: folders with a {META} and files beside it")
+    return Suite(written, root.resolve().name, tuple(entries), problems)
+
+
+def folder_entry(name: str, folder: Path) -> Entry | None:
+    """A data set by its META.json; None if it has nothing to evaluate.
+
+    Raises:
+        EvaluationError: if that file is missing or says nothing of use.
+    """
+    try:
+        meta = orjson.loads((folder / META).read_bytes())
+        task, language = meta["task"], meta.get("language", "en")
+    except FileNotFoundError:
+        raise EvaluationError(f"{META} is missing") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise EvaluationError(f"{META} must be an object with a 'task': {error!r}") from error
+    if task == UNLABELLED:
+        return None
+    if not isinstance(language, str) or task not in READERS:
+        raise EvaluationError(f"{META} names the task {task!r}; there are {', '.join(READERS)} and {UNLABELLED}")
+    if task == "pairs" and not any(folder.glob("test.jsonl*")):
+        return None  # pairs to train on
+    if task == "pairs" and "-" in language:
+        task = "translations"
+    return Entry(name, "folder", str(folder), task, language)
+
+
+def mteb_entries(names: list[str]) -> Iterator[Entry]:
+    """Tasks of mteb's; benchmarks are opened to their tasks."""
+    from training.evaluation.tasks import names_of  # seconds of import
+
+    for name in names:
+        yield from (Entry(found, "mteb", found) for found in names_of(name))
+
+
+def yaml_suite(written: str, path: Path) -> Suite:
+    """A suite file.
+
+    Raises:
+        EvaluationError: if it cannot be read or does not say what it should.
+    """
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = [entry for item in found.get("tasks") or [] for entry in listed_entries(item, path.parent)]
+        encoders = tuple(listed_encoder(item) for item in found.get("encoders") or [])
+    except EvaluationError:
+        raise
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError) as error:
+        raise EvaluationError(f"the suite file {path.name} cannot be read: {error!r}") from error
+    if not entries:
+        raise EvaluationError(f"the suite file {path.name} lists no tasks")
+    title = str(found.get("title") or path.stem)
+    return Suite(written, title, tuple(entries), {}, encoders, str(found.get("reference") or ""))
+
+
+def listed_entries(item: Mapping[str, Any], beside: Path) -> Iterator[Entry]:
+    """What one item of a suite file's tasks means.
+
+    Raises:
+        EvaluationError: if it is of no known kind.
+    """
+    if "mteb" in item:
+        yield from mteb_entries([str(item["mteb"])])
+    elif "folder" in item:
+        yield from folder_suite(str(item["folder"]), beside / str(item["folder"])).entries
+    elif "hub" in item:
+        task = str(item["task"])
+        if task not in READERS:
+            raise EvaluationError(f"{item.get('name')}: there is no task {task!r}; there are {', '.join(READERS)}")
+        yield Entry(
+            name=str(item["name"]),
+            kind="hub",
+            place=str(item["hub"]),
+            task=task,
+            language=str(item.get("language", "en")),
+            revision=str(item.get("revision", "main")),
+            split=str(item.get("split", "test")),
+            columns=tuple((str(ours), str(theirs)) for ours, theirs in (item.get("columns") or {}).items()),
+            main_score=item.get("main_score"),
+        )
+    else:
+        raise EvaluationError(f"a task of a suite file has 'mteb', 'folder' or 'hub'; this has {', '.join(item)}")
+
+
+def listed_encoder(item: Mapping[str, Any]) -> ListedEncoder:
+    """An encoder of a suite file."""
+    return ListedEncoder(str(item["model"]), item.get("family"), item.get("published_mean_norm"))

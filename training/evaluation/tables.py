@@ -1,0 +1,203 @@
+"""The tables of an evaluation, as rows of cells with the header first."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from training.evaluation.findings import Findings
+from training.evaluation.grid import Grid, family_of
+from training.evaluation.methods import CONTROL
+from training.evaluation.run import Results
+from training.evaluation.statistics import Interval
+from training.evaluation.words import percent, share
+
+Rows = list[list[str]]
+EFFECTS_MOST = 50
+"""Large effects that are listed; all are in the JSON."""
+
+
+def tables(results: Results, findings: Findings) -> dict[str, Rows]:
+    """Every table there is something for, header first."""
+    found = {"Raw vectors: mean score × 100 by type of task": score_rows(results)}
+    if findings.cells:
+        found["Differences to raw vectors, in points"] = difference_rows(results, findings)
+        found["By family of tasks: paired t"] = family_table(findings)
+    if findings.norm_bins:
+        found["Mean t of R2 by ‖μ‖"] = bin_table(findings)
+    if findings.large_effects:
+        found["Large effects: more than .1 and 2 %"] = effect_table(findings)
+    if findings.retentions:
+        found["Share of the score kept, per cent"] = retention_rows(findings)
+        found["By type of task, and ahead of PCA, points of retention"] = type_table(findings)
+    if findings.cross_lingual:
+        found["Retention in other languages less that in English"] = language_table(findings)
+    found["Every score × 100"] = score_table(results)
+    return found
+
+
+def score_rows(results: Results) -> Rows:
+    """The same as cells."""
+    grid = Grid(results)
+    types = grid.types(list(grid.tasks))
+    header = ["encoder", "‖μ‖", "mean", *(f"{kind} ({len(places)})" for kind, places in types.items())]
+    rows = [header]
+    for name, result in grid.encoders.items():
+        tasks = grid.complete(name, [])
+        means = [mean_of(grid, name, [t for t in tasks if grid.tasks[t].type == kind]) for kind in types]
+        norm = "–" if result.mean_norm is None else f"{result.mean_norm:.3f}"
+        rows.append([name, norm, mean_of(grid, name, tasks), *means])
+    return rows
+
+
+def mean_of(grid: Grid, encoder: str, tasks: Sequence[str]) -> str:
+    """A mean score, or that there is none."""
+    return f"{100 * float(np.mean(grid.control(encoder, tasks))):.2f}" if tasks else "–"
+
+
+def difference_rows(results: Results, findings: Findings) -> Rows:
+    """Every method on every encoder as cells, and over all."""
+    rows = [["encoder", "‖μ‖", "tasks", *findings.labels]]
+    for result in results.encoders:
+        cells = {cell.label: cell for cell in findings.cells if cell.encoder == result.member.name}
+        if cells:
+            norm = "–" if result.mean_norm is None else f"{result.mean_norm:.2f}"
+            tasks = str(max(cell.tasks for cell in cells.values()))
+            shown = [half(cells[label].difference) if label in cells else "–" for label in findings.labels]
+            rows.append([result.member.name, norm, tasks, *shown])
+    if len(rows) > 2:
+        rows.append(["all", "", "", *(half(findings.overall[label]) for label in findings.labels)])
+    return rows
+
+
+def retention_rows(findings: Findings) -> Rows:
+    """Every reducer at every size as cells."""
+    shares = sorted({one.share for one in findings.retentions}, reverse=True)
+    rows = [["reducer", *(share(value) for value in shares)]]
+    for label in dict.fromkeys(one.label for one in findings.retentions):
+        found = {one.share: percent(one.mean) for one in findings.retentions if one.label == label}
+        rows.append([label, *(found.get(value, "–") for value in shares)])
+    return rows
+
+
+def family_table(findings: Findings) -> Rows:
+    """Mean t, wins, ties and losses; then without each family of encoders."""
+    kin = list(dict.fromkeys(name for row in findings.families for name in row.without))
+    rows = [["method", "family", "encoders", "mean t", "W/T/L", *(f"without {name}" for name in kin)]]
+    for row in findings.families:
+        counts = f"{row.wins}/{row.ties}/{row.losses}"
+        without = [f"{row.without[name]:+.2f}" if name in row.without else "–" for name in kin]
+        rows.append([row.label, row.family, str(row.encoders), f"{row.mean_t:+.2f}", counts, *without])
+    return rows
+
+
+def bin_table(findings: Findings) -> Rows:
+    """Mean t by part of ‖μ‖."""
+    header = list(findings.norm_bins[0])
+    return [header, *([cell(row[name]) for name in header] for row in findings.norm_bins)]
+
+
+def effect_table(findings: Findings) -> Rows:
+    """The largest effects."""
+    rows = [["method", "encoder", "task", "raw", "difference"]]
+    for effect in findings.large_effects[:EFFECTS_MOST]:
+        rows.append([effect.label, effect.encoder, effect.task, f"{effect.control:.3f}", f"{effect.difference:+.3f}"])
+    return rows
+
+
+def type_table(findings: Findings) -> Rows:
+    """Retention by type, with what it is ahead of PCA."""
+    kinds = list(dict.fromkeys(kind for one in findings.retentions for kind in one.types))
+    rows = [["reducer", "dimensions", *kinds]]
+    for one in findings.retentions:
+        cells = []
+        for kind in kinds:
+            shown = percent(one.types[kind]) if kind in one.types else "–"
+            ahead = one.ahead.get(kind)
+            cells.append(shown if ahead is None or one.label == "pca" else f"{shown}; {100 * ahead.value:+.1f}")
+        rows.append([one.label, share(one.share), *cells])
+    return rows
+
+
+def language_table(findings: Findings) -> Rows:
+    """Δ of every reducer, size and language."""
+    languages = list(dict.fromkeys(one.language for one in findings.cross_lingual))
+    rows = [["encoder", "reducer", "size", "data set", *languages]]
+    for key in dict.fromkeys((o.encoder, o.label, o.size, o.task) for o in findings.cross_lingual):
+        some = {o.language: o for o in findings.cross_lingual if (o.encoder, o.label, o.size, o.task) == key}
+        found = [f"{some[name].against_english:+.3f}" if name in some else "–" for name in languages]
+        rows.append([key[0], key[1], str(key[2]), key[3], *found])
+    return rows
+
+
+def score_table(results: Results) -> Rows:
+    """A row for each task and encoder, a column for each method."""
+    rows = rows_of(results)
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    by_cell: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        by_cell.setdefault((row["task"], row["type"], row["encoder"]), {})[row["method"]] = row["score"]
+    table = [["task", "type", "encoder", *methods]]
+    for key, scores in sorted(by_cell.items()):
+        table.append([*key, *("–" if scores.get(m) is None else f"{100 * scores[m]:.2f}" for m in methods)])
+    return table
+
+
+def cell(value: float | int | str | None) -> str:
+    """A value of a table."""
+    return "–" if value is None else f"{value:+.2f}" if isinstance(value, float) else str(value)
+
+
+def half(interval: Interval) -> str:
+    """A difference with half its interval."""
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:+.2f}"
+    return f"{interval.value:+.2f} ±{(interval.high - interval.low) / 2:.2f}"
+
+
+def rows_of(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
+    """A row for each score, with the control's beside it."""
+    grid = Grid(results)
+    by_fingerprint = {result.member.fingerprint: result for result in results.encoders}
+    rows = []
+    for score in results.scores:
+        result, task = by_fingerprint[score.fingerprint], grid.tasks.get(score.task)
+        method = result.methods.get(score.method)
+        control = grid.values.get((result.member.name, CONTROL, score.task))
+        both = None if score.score is None or control is None else (score.score, control)
+        rows.append(
+            {
+                "task": score.task,
+                "type": task.type if task else "",
+                "family": family_of(task.type) if task else "",
+                "language": task.language if task else "",
+                "metric": task.main_score if task else "",
+                "encoder": result.member.name,
+                "mean_norm": result.mean_norm,
+                "method": score.method,
+                "group": method.group if method else "",
+                "label": method.label if method else "",
+                "size": method.size if method else None,
+                "score": score.score,
+                "control": control,
+                "difference_points": None if both is None else 100 * (both[0] - both[1]),
+                "retention": both[0] / both[1] if both and both[1] else None,
+                "seconds": score.seconds,
+                "error": score.error,
+            }
+            | ({"metrics": score.metrics} if metrics else {})
+        )
+    return sorted(rows, key=lambda row: (row["encoder"], row["task"]))
+
+
+def problem_lines(results: Results) -> Iterator[str]:
+    """What was broken or left out, a line each."""
+    for task in results.tasks:
+        if task.error:
+            yield f"{task.task} was not evaluated: {task.error}"
+        yield from (f"{task.task}: {warning}" for warning in task.warnings)
+    for result in results.encoders:
+        yield from (f"{result.member.name}: {name} was not compared: {why}" for name, why in result.problems.items())
+    for score in results.scores:
+        if score.error:
+            yield f"{score.task} on {score.encoder} with {score.method} failed: {score.error}"

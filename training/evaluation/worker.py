@@ -1,0 +1,217 @@
+"""What worker processes do: learn which texts a task needs, and score methods on it.
+
+Each has one thread: two processes of one do more than one of two. What goes wrong comes back as a sentence.
+"""
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from training.errors import EvaluationError
+from training.evaluation.layouts import READERS
+from training.evaluation.records import Warnings
+from training.evaluation.scores import Score
+from training.evaluation.store import VectorStore
+from training.evaluation.suites import Entry
+from transforms.chain import Chain
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A task as it is evaluated: which rows of it.
+
+    Attributes:
+        entry: the data set.
+        key: hash of its data, the limit and the seed.
+        limit: None for all rows.
+    """
+
+    entry: Entry
+    key: str
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What is known of a task before it is evaluated.
+
+    Attributes:
+        task: its name.
+        key: of the trial.
+        type: mteb's.
+        language: as the suite says.
+        main_score: the metric's name.
+        asked: prompt names with texts.
+        warnings: what was left out or looks wrong.
+        error: why it cannot be evaluated.
+    """
+
+    task: str
+    key: str
+    type: str = ""
+    language: str = ""
+    main_score: str = ""
+    asked: tuple[tuple[str | None, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class FittedMethod:
+    """A method as it lies on disk.
+
+    Attributes:
+        name: of the method.
+        key: hash of the fitted map.
+        folder: of its artifact; None for raw vectors.
+        dimensions: a size to cut to; None for its own.
+    """
+
+    name: str
+    key: str
+    folder: Path | None = None
+    dimensions: int | None = None
+
+
+@dataclass(frozen=True)
+class Raw:
+    """An encoder's stored output."""
+
+    name: str
+    fingerprint: str
+    dimensions: int
+    prompts: Mapping[str, str]
+    folder: Path
+
+
+def set_up() -> None:
+    """One thread, no bars, no chatter, no network but where a task is the hub's."""
+    warnings.simplefilter("ignore")
+    sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
+    import logging
+
+    import datasets
+    import mteb  # noqa: F401  loads what has threads of its own
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    logging.disable(logging.ERROR)
+    datasets.disable_progress_bars()
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+
+
+@lru_cache(maxsize=1)
+def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
+    """A task with its data, capped, and what was left out of it.
+
+    Raises:
+        EvaluationError: if it cannot be had.
+    """
+    from training.evaluation.limits import limit_rows
+    from training.evaluation.tasks import hub_task, load, local_task, named_task
+
+    entry, found = trial.entry, Warnings()
+    if entry.kind == "folder":
+        data = READERS[entry.task](Path(entry.place), found)
+        task = local_task(entry.name, entry.task, entry.language, data)
+    elif entry.kind == "hub":
+        source = {"path": entry.place, "revision": entry.revision}
+        task = hub_task(entry.name, entry.task, entry.language, source, dict(entry.columns), entry.split)
+    else:
+        task = named_task(entry.place)
+    load(task)
+    if entry.main_score:
+        task.metadata = task.metadata.model_copy(update={"main_score": entry.main_score})
+    if trial.limit is not None:
+        limit_rows(task, trial.limit)
+    return task, tuple(found.sentences())
+
+
+def collect(trial: Trial, prompts: Mapping[str, str]) -> Collected:
+    """The texts a task asks an encoder for; it is run once on random vectors."""
+    from training.evaluation.model import Collector
+
+    name = trial.entry.name
+    try:
+        task, left_out = loaded(trial)
+        collector = Collector(prompts)
+        measure(collector, task)
+    except EvaluationError as error:
+        return Collected(name, trial.key, error=str(error))
+    except Exception as error:  # mteb and what it stands on raise anything
+        return Collected(name, trial.key, error=f"{type(error).__name__}: {error}")
+    meta = task.metadata
+    language = trial.entry.language or ",".join(meta.languages)
+    return Collected(name, trial.key, meta.type, language, meta.main_score, tuple(collector.asked), left_out)
+
+
+def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:
+    """A task's score for each method on one encoder's vectors."""
+    from training.evaluation.model import StoredModel
+
+    store = VectorStore(raw.folder, raw.dimensions)
+    found = []
+    for method in methods:
+        begun = time.monotonic()
+        value: float | None = None
+        metrics: dict[str, float] = {}
+        problem: str | None = None
+        try:
+            task, _ = loaded(trial)
+            chain = Chain.load(method.folder) if method.folder else None
+            model = StoredModel(
+                f"{raw.name}+{method.name}",
+                f"{raw.fingerprint}-{method.key}",
+                raw.prompts,
+                store,
+                chain,
+                method.dimensions,
+            )
+            value, metrics = measure(model, task)
+        except Exception as error:  # one cell must not stop the others
+            problem = f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - begun
+        cell = (trial.entry.name, trial.key, raw.name, raw.fingerprint, method.name, method.key)
+        found.append(Score(*cell, value, metrics, round(seconds, 3), problem))
+    return found
+
+
+def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
+    """The main score of a model on a task, and all single numbers that mteb measured besides.
+
+    Its own cache of results stays off: what is kept is kept by `scores.py`.
+
+    Raises:
+        EvaluationError: if the score is not a number.
+    """
+    import mteb
+
+    from training.evaluation.model import BATCH_ROWS
+    from training.evaluation.tasks import begin_anew
+
+    begin_anew(task)
+    results = mteb.evaluate(
+        model,
+        task,
+        cache=None,
+        co2_tracker=False,
+        show_progress_bar=False,
+        encode_kwargs={"batch_size": BATCH_ROWS, "show_progress_bar": False},
+    )
+    result = results.task_results[0]
+    score = float(result.get_score())
+    if score != score:
+        raise EvaluationError(f"the {task.metadata.main_score} is not a number: the vectors are all alike")
+    metrics: dict[str, float] = {}
+    for split, subsets in result.scores.items():
+        for subset in subsets:
+            place = "" if len(result.scores) == len(subsets) == 1 else f"{split}.{subset['hf_subset']}."
+            metrics |= {f"{place}{key}": value for key, value in subset.items() if type(value) in (int, float)}
+    return score, {key: value for key, value in metrics.items() if value == value and "nauc" not in key}

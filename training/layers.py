@@ -1,0 +1,102 @@
+"""Several layers and poolings of one model, from one pass through it.
+
+The vectors of layer k are those of the model cut off after layer k, which is what `EncoderSpec.layer` means. Where a
+model does something after its last layer that makes these differ, the cut model is run itself.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.encoders import Encoder, EncoderSpec, Pooling
+from training.errors import EncoderError
+from training.precision import PROBES
+
+VARIANT_POOLINGS: tuple[Pooling, ...] = ("mean", "cls")
+ALL = "layers"
+SAME = 1e-4
+"""Between numbers of unit vectors of the shared pass and of the cut model; other sums in another order give 1e-6."""
+
+
+def variant_spec(spec: EncoderSpec, layer: int, pooling: Pooling) -> EncoderSpec:
+    """A layer of a model under a pooling, with its name: `NAME:layer3-cls`."""
+    return replace(spec, name=f"{spec.name}:layer{layer}-{pooling}", layer=layer, pooling=pooling)
+
+
+def parse_variants(spec: EncoderSpec, written: str, layers: int) -> list[EncoderSpec]:
+    """The variants of a model that a user names: `layers` for all, or `layer3-cls`.
+
+    Args:
+        spec: of the whole model.
+        written: what stands after the colon.
+        layers: that the model has.
+
+    Raises:
+        EncoderError: if it is neither.
+    """
+    if written == ALL:
+        return [variant_spec(spec, layer, way) for layer in range(1, layers + 1) for way in VARIANT_POOLINGS]
+    number, _, pooling = written.removeprefix("layer").partition("-")
+    if written.startswith("layer") and number.isdecimal() and pooling in get_args(Pooling):
+        found: Any = pooling
+        return [variant_spec(spec, int(number), found)]
+    raise EncoderError(
+        f"{spec.name}:{written} is no variant: write {spec.name}:{ALL}, or {spec.name}:layer3-cls "
+        f"(layers 1 to {layers}; {', '.join(get_args(Pooling))})"
+    )
+
+
+class LayeredEncoder:
+    """Variants of one model, encoded together.
+
+    Attributes:
+        variants: as encoders; their own transformers are used only where the shared pass differs.
+        alone: those for which it does.
+    """
+
+    def __init__(self, specs: Sequence[EncoderSpec], device: str | None = None) -> None:
+        """Load the whole model, and each variant once to learn what it gives.
+
+        Raises:
+            EncoderError: if one cannot be loaded.
+        """
+        self.whole = Encoder(replace(specs[0], layer=None, pooling=None), device)
+        self.whole.transformer.auto_model.config.output_hidden_states = True
+        self.variants = [Encoder(spec, device) for spec in specs]
+        self.modules = [list(variant.model)[1:] for variant in self.variants]
+        self.alone: list[int] = []
+        shared = self.shared_pass(PROBES)
+        for index, variant in enumerate(self.variants):
+            if np.abs(variant.encode(PROBES).vectors - shared[index]).max() > SAME:
+                self.alone.append(index)
+
+    def encode(
+        self, texts: Sequence[str], prompt_name: str | None = None, on_batch: Callable[[int], None] | None = None
+    ) -> list[NDArray[np.float32]]:
+        """Unit vectors `(n, d)` of the texts for each variant."""
+        found = self.shared_pass(texts, prompt_name, on_batch)
+        for index in self.alone:
+            found[index] = self.variants[index].encode(texts, prompt_name).vectors
+        return found
+
+    def shared_pass(
+        self, texts: Sequence[str], prompt_name: str | None = None, on_batch: Callable[[int], None] | None = None
+    ) -> list[NDArray[np.float32]]:
+        """One pass through the whole model, pooled layer by layer."""
+        found = [np.empty((len(texts), variant.dimensions), np.float32) for variant in self.variants]
+        done = 0
+        for rows, batch in self.whole.batches(texts, self.whole.prompt(prompt_name)):
+            with torch.inference_mode():
+                features = self.whole.through_transformer(batch)
+                for index, variant in enumerate(self.variants):
+                    own = features | {"token_embeddings": features["all_layer_embeddings"][variant.spec.layer].float()}
+                    pooled = self.whole.finish(own, self.modules[index], len(rows), normalize=True)
+                    found[index][rows] = pooled.cpu().numpy()
+            done += len(rows)
+            if on_batch:
+                on_batch(done)
+        return found
