@@ -41,6 +41,9 @@ COMPARED_PARAMETERS = 1_000_000_000
 WINDOW_BATCHES = 4
 """Batches tokenized together, to be sorted by true length: little padding, little waiting."""
 
+UNLIMITED = 1_000_000
+"""Tokens that a model reads which has no limit: static ones, which look each token up."""
+
 Pooling = Literal["mean", "cls", "max", "lasttoken"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
 Side = Literal["left", "right"]
@@ -133,7 +136,7 @@ class Encoder:
         self.device = str(self.model.device)
         self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
         self.dimensions = int(self.model.get_embedding_dimension() or 0)
-        self.max_length = int(self.model.max_seq_length or 512)
+        self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
         self.prompts: dict[str, str] = dict(self.model.prompts)
         self.fingerprint = fingerprint(self)
         on_cpu = BATCH_TOKENS[self.spec.dtype]
@@ -250,8 +253,13 @@ class Encoder:
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
         """Texts as batches of the budget, by their true lengths."""
-        self.model.tokenizer.truncation_side = truncation_side
+        if hasattr(self.model.tokenizer, "truncation_side"):  # that of a static model has none: it never cuts
+            self.model.tokenizer.truncation_side = truncation_side
         features = self.model.preprocess(texts, prompt=prompt)
+        if "offsets" in features:  # a static model, which takes its tokens in a row
+            ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
+            tokens = np.diff([0, *ends]).astype(np.int64)
+            return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
         if self.unpadded:
             return list(flat_batches(features, self.batch_tokens, self.first_position))
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))

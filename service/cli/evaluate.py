@@ -10,6 +10,7 @@ import typer
 
 from service.cli.options import ProgressBar, find_encoder, flag, registry_with_places, state
 from service.errors import BadValueError
+from service.registry import LoadedChain
 from service.settings import Settings
 from training.errors import EvaluationError
 from training.precision import Dtype
@@ -150,6 +151,14 @@ def fitted_chains(names: Sequence[str]) -> "list[Method]":
         return []
     registry, _ = registry_with_places(write=False)
     return [
-        Method(one.ref, "chain", one.ref, chain=one.chain, key=one.digest, only=one.encoder_fingerprint)
+        Method(
+            one.ref, "chain", one.ref, size=reduced(one), chain=one.chain, key=one.digest, only=one.encoder_fingerprint
+        )
         for one in map(registry.load, dict.fromkeys(names))
     ]
+
+
+def reduced(loaded: LoadedChain) -> int | None:
+    """The size a chain reduces to; None where it does not."""
+    before, after = loaded.chain.input_dimensions, loaded.chain.output_dimensions
+    return after if before and after and after < before else None

@@ -1,7 +1,9 @@
 """What is compared: encoders, layers of one encoder from a single pass, and a bag of words."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +14,7 @@ from training.layers import LayeredEncoder, parse_variants
 
 BAG_OF_WORDS = "bag-of-words"
 BAG_DIMENSIONS = 4096
+HUB_ID = re.compile(r"([\w-][\w.-]*)/[\w.-]+$")
 
 OnBatch = Callable[[int], None]
 
@@ -65,33 +68,31 @@ class Wanted:
     published_mean_norm: float | None = None
 
 
-def open_groups(wanted: Sequence[Wanted], device: str | None) -> Iterator[Group]:
-    """The encoders asked for, one group in memory at a time; variants of one model are one group.
-
-    Raises:
-        EncoderError: if one cannot be loaded, or has no such variant.
-    """
+def plan_groups(wanted: Sequence[Wanted], device: str | None) -> list[Callable[[], Group]]:
+    """What opens each group of the encoders asked for; variants of one model are one group."""
+    found: list[Callable[[], Group]] = []
     layered: list[tuple[EncoderSpec, list[str]]] = []
     for one in wanted:
         if one.spec is None:
-            yield BagOfWords()
+            found.append(BagOfWords)
         elif not one.variant:
-            yield Single(one, device)
+            found.append(partial(Single, one, device))
         elif known := next((written for spec, written in layered if spec == one.spec), None):
             known.append(one.variant)
         else:
             layered.append((one.spec, [one.variant]))
-    for spec, written in layered:
-        yield Layers(spec, written, device)
+            found.append(partial(Layers, one.spec, layered[-1][1], device))
+    return found
 
 
 class Single:
-    """A model as it is."""
+    """A model as it is; those of one organisation on the hub are a family."""
 
     def __init__(self, wanted: Wanted, device: str | None) -> None:
         assert wanted.spec is not None
         self.encoder = Encoder(wanted.spec, device)
-        family = wanted.family or wanted.spec.model.rpartition("/")[0].rpartition("/")[2] or wanted.spec.name
+        organisation = HUB_ID.match(wanted.spec.model)
+        family = wanted.family or (organisation.group(1) if organisation else wanted.spec.name)
         self.members = [member(self.encoder, family, wanted.published_mean_norm)]
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:

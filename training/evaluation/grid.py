@@ -29,12 +29,11 @@ class Grid:
     def __init__(self, results: Results) -> None:
         self.tasks: dict[str, Collected] = {task.task: task for task in results.tasks if task.error is None}
         self.encoders: dict[str, EncoderResult] = {result.member.name: result for result in results.encoders}
-        by_fingerprint = {result.member.fingerprint: result for result in results.encoders}
-        self.values: dict[tuple[str, str, str], float] = {}
-        for score in results.scores:
-            found = by_fingerprint.get(score.fingerprint)
-            if score.score is not None and found is not None and score.task in self.tasks:
-                self.values[found.member.name, score.method, score.task] = score.score
+        self.values: dict[tuple[str, str, str], float] = {
+            (score.encoder, score.method, score.task): score.score
+            for score in results.scores
+            if score.score is not None and score.task in self.tasks
+        }
 
     def methods(self, encoder: str, label: str) -> list[Method]:
         """The methods of a label on an encoder: seeds or draws of one thing."""

@@ -6,7 +6,7 @@ All methods are fitted once on one corpus of sentences without labels, and froze
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,7 @@ LADDER = (
 """The nine methods of the mean-bias paper with the control (its Table 2); the random one with several seeds."""
 
 REDUCERS = (
+    "r2,geopres:{k}",
     "geopres:{k}",
     "pca:{k}",
     "pca:{k},center=none",
@@ -48,7 +49,7 @@ REDUCERS = (
     "random_selection:{k}",
     "truncation:{k}",
 )
-"""Ours and the baselines of the GeoPres paper (its Section 4.3)."""
+"""What the starter chains do, GeoPres alone, and the baselines of its paper (Section 4.3)."""
 
 MEAN_DRAWS = 3
 """Draws of each number of sentences that a mean is estimated from."""
@@ -86,9 +87,20 @@ class Method:
     key: str = ""
     only: str | None = None
 
-    def suits(self, fingerprint: str) -> bool:
-        """Whether it takes an encoder's vectors."""
-        return self.only in (None, fingerprint)
+    def unsuited(self, fingerprint: str, dimensions: int) -> str | None:
+        """Why it cannot take an encoder's vectors; None where it can."""
+        if self.only not in (None, fingerprint):
+            return "it was fitted on another encoder's vectors"
+        width = self.chain.input_dimensions if self.chain else None
+        return f"it takes vectors {width} wide, these are {dimensions}" if width not in (None, dimensions) else None
+
+    def cuts_to(self, size: int) -> bool:
+        """Whether it is a nested chain with that smaller size among its own."""
+        return self.chain is not None and self.chain.nested and self.chain.serves(size) and size != self.size
+
+    def cut(self, size: int) -> "Method":
+        """The chain at a smaller size."""
+        return replace(self, name=f"{self.name}, {size}", size=size, key=f"{self.key}-{size}")
 
     def key_on(self, fingerprint: str, corpus: str) -> str:
         """Hash of the map it becomes when fitted: same key, same map."""
@@ -111,25 +123,19 @@ def ladder() -> list[Method]:
     ]
 
 
-def sweep(sizes: Iterable[str], dimensions: int) -> list[Method]:
-    """Every reducer at every size: numbers, or shares of the encoder's own width.
-
-    Raises:
-        EvaluationError: for a size that is none.
-    """
-    found = []
-    for written in sizes:
-        size = size_of(written, dimensions)
-        for reducer in REDUCERS:
-            steps = reducer.format(k=size)
-            found.append(Method(steps, "sweep", reducer_label(reducer), steps, size=size))
-    return found
+def sweep(sizes: Iterable[int]) -> list[Method]:
+    """Every reducer at every size."""
+    return [
+        Method(reducer.format(k=size), "sweep", reducer_label(reducer), reducer.format(k=size), size=size)
+        for size in sizes
+        for reducer in REDUCERS
+    ]
 
 
 def reducer_label(reducer: str) -> str:
     """What a reducer is called at every size."""
-    kind, _, rest = reducer.partition(":")
-    return f"{kind} uncentred" if "center=none" in rest else kind
+    kinds, _, rest = reducer.partition(":")
+    return f"{kinds} uncentred" if "center=none" in rest else kinds
 
 
 def size_of(written: str, dimensions: int) -> int:

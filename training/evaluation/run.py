@@ -19,8 +19,18 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from training.errors import EvaluationError, TrainingError
-from training.evaluation.encoders import Group, Member, Wanted, open_groups
-from training.evaluation.methods import Corpus, Method, MethodShelf, control, ladder, means, split_corpus, sweep
+from training.evaluation.encoders import Group, Member, Wanted, plan_groups
+from training.evaluation.methods import (
+    Corpus,
+    Method,
+    MethodShelf,
+    control,
+    ladder,
+    means,
+    size_of,
+    split_corpus,
+    sweep,
+)
 from training.evaluation.pool import Workers
 from training.evaluation.scores import Score, ScoreBook
 from training.evaluation.store import VectorStore, text_key
@@ -72,15 +82,10 @@ class Request:
 
     def methods(self, dimensions: int) -> list[Method]:
         """All methods for an encoder of that width."""
-        fitted_sizes = [
-            replace(method, name=f"{method.name}, {one.size}", size=one.size, key=f"{method.key}-{one.size}")
-            for method in self.chains
-            for one in sweep(self.sizes, dimensions)[:: max(1, len(sweep(self.sizes[:1], dimensions)))]
-            if method.chain is not None and method.chain.nested and one.size and method.chain.serves(one.size)
-        ]
-        found = [control(), *self.chains, *fitted_sizes]
-        found += ladder() if self.ladder else []
-        return [*found, *sweep(self.sizes, dimensions), *means(self.sentences)]
+        sizes = [size_of(written, dimensions) for written in self.sizes]
+        cut = [chain.cut(size) for chain in self.chains for size in sizes if chain.cuts_to(size)]
+        debiasing = ladder() if self.ladder else []
+        return [control(), *self.chains, *cut, *debiasing, *sweep(sizes), *means(self.sentences)]
 
 
 @dataclass(frozen=True)
@@ -172,21 +177,25 @@ class Evaluation:
     def run(self) -> Results:
         """Group after group of encoders, each in memory alone."""
         found: list[EncoderResult] = []
-        self.groups = len({id(wanted.spec) if not wanted.variant else "layers" for wanted in self.request.encoders})
+        openers = plan_groups(self.request.encoders, self.request.device)
+        self.groups = len(openers)
         with Workers(self.request.processes) as workers:
-            for group in open_groups(self.request.encoders, self.request.device):
-                found += self.run_group(group, workers)
-                self.group += 1
-        keys = {trial.key for trial in self.trials}
-        cells = {
-            (result.member.fingerprint, method.key_on(result.member.fingerprint, self.digest))
-            for result in found
-            for method in result.methods.values()
-        }
-        scores = [s for s in self.book.by_cell.values() if s.task_key in keys and s.cell[1:] in cells]
+            for self.group, opener in enumerate(openers):
+                found += self.run_group(opener(), workers)
         self.on_progress(1.0, "evaluated")
         tasks = next(iter(self.collected.values()))
-        return Results(self.request, tasks, found, scores, len(self.sentences))
+        return Results(self.request, tasks, found, list(self.scores_of(found)), len(self.sentences))
+
+    def scores_of(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
+        """The scores of this request, under its names: the book may hold others, and these under older names."""
+        for trial in self.trials:
+            for result in encoders:
+                for method in result.methods.values():
+                    key = method.key_on(result.member.fingerprint, self.digest)
+                    score = self.book.by_cell.get((trial.key, result.member.fingerprint, key))
+                    if score is not None:
+                        name = result.member.name
+                        yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
 
     def run_group(self, group: Group, workers: Workers) -> list[EncoderResult]:
         """Encode, fit and score for encoders that are run together."""
@@ -251,9 +260,10 @@ class Evaluation:
         if self.sentences:
             corpus = split_corpus(store.get([text_key(sentence) for sentence in self.sentences]), self.digest)
         asked = self.request.methods(member.dimensions)
-        methods = [method for method in asked if method.suits(member.fingerprint)]
+        reasons = {method.name: method.unsuited(member.fingerprint, member.dimensions) for method in asked}
+        methods = [method for method in asked if reasons[method.name] is None]
+        problems = {name: reason for name, reason in reasons.items() if reason}
         fitted, measures = [], {}
-        problems = {m.name: "it was fitted on another encoder's vectors" for m in asked if m not in methods}
         for done, method in enumerate(methods):
 
             def report(message: str, done: int = done) -> None:
@@ -300,7 +310,7 @@ class Evaluation:
         if stage != self.stage:
             self.stage, self.begun = stage, time.monotonic()
         before = sum(share for name, share in SHARES.items() if list(SHARES).index(name) < list(SHARES).index(stage))
-        whole = (self.group + before + SHARES[stage] * fraction) / max(self.groups, self.group + 1)
+        whole = (self.group + before + SHARES[stage] * fraction) / self.groups
         left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
         self.on_progress(min(whole, 1.0), sentence + (f", {in_time(left)} left" if left > 1 else ""))
 

@@ -1,7 +1,7 @@
 """The tables of an evaluation, as rows of cells with the header first."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,7 +26,9 @@ def tables(results: Results, findings: Findings) -> dict[str, Rows]:
     if findings.norm_bins:
         found["Mean t of R2 by ‖μ‖"] = bin_table(findings)
     if findings.large_effects:
-        found["Large effects: more than .1 and 2 %"] = effect_table(findings)
+        found["Large effects (more than .1 and 2 %) by encoder"] = effect_summary(findings, "encoder")
+        found["Large effects by task"] = effect_summary(findings, "task")
+        found["The largest effects"] = effect_table(findings)
     if findings.retentions:
         found["Share of the score kept, per cent"] = retention_rows(findings)
         found["By type of task, and ahead of PCA, points of retention"] = type_table(findings)
@@ -105,6 +107,22 @@ def effect_table(findings: Findings) -> Rows:
     return rows
 
 
+def effect_summary(findings: Findings, by: Literal["encoder", "task"]) -> Rows:
+    """Large effects up and down, their mean and their most, in score (Tables 8 and 9 of the mean-bias paper)."""
+    rows = [["method", by, "up", "mean up", "most up", "down", "mean down", "most down"]]
+    groups: dict[tuple[str, str], list[float]] = {}
+    for effect in findings.large_effects:
+        groups.setdefault((effect.label, getattr(effect, by)), []).append(effect.difference)
+    for (label, name), differences in sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]))):
+        cells = []
+        for sign in (1, -1):
+            some = [difference for difference in differences if sign * difference > 0]
+            most = max(some, key=abs, default=None)
+            cells += [str(len(some)), *(["–", "–"] if most is None else [f"{np.mean(some):+.3f}", f"{most:+.3f}"])]
+        rows.append([label, name, *cells])
+    return rows
+
+
 def type_table(findings: Findings) -> Rows:
     """Retention by type, with what it is ahead of PCA."""
     kinds = list(dict.fromkeys(kind for one in findings.retentions for kind in one.types))
@@ -158,10 +176,9 @@ def half(interval: Interval) -> str:
 def rows_of(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
     """A row for each score, with the control's beside it."""
     grid = Grid(results)
-    by_fingerprint = {result.member.fingerprint: result for result in results.encoders}
     rows = []
     for score in results.scores:
-        result, task = by_fingerprint[score.fingerprint], grid.tasks.get(score.task)
+        result, task = grid.encoders[score.encoder], grid.tasks.get(score.task)
         method = result.methods.get(score.method)
         control = grid.values.get((result.member.name, CONTROL, score.task))
         both = None if score.score is None or control is None else (score.score, control)

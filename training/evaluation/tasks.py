@@ -148,7 +148,7 @@ def named_task(name: str) -> AbsTask:
     try:
         return mteb.get_task(name)
     except KeyError as error:
-        raise EvaluationError(f"mteb has no task {name!r}: {error.args[0]}") from error
+        raise EvaluationError(str(error.args[0]).removeprefix("KeyError: ")) from error
 
 
 def names_of(name: str) -> list[str]:

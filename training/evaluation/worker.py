@@ -5,11 +5,13 @@ Each has one thread: two processes of one do more than one of two. What goes wro
 
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,15 @@ def set_up() -> None:
     datasets.disable_progress_bars()
     torch.set_num_threads(1)
     threadpool_limits(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it was killed, which would leave it waiting for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @lru_cache(maxsize=1)

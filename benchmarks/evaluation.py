@@ -1,0 +1,123 @@
+"""The papers' evaluations on local data: the ladder of debiasing methods, means of few sentences, reducers.
+
+Every part is what `lathe evaluate` does with the flags of its name. Raw vectors and scores stay in --work, where a
+stopped run goes on; its seconds are added up.
+"""
+
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.report import parser, write_report
+from benchmarks.starters import show
+from training.encoders import DEFAULT_ENCODER
+from training.evaluation.encoders import Wanted
+from training.evaluation.findings import Findings
+from training.evaluation.plots import pictures
+from training.evaluation.report import in_terminal
+from training.evaluation.report import write_report as write_evaluation
+from training.evaluation.run import Request, Results, evaluate
+from training.evaluation.suites import Suite, open_suite
+from training.evaluation.words import sentences
+
+SIZES = ("1/2", "1/4", "1/8", "1/16")
+SENTENCES = (50, 500, 5000)
+KEPT = {
+    "Differences to raw vectors, in points": "ladder",
+    "R2's gain and the norm of the mean": "gain-by-norm",
+    "Means estimated from few sentences": "few-sentences",
+    "What reducers keep": "retention",
+    "What is kept of the geometry, and scores": "geometry-and-scores",
+}
+"""Pictures that are kept, by the name of their file."""
+
+
+def main() -> None:
+    """Evaluate each part, print its tables, write the raw figures and pictures."""
+    options = parser(__doc__)
+    options.add_argument("--suite", required=True, help="a folder of data sets")
+    options.add_argument("--few", help="a folder of fewer data sets, for the means of few sentences; else the suite")
+    options.add_argument("--stsb", help="the folder of the STS Benchmark, to be scored whole")
+    options.add_argument("--corpus", default="pydoc:", help="sentences to fit on")
+    options.add_argument("--limit", type=int, default=300)
+    options.add_argument("--processes", type=int, default=2)
+    options.add_argument("--work", type=Path, default=Path("build/evaluation"))
+    given = options.parse_args()
+    torch.set_num_threads(given.processes)
+    variants = [Wanted(DEFAULT_ENCODER, "layers")]
+    if given.quick:
+        variants = [Wanted(DEFAULT_ENCODER, f"layer6-{way}") for way in ("mean", "cls")]
+    plain = Request(
+        suite=open_suite(given.suite),
+        encoders=variants,
+        out=given.work / "ladder",
+        corpus=given.corpus,
+        ladder=True,
+        limit=given.limit,
+        processes=given.processes,
+    )
+    few = open_suite(given.few) if given.few else plain.suite
+    requests = {
+        "ladder": plain,
+        "few sentences": replace(plain, suite=few, out=given.work / "few-sentences", sentences=SENTENCES),
+        "reducers": replace(
+            plain, encoders=[Wanted(DEFAULT_ENCODER)], out=given.work / "reducers", ladder=False, sizes=SIZES
+        ),
+    }
+    if given.stsb:
+        whole: Suite = open_suite(given.stsb)
+        requests["STS Benchmark"] = replace(
+            requests["reducers"], suite=whole, out=given.work / "stsb", sizes=(), limit=None
+        )
+    figures = {}
+    for name, request in requests.items():
+        results, seconds = timed(request)
+        findings, _ = write_evaluation(results)
+        print(f"\n# {name}, {seconds / 60:.1f} min\n\n{in_terminal(results, findings)}")
+        figures[name] = {"seconds": seconds} | condensed(results, findings)
+        save_pictures(results, findings, given.out)
+    print("raw figures:", write_report(given.out, "evaluation", figures), file=sys.stderr)
+
+
+def timed(request: Request) -> tuple[Results, float]:
+    """An evaluation, and the seconds it took with those of runs of it that were stopped."""
+    spent = request.out / "seconds"
+    before = float(spent.read_text()) if spent.exists() else 0.0
+    begun = time.monotonic()
+    try:
+        return evaluate(request, show), before + time.monotonic() - begun
+    finally:
+        spent.write_text(str(before + time.monotonic() - begun))
+
+
+def condensed(results: Results, findings: Findings) -> dict[str, Any]:
+    """An evaluation without what mteb measures beside its main score."""
+    scores: dict[str, dict[str, dict[str, float | None]]] = {}
+    for score in results.scores:
+        value = None if score.score is None else round(score.score, 6)
+        scores.setdefault(score.encoder, {}).setdefault(score.method, {})[score.task] = value
+    return {
+        "limit": results.request.limit,
+        "corpus_sentences": results.corpus_rows,
+        "tasks": {task.task: task.type or task.error for task in results.tasks},
+        "mean_norms": {result.member.name: result.mean_norm for result in results.encoders},
+        "intrinsic": {result.member.name: result.intrinsic for result in results.encoders},
+        "sentences": sentences(findings),
+        "findings": asdict(findings),
+        "scores": scores,
+    }
+
+
+def save_pictures(results: Results, findings: Findings, out: Path) -> None:
+    """The pictures of a part."""
+    out.mkdir(parents=True, exist_ok=True)
+    for title, svg in pictures(results, findings).items():
+        (out / f"{KEPT[title]}.svg").write_text(svg + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Results of evaluations that were never run, from the scores they would have given."""
+
+from pathlib import Path
+
+import pytest
+
+from training.evaluation.encoders import Member
+from training.evaluation.grid import Grid
+from training.evaluation.methods import Method, control, ladder
+from training.evaluation.run import EncoderResult, Request, Results
+from training.evaluation.scores import Score
+from training.evaluation.suites import Suite
+from training.evaluation.worker import Collected
+
+WIDTH = 8
+KNOWN = {method.name: method for method in [control(), *ladder()]}
+
+
+def method_named(name):
+    """What a name stands for: the control, one of the ladder, `pca:4`, `R1 of 100, draw 0`, or a chain."""
+    if name in KNOWN:
+        return KNOWN[name]
+    if ", draw " in name:
+        label, _, draw = name.partition(", draw ")
+        return Method(name, "means", label, label[:2].lower(), sentences=int(label[6:]), draw=int(draw))
+    kind, _, size = name.partition(":")
+    if size:
+        return Method(name, "sweep", kind, name, size=int(size))
+    return Method(name, "chain", name)
+
+
+def build_results(
+    values,
+    types=None,
+    languages=None,
+    families=None,
+    norms=None,
+    methods=(),
+    intrinsic=None,
+    problems=None,
+    broken=None,
+    title="A suite",
+    **asked,
+):
+    """Results with a score for each (encoder, method, task); None stands for one that failed.
+
+    Everything else is by name: types and languages of tasks, families and norms of encoders, intrinsic measures by
+    (encoder, method), problems of encoders, errors of tasks that are broken. What is asked goes to the request.
+    """
+    types, languages, families, norms = types or {}, languages or {}, families or {}, norms or {}
+    given = {method.name: method for method in methods}
+    names = list(dict.fromkeys(encoder for encoder, _, _ in values))
+    tasks = [
+        Collected(task, f"key of {task}", types.get(task, "STS"), languages.get(task, "en"), "main", ((None, "text"),))
+        for task in dict.fromkeys(task for _, _, task in values)
+    ]
+    tasks += [Collected(task, "", error=why) for task, why in (broken or {}).items()]
+    encoders = [
+        EncoderResult(
+            Member(name, f"print of {name}", WIDTH, {}, families.get(name, name)),
+            norms.get(name),
+            {m: given.get(m) or method_named(m) for e, m, _ in values if e == name},
+            {method: found for (encoder, method), found in (intrinsic or {}).items() if encoder == name},
+            (problems or {}).get(name, {}),
+        )
+        for name in names
+    ]
+    scores = [
+        Score(
+            task=task,
+            task_key=f"key of {task}",
+            encoder=encoder,
+            fingerprint=f"print of {encoder}",
+            method=method,
+            method_key=f"key of {method}",
+            score=value,
+            metrics={} if value is None else {"main": value, "other": value / 2},
+            seconds=0.25,
+            error='RuntimeError: out, of "memory"' if value is None else None,
+        )
+        for (encoder, method, task), value in values.items()
+    ]
+    request = Request(Suite("suite", title, ()), (), **{"out": Path("nowhere"), **asked})
+    return Results(request, tasks, encoders, scores, corpus_rows=1000)
+
+
+@pytest.fixture(scope="session")
+def build():
+    """A maker of results."""
+    return build_results
+
+
+@pytest.fixture(scope="session")
+def grid_of():
+    """A maker of grids of such results."""
+    return lambda *args, **options: Grid(build_results(*args, **options))
+
+
+@pytest.fixture(scope="session")
+def table():
+    """Scores of one encoder by (encoder, method, task), from the scores of each method in the order of the tasks."""
+
+    def make(encoder, tasks, **by_method):
+        methods = {name.replace("_", " "): scores for name, scores in by_method.items()}
+        return {
+            (encoder, method, task): score
+            for method, scores in methods.items()
+            for task, score in zip(tasks, scores, strict=True)
+        }
+
+    return make

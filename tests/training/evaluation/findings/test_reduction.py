@@ -1,0 +1,194 @@
+import numpy as np
+import pytest
+
+from training.evaluation import reduction
+from training.evaluation.methods import Method
+from training.evaluation.statistics import Interval, bootstrap
+
+REDUCERS = ("geopres", "pca", "truncation")
+PARALLEL = {"stsb": "en", "stsb_de": "de", "stsb-fr": "fr"}
+
+
+def chain(name, size):
+    """A nested chain cut to a size."""
+    return Method(name, "chain", "compact@1", size=size)
+
+
+def test_retention_is_the_score_over_the_raw_one_averaged_over_tasks(grid_of, table):
+    """Eq. 2 of the GeoPres paper: shares are averaged, not scores."""
+    values = table("e", "abc", control=[0.8, 0.5, 0.2], **{"geopres:4": [0.4, 0.5, 0.3]})
+    (one,) = reduction.retentions(grid_of(values))
+    assert one.mean.value == pytest.approx((0.5 + 1 + 1.5) / 3)
+    assert (one.label, one.share, one.encoders, one.tasks) == ("geopres", 0.5, 1, 3)
+    assert (one.mean.low, one.mean.high) == pytest.approx((0.5, 1.5))
+
+
+def test_keeping_every_score_is_a_retention_of_one(grid_of, table):
+    values = table("e", "abc", control=[0.8, 0.5, 0.2], **{"geopres:4": [0.8, 0.5, 0.2]})
+    assert reduction.retentions(grid_of(values))[0].mean == Interval(1, 1, 1)
+
+
+@pytest.mark.parametrize(("raw", "tasks"), [(0.049, 1), (-0.3, 1), (0.05, 2)])
+def test_tasks_with_a_raw_score_near_nothing_are_left_out(grid_of, table, raw, tasks):
+    values = table("e", "ab", control=[0.5, raw], **{"geopres:4": [0.4, 0.9]})
+    (one,) = reduction.retentions(grid_of(values))
+    assert one.tasks == tasks
+    assert (one.mean.value == pytest.approx(0.8)) == (tasks == 1)
+
+
+def test_nothing_is_kept_of_noise(grid_of, table):
+    assert reduction.retentions(grid_of(table("e", "a", control=[0.01], **{"geopres:4": [0.4]}))) == []
+
+
+def test_methods_that_do_not_reduce_have_no_retention(grid_of, table):
+    assert reduction.retentions(grid_of(table("e", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]))) == []
+
+
+def test_every_size_is_over_the_tasks_that_all_completed(grid_of, table):
+    scores = {"geopres:4": [0.5, 0.25, 0.25], "geopres:2": [0.5, None, 0.25], "pca:4": [0.5, 0.25, 0.5]}
+    found = reduction.retentions(grid_of(table("e", "abc", control=[0.5] * 3, **scores)))
+    assert {one.tasks for one in found} == {2}
+    assert {(one.label, one.share): one.mean.value for one in found} == {
+        ("geopres", 0.5): 0.75,
+        ("geopres", 0.25): 0.75,
+        ("pca", 0.5): 1.0,
+    }
+
+
+def test_larger_sizes_come_first_and_reducers_in_the_order_given(grid_of, table):
+    scores = {f"{kind}:{size}": [0.5, 0.5] for kind in REDUCERS for size in (2, 4, 1)}
+    found = reduction.retentions(grid_of(table("e", "ab", control=[0.5, 0.5], **scores)))
+    assert [(one.share, one.label) for one in found] == [
+        (share, kind) for share in (0.5, 0.25, 0.125) for kind in REDUCERS
+    ]
+
+
+def test_encoders_are_averaged_task_by_task(grid_of, table):
+    values = table("one", "ab", control=[0.5, 0.5], **{"geopres:4": [0.5, 0.25]})
+    values |= table("two", "ab", control=[0.4, 0.8], **{"geopres:4": [0.2, 0.8]})
+    (one,) = reduction.retentions(grid_of(values))
+    assert (one.encoders, one.mean) == (2, bootstrap(np.array([[1.0, 0.5], [0.5, 1.0]])))
+
+
+def test_types_of_tasks_are_kept_apart(grid_of, table):
+    types = {"a": "STS", "b": "STS", "c": "Retrieval"}
+    values = table("e", "abc", control=[0.5] * 3, **{"geopres:4": [0.5, 0.25, 0.125], "pca:4": [0.25, 0.25, 0.25]})
+    one = next(one for one in reduction.retentions(grid_of(values, types)) if one.label == "geopres")
+    assert {name: found.value for name, found in one.types.items()} == {"STS": 0.75, "Retrieval": 0.25}
+    assert {name: found.value for name, found in one.ahead.items()} == pytest.approx(
+        {"all": (0.5 + 0 - 0.25) / 3, "STS": 0.25, "Retrieval": -0.25}
+    )
+
+
+def test_being_ahead_of_pca_is_paired_by_task(grid_of, table):
+    """Tasks that differ by far more than the methods do not hide a difference that is in each of them."""
+    pca = np.linspace(0.1, 0.8, 12)
+    values = table("e", range(12), control=[0.8] * 12, **{"geopres:4": pca + 0.008, "pca:4": pca})
+    found = {one.label: one for one in reduction.retentions(grid_of(values))}
+    ahead = found["geopres"].ahead["all"]
+    assert (ahead.value, ahead.low, ahead.high) == pytest.approx((0.01, 0.01, 0.01))
+    assert found["geopres"].mean.low < found["pca"].mean.value < found["geopres"].mean.value
+    assert found["pca"].ahead["all"] == Interval(0, 0, 0)
+
+
+def test_pca_of_another_size_is_no_rival(grid_of, table):
+    values = table(
+        "e", "ab", control=[0.5, 0.5], **{"geopres:4": [0.5, 0.4], "pca:2": [0.3, 0.2], "geopres:2": [0.4, 0.3]}
+    )
+    found = {(one.label, one.share): one.ahead for one in reduction.retentions(grid_of(values))}
+    assert found["geopres", 0.5] == {}
+    assert found["geopres", 0.25]["all"].value == pytest.approx(0.2)
+
+
+def test_a_nested_chain_counts_at_each_of_its_sizes(grid_of, table):
+    scores = {"compact": [0.4, 0.4], "compact 2": [0.3, 0.3], "pca:4": [0.35, 0.35], "pca:2": [0.35, 0.35]}
+    values = {
+        (e, m.replace(" ", ", "), t): s for (e, m, t), s in table("e", "ab", control=[0.5, 0.5], **scores).items()
+    }
+    found = reduction.retentions(grid_of(values, methods=[chain("compact", 4), chain("compact, 2", 2)]))
+    kept = {one.share: (one.mean.value, one.ahead["all"].sign) for one in found if one.label == "compact@1"}
+    assert kept == {0.5: (pytest.approx(0.8), 1), 0.25: (pytest.approx(0.6), -1)}
+
+
+def measured(table, sizes=(1, 2, 4, 6)):
+    """Four reductions whose scores grow with the size: similarities grow with them, errors shrink."""
+    values = table("e", "ab", control=[0.5, 0.5], **{f"pca:{size}": [0.05 * size, 0.06 * size] for size in sizes})
+    measures = {
+        ("e", f"pca:{size}"): {
+            "local_spearman": size / 8,
+            "positional": 1 / size,
+            "angular": 8 - size**2,
+            "recall_at_10": -float(size),
+        }
+        for size in sizes
+    }
+    return values, measures
+
+
+def test_errors_of_geometry_count_as_what_is_kept(grid_of, table):
+    values, measures = measured(table)
+    found = reduction.intrinsic_correlations(grid_of(values, intrinsic=measures))
+    assert {name: one.spearman.value for name, one in found.items()} == pytest.approx(
+        {"local_spearman": 1, "positional": 1, "angular": 1, "recall_at_10": -1}
+    )
+    assert {one.n for one in found.values()} == {4}
+
+
+def test_geometry_is_compared_with_the_tasks_every_reduction_completed(grid_of, table):
+    values, measures = measured(table)
+    alone = {key: score for key, score in values.items() if key[2] == "a"}
+    values = {key: None if key == ("e", "pca:2", "b") else score for key, score in values.items()}
+    both = [reduction.intrinsic_correlations(grid_of(some, intrinsic=measures)) for some in (values, alone)]
+    assert both[0]
+    assert both[0] == both[1]
+
+
+def test_two_reductions_are_too_few_to_tell_which_measure_predicts(grid_of, table):
+    values, measures = measured(table, sizes=(2, 4))
+    assert reduction.intrinsic_correlations(grid_of(values, intrinsic=measures)) == {}
+
+
+def test_another_language_is_compared_with_english(grid_of, table):
+    """R and Δ of the GeoPres paper (its Table 2), by hand."""
+    values = table("e", PARALLEL, control=[0.8, 0.5, 0.4], **{"geopres:4": [0.6, 0.4, 0.2]})
+    found = {one.language: one for one in reduction.cross_lingual(grid_of(values, languages=PARALLEL))}
+    assert {name: one.retention for name, one in found.items()} == pytest.approx({"de": 0.8, "fr": 0.5})
+    assert {name: one.against_english for name, one in found.items()} == pytest.approx({"de": 0.05, "fr": -0.25})
+    assert {(one.encoder, one.label, one.size, one.task) for one in found.values()} == {("e", "geopres", 4, "stsb")}
+
+
+def test_each_size_and_encoder_has_its_own_row_of_languages(grid_of, table):
+    scores = {"geopres:4": [0.6, 0.4, 0.2], "geopres:2": [0.6, 0.5, 0.4], "pca:2": [0.5, 0.5, 0.5]}
+    values = table("one", PARALLEL, control=[0.8, 0.5, 0.4], **scores)
+    values |= {("two", method, task): score for (_, method, task), score in values.items()}
+    found = reduction.cross_lingual(grid_of(values, languages=PARALLEL))
+    assert len({(one.encoder, one.label, one.size, one.language) for one in found}) == len(found) == 2 * 3 * 2
+
+
+@pytest.mark.parametrize(
+    "languages",
+    [
+        {"stsb_de": "de", "stsb_fr": "fr"},  # nothing in English
+        {"stsb": "en", "sick_de": "de"},  # not the same data set
+        {"stsb": "en", "stsb_de": "fr"},  # the name says another language than the suite
+        {"stsb": "en", "stsb_de": "de-en"},  # translations
+        {"stsb": "en", "stsb_x": "deu,fra"},  # several languages in one
+    ],
+)
+def test_only_the_same_data_in_two_languages_are_compared(grid_of, table, languages):
+    values = table("e", languages, control=[0.5, 0.5], **{"geopres:4": [0.4, 0.3]})
+    assert reduction.cross_lingual(grid_of(values, languages=languages)) == []
+
+
+@pytest.mark.parametrize(
+    ("control", "scores", "left"),
+    [
+        ([0.5, 0.01, 0.5], [0.4, 0.3, 0.2], {"fr"}),  # German is noise
+        ([0.01, 0.5, 0.5], [0.4, 0.3, 0.2], set()),  # English is
+        ([0.5, 0.5, 0.5], [0.4, 0.3, None], {"de"}),  # French failed
+        ([0.5, 0.5, 0.5], [None, 0.3, 0.2], set()),  # English did
+    ],
+)
+def test_languages_without_a_share_to_compare_are_passed_over(grid_of, table, control, scores, left):
+    grid = grid_of(table("e", PARALLEL, control=control, **{"geopres:4": scores}), languages=PARALLEL)
+    assert {one.language for one in reduction.cross_lingual(grid)} == left

@@ -1,0 +1,295 @@
+import csv
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.evaluation.findings import find
+from training.evaluation.report import aligned, in_terminal, write_report
+from training.evaluation.words import sentences
+
+TASKS = {f"r{i}": "Retrieval" for i in range(5)} | {"stsb": "STS", "stsb_de": "STS", "clusters, or not": "Clustering"}
+REFERENCE = "https://example.org/paper?a=1&b=2"
+
+
+def everything(table):
+    """Scores of three encoders with methods of every group, one of them failed."""
+    raw, values = np.linspace(0.3, 0.8, 8), {}
+    for place, encoder in enumerate(["one", "two", "<script>three"]):
+        gains = {"control": 0, "R1": 0.01, "R2": 0.02, "random, seed 42": -0.001, "random, seed 2": 0.002}
+        gains |= {f"{name} of 100, draw {draw}": 0.005 * draw for name in ("R1", "R2") for draw in range(2)}
+        gains |= {f"{kind}:{size}": -0.1 / size for kind in ("pca", "geopres", "truncation") for size in (2, 4)}
+        gains |= {"compact": -0.15 if place else 0.15}
+        scores = {name: raw + gain * (1 + place + np.arange(8) / 8) for name, gain in gains.items()}
+        values |= table(encoder, TASKS, **{name: [float(s) for s in some] for name, some in scores.items()})
+    values["two", "R1", "r0"] = None
+    return values
+
+
+@pytest.fixture(scope="module")
+def results(build, table, tmp_path_factory):
+    """An evaluation with something for every part of the report."""
+    values = everything(table)
+    cells = [(encoder, method) for encoder, method, task in values if ":" in method and task == "r0"]
+    measures = ("local_spearman", "positional", "angular", "recall_at_10")
+    return build(
+        values,
+        TASKS,
+        {"stsb_de": "de"},
+        families={"one": "<i>kin", "two": "<i>kin"},
+        norms={"one": 0.2, "two": 0.5, "<script>three": 0.8},
+        intrinsic={cell: {name: 0.1 * place + 0.01 for name in measures} for place, cell in enumerate(cells)},
+        problems={"one": {"other@1": "it was fitted on another encoder's vectors"}},
+        broken={"torn": "test.jsonl: row 3 has no 'text'"},
+        title="Ours <b>& theirs",
+        out=tmp_path_factory.mktemp("evaluation"),
+        corpus="/private/sentences.txt",
+    )
+
+
+@pytest.fixture(scope="module")
+def written(results):
+    """The three files as text, by name."""
+    _, paths = write_report(results)
+    assert [path.name for path in paths] == ["evaluation.json", "scores.csv", "report.html"]
+    assert sorted(path.name for path in results.request.out.iterdir()) == sorted(path.name for path in paths)
+    return {path.name: path.read_text() for path in paths}
+
+
+class Elements(HTMLParser):
+    """The tags of a page with their attributes, those that must be closed in their order, and the text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.open, self.text = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def elements(written):
+    return Elements(written["report.html"])
+
+
+def test_the_json_holds_every_score_with_its_metrics(results, written):
+    found = {
+        (row["encoder"], row["method"], row["task"]): row for row in json.loads(written["evaluation.json"])["scores"]
+    }
+    assert len(found) == len(results.scores)
+    for score in results.scores:
+        row = found[score.encoder, score.method, score.task]
+        assert (row["score"], row["metrics"], row["error"]) == (score.score, score.metrics, score.error)
+    row = found["one", "geopres:4", "stsb_de"]
+    assert (row["type"], row["family"], row["language"], row["size"], row["mean_norm"]) == (
+        "STS",
+        "Other",
+        "de",
+        4,
+        0.2,
+    )
+    control = found["one", "control", "stsb_de"]["score"]
+    assert row["retention"] == pytest.approx(row["score"] / control)
+    assert row["difference_points"] == pytest.approx(100 * (row["score"] - control))
+
+
+def test_the_json_holds_every_finding(results, written):
+    whole, findings = json.loads(written["evaluation.json"]), find(results)
+    found = whole["findings"]
+    assert len(found["cells"]) == len(findings.cells) == 3 * 4
+    assert [cell["test"]["t"] for cell in found["cells"]] == [cell.test.t for cell in findings.cells]
+    assert found["overall"]["R2"]["low"] == findings.overall["R2"].low
+    assert [one["mean"]["value"] for one in found["retentions"]] == [one.mean.value for one in findings.retentions]
+    assert all(found.values())  # no part of it is empty
+    assert whole["sentences"] == sentences(findings)
+    assert whole["tasks"][-1]["error"] == "test.jsonl: row 3 has no 'text'"
+
+
+def test_texts_and_places_of_this_machine_stay_on_it(results, written):
+    for name in ("evaluation.json", "report.html"):
+        assert "sentences.txt" in written[name]
+        assert not any(place in written[name] for place in ("/private", str(results.request.out), str(Path.cwd())))
+    tasks = json.loads(written["evaluation.json"])["tasks"]
+    assert [task["texts"] for task in tasks] == [1] * len(TASKS) + [0]
+    assert not any("asked" in task for task in tasks)
+
+
+def test_the_csv_has_a_row_for_each_score(results, written):
+    rows = list(csv.DictReader(written["scores.csv"].splitlines()))
+    found = {(row["encoder"], row["method"], row["task"]): row for row in rows}
+    assert len(rows) == len(found) == len(results.scores)
+    assert not any(None in row or None in row.values() for row in rows)
+    for score in results.scores:
+        row = found[score.encoder, score.method, score.task]
+        assert row["score"] == ("" if score.score is None else repr(score.score))
+        assert row["error"] == (score.error or "")
+
+
+def test_the_page_needs_nothing_but_itself(elements, written):
+    tags = {tag for tag, _ in elements.found}
+    assert not tags & {"script", "link", "iframe", "object", "base", "a"}
+    places = [attrs[name] for _, attrs in elements.found for name in ("src", "href", "xlink:href") if name in attrs]
+    assert places
+    assert not [place for place in places if not place.startswith(("#", "data:image/png;base64,"))]
+    assert not re.findall(r"@import|url\((?!#)", written["report.html"])
+
+
+def test_the_reference_is_the_only_link(build, table, tmp_path):
+    results = build(table("e", "ab", control=[0.5, 0.6]), out=tmp_path)
+    suite = replace(results.request.suite, reference=REFERENCE)
+    write_report(replace(results, request=replace(results.request, suite=suite)))
+    page = Elements((tmp_path / "report.html").read_text())
+    assert [attrs["href"] for _, attrs in page.found if "href" in attrs] == [REFERENCE]
+
+
+def test_what_users_wrote_is_text_on_the_page(elements):
+    """Titles, names and errors, in tables and in pictures: no tag of theirs, every tag of ours closed."""
+    text = "".join(elements.text)
+    assert elements.open == []
+    assert not {"b", "i", "script"} & {tag for tag, _ in elements.found}
+    assert "Ours <b>& theirs" in text
+    assert "<script>three" in text
+    assert 'RuntimeError: out, of "memory"' in text
+
+
+def test_the_page_has_a_picture_for_everything_there_is(elements):
+    assert sum(tag == "svg" for tag, _ in elements.found) == 5
+
+
+def test_everything_broken_is_named_among_the_problems(results, written):
+    problems = [
+        "torn was not evaluated: test.jsonl: row 3 has no 'text'",
+        "one: other@1 was not compared: it was fitted on another encoder's vectors",
+        'r0 on two with R1 failed: RuntimeError: out, of "memory"',
+    ]
+    listed = Elements(written["report.html"].partition("<h2>Problems</h2>")[2].partition("<footer>")[0])
+    assert [text for text in listed.text if text.strip()] == problems
+    assert in_terminal(results, find(results)).endswith("\n\nProblems\n" + "\n".join(problems))
+
+
+def test_cells_are_columns_the_first_to_the_left():
+    rows = [["encoder", "‖μ‖", "R2"], ["e5", "0.86", "+0.62 ±0.10"], ["a longer name", "–", "–0.1"]]
+    assert aligned(rows).split("\n") == [
+        "encoder         ‖μ‖           R2",
+        "e5             0.86  +0.62 ±0.10",
+        "a longer name     –         –0.1",
+    ]
+
+
+def test_the_terminal_shows_the_scores_and_what_they_say(results):
+    shown = in_terminal(results, find(results)).split("\n\n")
+    assert [part.split("\n")[0].split(" ")[0] for part in shown] == ["Mean", "Differences", "Share", "R1", "Problems"]
+    for part in shown[:3]:
+        lines = part.split("\n")[1:]
+        assert len({len(line) for line in lines}) == 1
+    assert shown[3].split("\n") == sentences(find(results))
+
+
+def said(build, table, **scores):
+    """What is said of scores by the method, for tasks of one type."""
+    tasks = [f"task {i}" for i in range(len(scores["control"]))]
+    return sentences(find(build(table("e", tasks, **scores))))
+
+
+@pytest.mark.parametrize(
+    ("gains", "told"),
+    [
+        ([1, 2, 3, 4, 5], r"\+3\.00 points \[\+1\.\d\d, \+4\.\d\d\]: a gain; better on 1, worse on 0 of 1 encoder"),
+        ([-1, -2, -3, -4, -5], r"-3\.00 points \[-4\.\d\d, -1\.\d\d\]: a loss; better on 0, worse on 1 of 1 encoder"),
+        (
+            [5, -5, 4, -4, 1],
+            r"\+0\.20 points \[-3\.\d\d, \+3\.\d\d\]: not told from zero; better on 0, worse on 0 of 1 encoder",
+        ),
+        ([1], r"\+1\.00 points: not told from zero; better on 0, worse on 0 of 1 encoder"),
+    ],
+)
+def test_a_difference_is_told_where_its_interval_leaves_zero_out(build, table, gains, told):
+    first, *_ = said(build, table, control=[0.5] * len(gains), R2=[0.5 + gain / 100 for gain in gains])
+    assert re.fullmatch(rf"R2 changes the score by {told} \(\|t\| > 2\)\.", first)
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        ([0.40, 0.41, 0.42], "keeps 82.0 % [80.0, 84.0] of the score, above PCA in STS."),
+        ([0.20, 0.21, 0.22], "keeps 42.0 % [40.0, 44.0] of the score, below PCA in STS."),
+        ([0.20, 0.32, 0.42], "of the score, no type of task beyond the interval from PCA."),
+    ],
+)
+def test_a_reducer_is_above_or_below_pca_where_the_interval_says_so(build, table, kept, told):
+    scores = {"control": [0.5] * 3, "geopres:4": kept, "pca:4": [0.30, 0.31, 0.32]}
+    found = said(build, table, **scores)
+    assert found[0].startswith("geopres at 1/2 of the dimensions keeps ")
+    assert found[0].endswith(told)
+    assert found[1] == "pca at 1/2 of the dimensions keeps 62.0 % [60.0, 64.0] of the score."
+
+
+@pytest.mark.parametrize(("sign", "told"), [(1, "it grows with ‖μ‖"), (-1, "it falls with ‖μ‖")])
+def test_a_gain_is_said_to_go_with_the_norm_where_it_does(build, table, sign, told):
+    values, norms = {}, {f"e{i}": 0.1 * i for i in range(1, 9)}
+    for name, norm in norms.items():
+        values |= table(name, "ab", control=[0.5, 0.6], R2=[0.5 + sign * norm / 10, 0.6 + sign * norm / 9])
+    found = [one for one in sentences(find(build(values, norms=norms))) if "‖μ‖" in one]
+    assert len(found) == 1  # nothing was classified
+    assert f"R2's mean difference against ‖μ‖ over 8 encoders: r = {sign:.2f}" in found[0]
+    assert told in found[0]
+
+
+@pytest.mark.parametrize(("r2", "told"), [(0.6, "R2 is better."), (0.4, "R1 is better."), (0.5, "neither is better")])
+def test_the_better_of_r1_and_r2_with_few_sentences_is_named(build, table, r2, told):
+    values = table("e", "ab", control=[0.4, 0.4], R1=[0.5, 0.5], R2=[0.5, 0.5])
+    values |= {("e", f"R1 of 2000, draw {draw}", task): 0.5 for draw in (0, 1) for task in "ab"}
+    values |= {("e", f"R2 of 2000, draw {draw}", task): r2 for draw in (0, 1) for task in "ab"}
+    (found,) = [one for one in sentences(find(build(values))) if one.startswith("With means of 2,000 sentences")]
+    assert told in found
+
+
+@pytest.mark.parametrize(
+    ("german", "told"), [(0.45, "10.0 points of retention more"), (0.3, "20.0 points of retention less")]
+)
+def test_other_languages_keep_more_or_less_than_english(build, table, german, told):
+    values = table("e", ["set", "set_de"], control=[0.5, 0.5], **{"pca:4": [0.4, german]})
+    found = sentences(find(build(values, languages={"set_de": "de"})))[-1]
+    assert found.startswith(f"pca keeps {told} in other languages than in English")
+
+
+SMALL = {
+    "one score": {"control": [0.5]},
+    "one method on one task": {"control": [0.5], "R2": [0.6]},
+    "raw vectors alone": {"control": [0.5, 0.6, 0.7]},
+    "one reduction": {"control": [0.5, 0.6], "pca:4": [0.4, 0.5]},
+    "no method worked": {"control": [0.5, 0.6], "R2": [None, None], "pca:4": [None, None]},
+    "not even raw vectors": {"control": [None, None], "R2": [0.6, 0.7]},
+    "nothing changed": {"control": [0.5, 0.6], "R1": [0.5, 0.6], "R2": [0.5, 0.6], "pca:4": [0.5, 0.6]},
+    "all scores are zero": {"control": [0.0, 0.0], "R2": [0.0, 0.0], "pca:4": [0.0, 0.0]},
+}
+
+
+@pytest.mark.parametrize("scores", SMALL.values(), ids=SMALL)
+def test_small_evaluations_are_written_down_as_well(build, table, tmp_path, scores):
+    results = build(table("e", "abc"[: len(scores["control"])], **scores), out=tmp_path, broken={"torn": "no rows"})
+    findings, _ = write_report(results)
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    assert [row["score"] for row in found["scores"]] == [
+        score.score for score in sorted(results.scores, key=lambda s: s.task)
+    ]
+    assert Elements((tmp_path / "report.html").read_text()).open == []
+    assert "torn was not evaluated: no rows" in in_terminal(results, findings)
+    worked = [name for name in ("R1", "R2") if None not in [*scores["control"], *scores.get(name, [None])]]
+    assert [cell.label for cell in findings.cells] == worked

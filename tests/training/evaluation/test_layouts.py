@@ -1,0 +1,280 @@
+import re
+
+import pytest
+
+from training.errors import DataSetError
+from training.evaluation.layouts import READERS, Search, Tables
+from training.evaluation.records import Warnings
+
+LABELS = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}, {"text": "c", "label": "x"}, b"", b"  "]
+LABELS += [{"text": "d", "label": "y"}]
+STS = [{"sentence1": "a", "sentence2": "b", "score": 1}, {"sentence1": "c", "sentence2": "d", "score": 2.5}]
+PAIRS = [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "b"}, {"anchor": "a", "positive": "d"}]
+SUMMARY = {"text": "t", "human_summaries": ["h"], "machine_summaries": ["m", "n"], "relevance": [1, 2]}
+RERANKED = [
+    {"query": "a", "positive": ["p"], "negative": ["n", "o"]},
+    {"query": "b", "positive": ["o"], "negative": ["p"]},
+]
+CORPUS = [{"_id": "d1", "title": "T", "text": "one"}, {"_id": 2, "text": "two"}, {"_id": "d3", "text": "three"}]
+QUERIES = [{"_id": "q1", "text": "first"}, {"_id": 2, "text": "second"}]
+JUDGED = [("q1", "d1", 2), ("q1", "d3", 0), ("2", "2", 1)]
+TABLES = {
+    "classification": (
+        {"train": LABELS, "test": LABELS[::-1]},
+        {
+            "train": {"text": ["a", "b", "c", "d"], "label": [0, 1, 0, 1]},
+            "test": {"text": ["d", "c", "b", "a"], "label": [1, 0, 1, 0]},
+        },
+    ),
+    "clustering": ({"test": LABELS}, {"test": {"text": ["a", "b", "c", "d"], "label": ["x", "y", "x", "y"]}}),
+    "sts": ({"test": STS}, {"test": {"sentence1": ["a", "c"], "sentence2": ["b", "d"], "score": [1.0, 2.5]}}),
+    "pair_classification": (
+        {"test": [STS[0] | {"label": 1}, STS[1] | {"label": "0"}]},
+        {"test": {"sentence1": ["a", "c"], "sentence2": ["b", "d"], "label": [1, 0]}},
+    ),
+    "translations": ({"test": PAIRS}, {"test": {"sentence1": ["a", "c", "a"], "sentence2": ["b", "b", "d"]}}),
+    "summarization": ({"test": [SUMMARY]}, {"test": {name: [value] for name, value in SUMMARY.items()}}),
+}
+BAD_LINES = [
+    ("sts", [STS[0], b'{"sentence1": '], "test.jsonl line 2: not JSON: "),
+    ("sts", [STS[0], b"\xff\xfe"], "test.jsonl line 2: not JSON: "),
+    ("sts", [STS[0], b"[1]"], "test.jsonl line 2: not an object"),
+    ("sts", [b"", b"", {"sentence1": "a"}], "test.jsonl line 3: no field 'sentence2'; it has sentence1"),
+    ("sts", [STS[0] | {"sentence2": 5}], "test.jsonl line 1: 'sentence2' must be a string, not 5"),
+    ("sts", [STS[0] | {"score": "5"}], "test.jsonl line 1: 'score' must be a number, not '5'"),
+    ("sts", [STS[0] | {"score": True}], "test.jsonl line 1: 'score' must be a number, not True"),
+    (
+        "clustering",
+        [LABELS[0], {"text": "a", "label": None}],
+        "line 2: 'label' must be a class: a string or a whole number, not None",
+    ),
+    ("reranking", [RERANKED[0] | {"negative": ["n", 1]}], "line 1: 'negative' must be a list of strings, not ['n', 1]"),
+    ("summarization", [SUMMARY | {"relevance": ["1", 2]}], "'relevance' must be a list of numbers, not ['1', 2]"),
+    ("summarization", [SUMMARY, SUMMARY | {"relevance": [1]}], "line 2: 2 machine summaries and 1 grades"),
+    ("pair_classification", [STS[0] | {"label": 2}], "test.jsonl line 1: 'label' must be 0 or 1, not 2"),
+]
+NOTHING_TO_MEASURE = [
+    ("sts", [], "test.jsonl has no rows"),
+    ("sts", [b"", b"   "], "test.jsonl has no rows"),
+    ("sts", [STS[0] | {"sentence1": "  "}], "test.jsonl holds nothing but blank texts"),
+    ("sts", [STS[0], STS[0]], "test.jsonl gives every pair the same score"),
+    ("clustering", [LABELS[0], LABELS[2]], "test.jsonl has one label only"),
+    ("pair_classification", [STS[0] | {"label": 1}, STS[1] | {"label": 1}], "test.jsonl has one label only"),
+    ("reranking", [RERANKED[0] | {"negative": [" "]}], "no query with a positive and a negative document"),
+    ("summarization", [SUMMARY | {"human_summaries": []}], "no row with a human summary and two of machines"),
+]
+BAD_JUDGEMENTS = ["q1 d1 1", "q1\td1", "q1\td1\tgood", "q1\td1\tnan", "q1\td1\tinf", "q1\td1\t1\t1"]
+
+
+@pytest.fixture
+def read(tmp_path, write_data_set):
+    """A data set of these rows as its layout reads it, with the warnings' sentences."""
+
+    def written(task, packed="", qrels=None, **files):
+        files = {f"{stem}.jsonl{packed}": rows for stem, rows in files.items()}
+        found = Warnings()
+        return READERS[task](write_data_set(tmp_path, None, files, qrels), found), found.sentences()
+
+    return written
+
+
+@pytest.fixture
+def retrieve(read):
+    """A retrieval data set, what is named replaced."""
+
+    def written(judged=JUDGED, splits=None, corpus=CORPUS, queries=QUERIES):
+        return read("retrieval", qrels={"test": judged, **(splits or {})}, corpus=corpus, queries=queries)
+
+    return written
+
+
+@pytest.fixture
+def refusal(read):
+    """The message with which a data set is refused."""
+
+    def message(*args, **rows):
+        with pytest.raises(DataSetError) as caught:
+            read(*args, **rows)
+        return str(caught.value)
+
+    return message
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("task", TABLES)
+def test_columns_are_the_rows_of_the_files(read, task, packed):
+    files, splits = TABLES[task]
+    assert read(task, packed, **files) == (Tables(splits), [])
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_retrieval_reads_titles_ids_of_numbers_and_grades(read, packed):
+    data, warnings = read("retrieval", packed, {"test": JUDGED}, corpus=CORPUS, queries=QUERIES)
+    assert data == Search(
+        corpus={"d1": ("T", "one"), "2": ("", "two"), "d3": ("", "three")},
+        queries={"q1": "first", "2": "second"},
+        relevant={"q1": {"d1": 2, "d3": 0}, "2": {"2": 1}},
+    )
+    assert warnings == []
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_reranking_ranks_the_documents_of_each_query_and_keeps_equal_texts_once(read, packed):
+    data, warnings = read("reranking", packed, test=RERANKED)
+    texts = {key: text for key, (_, text) in data.corpus.items()}
+    assert sorted(texts.values()) == ["n", "o", "p"]
+    assert list(data.queries.values()) == ["a", "b"]
+    assert [{texts[key] for key in judged} for judged in data.relevant.values()] == [{"p"}, {"o"}]
+    assert [{texts[key] for key in ranked} for ranked in data.ranked.values()] == [{"n", "o", "p"}, {"o", "p"}]
+    assert warnings == []
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_pairs_search_each_positive_once_and_may_have_several_for_an_anchor(read, packed):
+    data, warnings = read("pairs", packed, test=PAIRS)
+    texts = {key: text for key, (_, text) in data.corpus.items()}
+    assert list(texts.values()) == ["b", "d"]
+    found = {data.queries[query]: {texts[key] for key in judged} for query, judged in data.relevant.items()}
+    assert found == {"a": {"b", "d"}, "c": {"b"}}
+    assert (data.ranked, warnings) == (None, [])
+
+
+@pytest.mark.parametrize(("task", "rows", "reason"), BAD_LINES)
+def test_a_row_that_cannot_be_meant_is_refused_by_file_and_line(refusal, task, rows, reason):
+    assert reason in refusal(task, test=rows)
+
+
+def test_a_packed_file_is_refused_by_its_own_name(refusal, tmp_path):
+    assert refusal("sts", ".gz", test=[STS[0], b"{"]).startswith("test.jsonl.gz line 2: ")
+    (tmp_path / "test.jsonl.gz").write_bytes((tmp_path / "test.jsonl.gz").read_bytes()[:-9])
+    assert refusal("sts").startswith("test.jsonl.gz cannot be read: ")
+
+
+@pytest.mark.parametrize(("task", "rows", "reason"), NOTHING_TO_MEASURE)
+def test_data_that_measure_nothing_are_refused(refusal, task, rows, reason):
+    assert reason in refusal(task, test=rows)
+
+
+def test_training_rows_of_one_label_are_refused_by_that_label(refusal):
+    assert "train.jsonl has one label only, 'x'" in refusal("classification", train=LABELS[:1] * 2, test=LABELS)
+
+
+@pytest.mark.parametrize("task", READERS)
+def test_a_missing_file_is_named(read, tmp_path, data_set_of, task):
+    folder = data_set_of(task)
+    files = [path for path in folder.rglob("*") if path.suffix in (".jsonl", ".tsv")]
+    for path in files:
+        kept = path.read_bytes()
+        path.unlink()
+        with pytest.raises(DataSetError, match=f"{re.escape(path.name)} is missing"):
+            READERS[task](folder, Warnings())
+        path.write_bytes(kept)
+    READERS[task](folder, Warnings())
+
+
+@pytest.mark.parametrize("stem", ["corpus", "queries"])
+def test_an_id_that_stands_twice_counts_once_if_the_rows_are_equal_and_is_refused_if_not(retrieve, stem):
+    rows = {"corpus": CORPUS, "queries": QUERIES}[stem]
+    data, warnings = retrieve(**{stem: [*rows, rows[1]]})
+    assert data == retrieve()[0]
+    assert warnings == [
+        f"rows left out because they repeat another's '_id' and content: {stem}.jsonl line {len(rows) + 1}"
+    ]
+    reason = f"{stem}.jsonl line {len(rows) + 1}: the _id '2' stands at {stem}.jsonl line 2 with another content"
+    with pytest.raises(DataSetError, match=re.escape(reason)):
+        retrieve(**{stem: [*rows, rows[1] | {"text": "else"}]})
+
+
+def test_a_judgement_of_nothing_that_is_there_is_left_out_by_name(retrieve):
+    data, warnings = retrieve([*JUDGED, ("q9", "d1", 1), ("q1", "d9", 1)])
+    assert data == retrieve()[0]
+    assert warnings == [
+        "judgements left out because their query is missing: qrels/test.tsv line 5 (q9)",
+        "judgements left out because their document is missing: qrels/test.tsv line 6 (d9)",
+    ]
+
+
+def test_a_query_that_nobody_judged_is_left_out_with_a_warning_unless_it_is_one_to_train_on(retrieve):
+    queries = [*QUERIES, {"_id": "q3", "text": "third"}]
+    data, warnings = retrieve(queries=queries)
+    assert warnings == ["queries left out because qrels has no judgement of them: q3 (queries.jsonl line 3)"]
+    assert data == retrieve()[0]
+    assert retrieve(queries=queries, splits={"train": [("q3", "d1", 1)]}) == (data, [])
+
+
+def test_a_query_without_a_relevant_document_is_left_out_and_one_must_remain(retrieve):
+    data, warnings = retrieve([*JUDGED[:2], ("2", "2", 0)])
+    assert list(data.queries) == list(data.relevant) == ["q1"]
+    assert warnings == ["queries left out because no document is judged relevant: 2"]
+    with pytest.raises(DataSetError, match="judges no document relevant to any query"):
+        retrieve([("2", "2", 0)])
+
+
+@pytest.mark.parametrize("line", BAD_JUDGEMENTS)
+def test_a_malformed_judgement_is_refused_by_file_and_line(retrieve, line):
+    with pytest.raises(DataSetError, match=re.escape("qrels/test.tsv line 3: not query-id")) as caught:
+        retrieve([JUDGED[0], line])
+    assert repr(line) in str(caught.value)
+
+
+def test_judgements_may_lack_a_header_but_not_rows(retrieve, tmp_path):
+    whole = retrieve()
+    judgements = tmp_path / "qrels" / "test.tsv"
+    header, rows = judgements.read_text().split("\n", 1)
+    judgements.write_text(rows)
+    assert READERS["retrieval"](tmp_path, Warnings()) == whole[0]
+    judgements.write_text(header)
+    with pytest.raises(DataSetError, match="test.tsv has no rows"):
+        READERS["retrieval"](tmp_path, Warnings())
+
+
+def test_a_label_that_occurs_once_or_only_in_the_test_is_named_with_its_line(read):
+    once = {"text": "e", "label": 7}
+    _, warnings = read("classification", train=LABELS, test=[*LABELS, once])
+    assert warnings == [
+        "labels that occur once in test: '7' (test.jsonl line 7)",
+        "label '7' is tested but never trained on: test.jsonl line 7",
+    ]
+    assert read("clustering", test=[once, *LABELS])[1] == ["labels that occur once in test: '7' (test.jsonl line 1)"]
+
+
+def test_a_text_of_only_spaces_is_left_out_by_its_line(read):
+    blank = STS[0] | {"sentence2": " \t\n"}
+    whole, _ = read("sts", test=STS)
+    assert read("sts", test=[blank, *STS, blank]) == (
+        whole,
+        ["rows left out because 'sentence2' holds only spaces: test.jsonl line 1, test.jsonl line 4"],
+    )
+
+
+def test_a_document_is_blank_only_if_its_title_is_too(retrieve):
+    data, warnings = retrieve(corpus=[*CORPUS, {"_id": "t", "title": "T", "text": " "}, {"_id": "b", "text": " "}])
+    assert data.corpus["t"] == ("T", " ")
+    assert "b" not in data.corpus
+    assert warnings == ["documents left out because they hold only spaces: corpus.jsonl line 5"]
+
+
+def test_candidates_and_summaries_of_only_spaces_are_left_out_by_their_line(read):
+    blank = {"query": "c", "positive": ["p"], "negative": [" ", "n"]}
+    data, warnings = read("reranking", test=[*RERANKED, blank, blank | {"positive": []}])
+    assert [len(ranked) for ranked in data.ranked.values()] == [3, 2, 2]
+    assert warnings == [
+        "documents left out because they hold only spaces: test.jsonl line 3, test.jsonl line 4",
+        "queries left out because they have no positive or no negative document: test.jsonl line 4",
+    ]
+    alone, spaces = SUMMARY | {"human_summaries": []}, SUMMARY | {"machine_summaries": ["m", " "]}
+    data, warnings = read("summarization", test=[alone, SUMMARY, spaces])
+    assert data.splits["test"]["text"] == ["t"]
+    assert warnings == [
+        "rows left out because they have no human summary, or not two of machines: test.jsonl line 1",
+        "rows left out because a summary holds only spaces: test.jsonl line 3",
+    ]
+
+
+def test_a_sentence_counts_every_place_and_names_the_first_three():
+    warnings = Warnings()
+    for line in range(1, 6):
+        warnings.add("torn", f"line {line}")
+        if line <= 3:
+            warnings.add("worn", f"row {line}")
+    assert warnings.sentences() == ["torn: line 1, line 2, line 3 and 2 more", "worn: row 1, row 2, row 3"]

@@ -1,0 +1,211 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from training.errors import DataSetError, EvaluationError
+from training.evaluation.layouts import Search, Tables
+from training.evaluation.limits import limit_rows
+from training.evaluation.model import Collector, texts_of
+from training.evaluation.store import VectorStore, text_key
+from training.evaluation.suites import open_suite
+from training.evaluation.tasks import TYPES, local_task
+from training.evaluation.worker import FittedMethod, Raw, Trial, collect, loaded, measure, score_methods
+
+TASKS = list(TYPES)
+MTEB_WARNS = pytest.mark.filterwarnings("ignore")  # of its own affairs, and scikit-learn in it; workers ignore it too
+
+
+class Compass(Collector):
+    """An encoder that sees the last number of a text, as a direction in a quarter of the plane."""
+
+    def encode(self, inputs, **_):
+        return directions(texts_of(inputs))
+
+
+def directions(texts):
+    angles = np.array([float(text.split()[-1]) for text in texts]) * np.pi / 80
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def split_of(task):
+    """What is evaluated."""
+    return task.dataset["default"]["test"] if "default" in task.dataset else task.dataset["test"]
+
+
+def rows_of(task):
+    """What is evaluated: rows, or queries and documents."""
+    data = split_of(task)
+    names = ("queries", "corpus") if isinstance(data, dict) else ()
+    return {str(row) for part in ([data[name] for name in names] or [data]) for row in part}
+
+
+@pytest.fixture
+def trial_of(data_set_of):
+    """A maker of trials of a tiny data set, by its task."""
+
+    def build(task, limit=None):
+        (entry,) = open_suite(str(data_set_of(task))).entries
+        assert entry.task == task
+        return Trial(entry, f"key of {task} at {limit}", limit)
+
+    return build
+
+
+@pytest.fixture
+def limited(trial_of):
+    """A maker of tasks capped to so many rows."""
+
+    def build(task, limit):
+        loaded.cache_clear()
+        return loaded(trial_of(task, limit))[0]
+
+    return build
+
+
+def searches(seed, queries=40, documents=120, ranked=False):
+    """A search whose queries have one to four relevant documents, some judged irrelevant, some candidates."""
+    random = np.random.default_rng(seed)
+    relevant, candidates = {}, {}
+    for query in range(queries):
+        found = [f"d{key}" for key in random.choice(documents, 8, replace=False)]
+        count = random.integers(1, 5)
+        relevant[f"q{query}"] = {key: int(place < count) for place, key in enumerate(found[:6])}
+        candidates[f"q{query}"] = found
+    corpus = {f"d{key}": ("", f"document {key}") for key in range(documents)}
+    texts = {f"q{query}": f"query {query}" for query in range(queries)}
+    return Search(corpus, texts, relevant, candidates if ranked else None)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_limit_takes_the_same_rows_every_time_and_a_larger_one_those_of_a_smaller(limited, task):
+    found = [rows_of(limited(task, limit)) for limit in (3, 6, 10)]
+    assert found == [rows_of(limited(task, limit)) for limit in (3, 6, 10)]
+    assert found[0] < found[1] < found[2] <= rows_of(limited(task, None))
+    assert rows_of(limited(task, 1000)) == rows_of(limited(task, None))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_as_many_rows_or_queries_are_evaluated_as_the_limit_says(limited, task):
+    data = split_of(limited(task, 4))
+    assert len(data["queries"] if isinstance(data, dict) else data) == 4
+
+
+def test_training_rows_are_spread_evenly_over_the_labels():
+    labels = [0] * 90 + [1] * 6 + [2] * 4
+    splits = {name: {"text": [f"text {row}" for row in range(100)], "label": labels} for name in ("train", "test")}
+    kept = {}
+    for limit in (1, 2, 3, 9, 12, 30, 99, 100):
+        task = local_task("even", "classification", "en", Tables(splits))
+        limit_rows(task, limit)
+        kept[limit] = dict(zip(task.dataset["train"]["text"], task.dataset["train"]["label"], strict=True))
+        counts = Counter(kept[limit].values())
+        assert sum(counts.values()) == len(task.dataset["test"]) == limit
+        full = {0: 90, 1: 6, 2: 4}
+        assert all(counts[label] >= min(full[label], max(counts.values()) - 1) for label in full)
+    sets = [set(texts) for texts in kept.values()]
+    assert all(smaller < larger for smaller, larger in zip(sets, sets[1:], strict=False))
+
+
+@pytest.mark.parametrize("limit", [4, 17, 60, 119])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_queries_keep_every_relevant_document_and_judgements_of_none_that_is_gone(seed, limit):
+    whole = searches(seed)
+    task = local_task("search", "retrieval", "en", whole)
+    limit_rows(task, limit)
+    data = split_of(task)
+    corpus, queries = set(data["corpus"]["id"]), list(data["queries"]["id"])
+    assert len(corpus) == limit
+    assert set(data["relevant_docs"]) == set(queries)
+    assert 0 < len(queries) <= limit
+    for query, judged in data["relevant_docs"].items():
+        assert {key for key, grade in whole.relevant[query].items() if grade} <= set(judged)
+        assert judged == {key: grade for key, grade in whole.relevant[query].items() if key in corpus}
+
+
+@pytest.mark.parametrize("limit", [1, 7, 39])
+def test_reranking_keeps_every_candidate_of_the_kept_queries_and_no_other_document(limit):
+    whole = searches(0, ranked=True)
+    task = local_task("search", "reranking", "en", whole)
+    limit_rows(task, limit)
+    data = split_of(task)
+    queries = list(data["queries"]["id"])
+    assert len(queries) == limit
+    assert data["top_ranked"] == {query: whole.ranked[query] for query in queries}
+    assert data["relevant_docs"] == {query: whole.relevant[query] for query in queries}
+    assert set(data["corpus"]["id"]) == {key for query in queries for key in whole.ranked[query]}
+
+
+def test_a_limit_below_the_relevant_documents_of_every_query_is_refused():
+    relevant = {"q0": dict.fromkeys(("d0", "d1", "d2"), 1)}
+    corpus = {f"d{key}": ("", f"document {key}") for key in range(9)}
+    task = local_task("search", "retrieval", "en", Search(corpus, {"q0": "query"}, relevant))
+    with pytest.raises(DataSetError, match="no query has its relevant documents within a limit of 2"):
+        limit_rows(task, 2)
+    limit_rows(task, 3)
+    assert split_of(task)["corpus"]["id"][:] == ["d0", "d1", "d2"]
+
+
+@MTEB_WARNS
+@pytest.mark.parametrize("limit", [None, 6])
+@pytest.mark.parametrize("task", TASKS)
+def test_an_encoder_that_sees_what_the_labels_say_scores_one_on_every_task(limited, task, limit):
+    score, metrics = measure(Compass({}), limited(task, limit))
+    assert score == pytest.approx(1)
+    assert metrics[TYPES[task][2]] == score
+
+
+@MTEB_WARNS
+@pytest.mark.parametrize("task", TASKS)
+def test_vectors_of_the_collected_texts_are_all_that_scoring_needs(trial_of, tmp_path, task):
+    trial = trial_of(task, 6)
+    collected = collect(trial, {"query": "Q: "})
+    assert (collected.error, collected.warnings) == (None, ())
+    assert (collected.type, collected.main_score) == TYPES[task][1:]
+    assert {prompt for prompt, _ in collected.asked} <= {None, "query"}
+    assert ("query" in {prompt for prompt, _ in collected.asked}) == (task in ("retrieval", "reranking", "pairs"))
+    store = VectorStore(tmp_path / "store", 2)
+    keys = [text_key(text, "Q: " if prompt else None) for prompt, text in collected.asked]
+    store.add(keys, directions([text for _, text in collected.asked]))
+    raw = Raw("fake", "f" * 32, 2, {"query": "Q: "}, store.folder)
+    (score,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
+    assert score.error is None
+    assert score.score == pytest.approx(1)
+
+
+@MTEB_WARNS
+def test_two_evaluations_of_one_clustering_draw_the_same_texts():
+    random = np.random.default_rng(0)
+    texts = {
+        "text": [f"text {n}" for n in random.permutation(80)],
+        "label": [str(n) for n in random.integers(0, 4, 80)],
+    }
+    task = local_task("clusters", "clustering", "en", Tables({"test": texts}))
+    first = measure(Compass({}), task)
+    assert 0 < first[0] < 1
+    assert measure(Compass({}), task) == first
+
+
+@MTEB_WARNS
+def test_a_text_that_was_not_stored_is_an_error_of_its_cell(trial_of, tmp_path):
+    trial = trial_of("sts")
+    store = VectorStore(tmp_path / "store", 2)
+    raw = Raw("fake", "f" * 32, 2, {}, store.folder)
+    texts = [text for _, text in collect(trial, {}).asked]
+    store.add([text_key(text) for text in texts[1:]], directions(texts[1:]))
+    (missing,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
+    assert missing.score is None
+    assert missing.error.startswith("KeyError")
+    store.add([text_key(texts[0])], directions(texts[:1]))
+    (whole,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
+    assert (whole.error, whole.score) == (None, pytest.approx(1))
+
+
+@MTEB_WARNS
+def test_vectors_that_are_all_alike_have_no_correlation_to_report(limited):
+    class Stuck(Compass):
+        def encode(self, inputs, **_):
+            return directions(["1"] * len(texts_of(inputs)))
+
+    with pytest.raises(EvaluationError, match="the cosine_spearman is not a number"):
+        measure(Stuck({}), limited("sts", None))

@@ -1,0 +1,190 @@
+import pytest
+
+from training.errors import EvaluationError
+from training.evaluation.layouts import READERS
+from training.evaluation.suites import SHIPPED, Entry, ListedEncoder, open_suite
+
+STS = {"task": "sts", "language": "de"}
+ROWS = {"test.jsonl": [{"sentence1": "a", "sentence2": "b", "score": 1}]}
+PAIRS = {"test.jsonl": [{"anchor": "a", "positive": "b"}]}
+BAD_META = [
+    (None, "META.json is missing"),
+    (b"{", "META.json must be an object with a 'task'"),
+    ([1], "META.json must be an object with a 'task'"),
+    ({"language": "en"}, "META.json must be an object with a 'task': KeyError('task')"),
+    ({"task": "guessing"}, "META.json names the task 'guessing'; there are retrieval, reranking"),
+]
+BAD_FILES = [
+    ("tasks: [", "cannot be read"),
+    ("- mteb: STSBenchmark", "cannot be read"),
+    ("tasks: 5", "cannot be read"),
+    ("tasks:\n  - {name: x, hub: a/b}", "cannot be read: KeyError('task')"),
+    ("tasks: [{mteb: STS12}]\nencoders:\n  - {family: x}", "cannot be read: KeyError('model')"),
+    ("title: empty", "lists no tasks"),
+    ("tasks: []", "lists no tasks"),
+    ("tasks:\n  - {path: x}", "has 'mteb', 'folder' or 'hub'; this has path"),
+    ("tasks:\n  - {name: x, hub: a/b, task: guessing}", "x: there is no task 'guessing'; there are retrieval"),
+    ("tasks:\n  - {mteb: NoSuchTask}", "'NoSuchTask' not found"),
+    ("tasks:\n  - {folder: nowhere}", "the folder nowhere holds no data sets"),
+]
+
+
+@pytest.fixture
+def yaml(tmp_path):
+    """A writer of suite files, which gives what opens them."""
+
+    def build(text):
+        (tmp_path / "suite.yaml").write_text(text)
+        return str(tmp_path / "suite.yaml")
+
+    return build
+
+
+def test_a_folder_holds_every_data_set_below_it_by_its_path(tmp_path, write_data_set):
+    root = tmp_path / "root"
+    for name in ("b", "a/deep/one", "a/deep/two"):
+        write_data_set(root / name, STS, ROWS)
+    suite = open_suite(str(root))
+    expected = [(name, str(root / name), "sts", "de") for name in ("a/deep/one", "a/deep/two", "b")]
+    assert [(entry.name, entry.place, entry.task, entry.language) for entry in suite.entries] == expected
+    assert (suite.title, suite.problems, suite.encoders) == ("root", {}, ())
+
+
+def test_a_folder_that_is_a_data_set_is_called_as_the_folder(tmp_path, write_data_set, monkeypatch):
+    write_data_set(tmp_path / "alone", {"task": "sts"}, ROWS)
+    monkeypatch.chdir(tmp_path / "alone")
+    for written in (str(tmp_path / "alone"), "."):
+        (entry,) = open_suite(written).entries
+        assert (entry.name, entry.language) == ("alone", "en")
+
+
+@pytest.mark.parametrize(("meta", "reason"), BAD_META)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_data_set_that_does_not_say_what_it_is_is_a_problem_and_the_others_remain(
+    tmp_path, write_data_set, meta, reason, ending
+):
+    write_data_set(tmp_path / "good", STS, ROWS)
+    write_data_set(tmp_path / "deep" / "bad", meta, {f"test.jsonl{ending}": ROWS["test.jsonl"]})
+    suite = open_suite(str(tmp_path))
+    assert [entry.name for entry in suite.entries] == ["good"]
+    assert list(suite.problems) == ["deep/bad"]
+    assert suite.problems["deep/bad"].startswith(reason)
+
+
+def test_what_has_nothing_to_evaluate_is_left_out_without_a_problem(tmp_path, write_data_set):
+    write_data_set(tmp_path / "corpus", {"task": "sentences"}, {"sentences.jsonl": [{"text": "a"}]})
+    write_data_set(tmp_path / "trained", {"task": "pairs"}, {"train.jsonl": PAIRS["test.jsonl"]})
+    write_data_set(tmp_path / "tested", {"task": "pairs"}, {"test.jsonl.gz": PAIRS["test.jsonl"]})
+    suite = open_suite(str(tmp_path))
+    assert [(entry.name, entry.task) for entry in suite.entries] == [("tested", "pairs")]
+    assert suite.problems == {}
+
+
+def test_pairs_in_two_languages_are_translations(tmp_path, write_data_set):
+    for language in ("de", "de-en"):
+        write_data_set(tmp_path / language, {"task": "pairs", "language": language}, PAIRS)
+    found = {entry.language: entry.task for entry in open_suite(str(tmp_path)).entries}
+    assert found == {"de": "pairs", "de-en": "translations"}
+
+
+def test_a_folder_without_data_sets_and_an_empty_list_of_tasks_are_refused(tmp_path):
+    with pytest.raises(EvaluationError, match="holds no data sets: folders with a META.json"):
+        open_suite(str(tmp_path))
+    with pytest.raises(EvaluationError, match="names no task; write mteb:"):
+        open_suite("mteb: ,")
+
+
+def test_tasks_and_benchmarks_of_mteb_are_opened_to_tasks_in_the_order_written():
+    names = [entry.name for entry in open_suite("mteb:STS12, FollowIR,STS13").entries]
+    assert (names[0], names[-1]) == ("STS12", "STS13")
+    assert set(names[1:-1]) == {f"{source}InstructionRetrieval" for source in ("Robust04", "News21", "Core17")}
+
+
+def test_a_suite_file_lists_tasks_of_mteb_folders_beside_it_and_data_sets_of_the_hub(yaml, tmp_path, write_data_set):
+    write_data_set(tmp_path / "data" / "mine", STS, ROWS)
+    suite = open_suite(
+        yaml("""
+title: Mine
+reference: https://example.org
+tasks:
+  - mteb: STS12
+  - folder: data
+  - {name: Fin, task: sts, hub: org/fin, revision: abc, split: dev, language: zh,
+     columns: {sentence1: a, score: s}, main_score: cosine_pearson}
+  - {name: Plain, task: clustering, hub: org/plain}
+encoders:
+  - {model: org/one, family: org, published_mean_norm: 0.5}
+  - {model: org/two}
+""")
+    )
+    columns = (("sentence1", "a"), ("score", "s"))
+    assert suite.entries == (
+        Entry("STS12", "mteb", "STS12"),
+        Entry("mine", "folder", str(tmp_path / "data" / "mine"), "sts", "de"),
+        Entry("Fin", "hub", "org/fin", "sts", "zh", "abc", "dev", columns, "cosine_pearson"),
+        Entry("Plain", "hub", "org/plain", "clustering", "en", "main"),
+    )
+    assert suite.encoders == (ListedEncoder("org/one", "org", 0.5), ListedEncoder("org/two"))
+    assert (suite.title, suite.reference) == ("Mine", "https://example.org")
+
+
+@pytest.mark.parametrize(("text", "reason"), BAD_FILES)
+def test_a_suite_file_that_cannot_be_meant_is_refused_with_its_reason(yaml, text, reason):
+    with pytest.raises(EvaluationError) as caught:
+        open_suite(yaml(text))
+    assert reason in str(caught.value)
+
+
+def test_an_unknown_suite_is_refused_with_those_that_ship(tmp_path):
+    shipped = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
+    for written in ("nonsense", str(tmp_path / "finmteb"), str(tmp_path / "finmteb.yaml")):
+        with pytest.raises(EvaluationError) as caught:
+            open_suite(written)
+        assert repr(written) in str(caught.value)
+        assert str(caught.value).endswith(shipped)
+
+
+@pytest.mark.parametrize("written", ["finmteb", "finmteb.yaml"])
+def test_finmteb_lists_the_63_data_sets_of_its_repository_at_fixed_revisions(written):
+    suite = open_suite(written)
+    assert len(suite.entries) == len({entry.name for entry in suite.entries}) == 63
+    assert {entry.task for entry in suite.entries} <= set(READERS)
+    assert {len(entry.revision) for entry in suite.entries} == {40}
+    assert suite.encoders == ()
+
+
+def test_the_panel_of_the_mean_bias_paper_has_its_38_encoders_with_published_lengths():
+    suite = open_suite("mean-bias-panel")
+    assert len({encoder.model for encoder in suite.encoders}) == len(suite.encoders) == 38
+    assert all(0 < encoder.published_mean_norm < 1 and encoder.family for encoder in suite.encoders)
+    assert {entry.kind for entry in suite.entries} == {"mteb"}
+    assert len({entry.name for entry in suite.entries}) == len(suite.entries) > 100
+
+
+def test_a_digest_changes_with_every_file_and_its_content_and_with_nothing_else(tmp_path, write_data_set):
+    def digest(name):
+        return open_suite(str(tmp_path / name)).entries[0].digest()
+
+    one = write_data_set(tmp_path / "one" / "set", STS, ROWS, {"test": [("q", "d", 1)]})
+    write_data_set(tmp_path / "two" / "set", STS, ROWS, {"test": [("q", "d", 1)]})
+    original = digest("one")
+    assert digest("one") == digest("two") == original
+    for path in (one / "test.jsonl", one / "META.json", one / "qrels" / "test.tsv"):
+        kept = path.read_bytes()
+        path.write_bytes(kept + b" ")
+        assert digest("one") != original
+        path.write_bytes(kept)
+        assert digest("one") == original
+    (one / "test.jsonl").rename(one / "dev.jsonl")
+    assert digest("one") != original
+
+
+def test_every_field_of_a_data_set_of_the_hub_is_in_its_digest():
+    columns = (("text", "sentence"),)
+    fields = {"kind": "hub", "place": "a/b", "task": "sts", "language": "en", "revision": "r", "split": "s"}
+    entries = [Entry("n", **fields), Entry("m", **fields), Entry("n", **fields, columns=columns)]
+    entries += [Entry("n", **fields, main_score="ap")]
+    entries += [Entry("n", **(fields | {name: "mteb"})) for name in fields]
+    digests = [entry.digest() for entry in entries]
+    assert digests[0] == Entry("n", **fields).digest()
+    assert len(set(digests)) == len(digests)

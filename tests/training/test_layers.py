@@ -1,0 +1,182 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, ModernBertConfig, ModernBertModel
+
+from training.encoders import DEFAULT_ENCODER, DEFAULT_MODEL, Encoder, EncoderSpec, locate
+from training.errors import EncoderError
+from training.evaluation.encoders import BAG_DIMENSIONS, BAG_OF_WORDS, Wanted, plan_groups
+from training.layers import LayeredEncoder, parse_variants
+
+LAYERS = 6
+TEXTS = [
+    "The cat sat on the mat.",
+    "",
+    "naïve café, Straße, 東京, 😀",
+    "A sentence that is somewhat longer than its neighbours, so that the batch needs padding. " * 4,
+    "far too long " * 400,
+    *(f"Compact vectors number {number} are cheap to keep and quick to search." for number in range(60)),
+]
+
+
+@pytest.fixture(scope="module")
+def layered():
+    return LayeredEncoder(parse_variants(DEFAULT_ENCODER, "layers", LAYERS))
+
+
+@pytest.fixture(scope="module")
+def static(tmp_path_factory):
+    """A folder with a model that looks tokens up; it is the mean of 16 random numbers for each."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("models") / "static"
+    tokenizer = Tokenizer.from_file(str(Path(locate(DEFAULT_MODEL)) / "tokenizer.json"))
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=16)], device="cpu").save_pretrained(
+        str(folder), create_model_card=False
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def normed_at_the_end(tmp_path_factory):
+    """A small model that normalises after its last layer only: its inner states are not those of a cut model."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("models") / "normed"
+    tokenizer = AutoTokenizer.from_pretrained(locate(DEFAULT_MODEL))
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2}
+    special = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
+    model = ModernBertModel(ModernBertConfig(vocab_size=len(tokenizer), **sizes, **special))
+    torch.nn.init.normal_(model.final_norm.weight)
+    model.save_pretrained(folder)
+    read = Transformer(str(folder), max_seq_length=64)
+    whole = SentenceTransformer(modules=[read, Pooling(32, pooling_mode="mean")], device="cpu")
+    whole.save_pretrained(str(folder.parent / "whole"), create_model_card=False)
+    return EncoderSpec("normed", str(folder.parent / "whole"))
+
+
+def no_report(_):
+    pass
+
+
+def test_one_pass_gives_every_layer_and_pooling_as_the_cut_model_does(layered):
+    assert layered.alone == []
+    shared = layered.encode(TEXTS)
+    assert len(shared) == 2 * LAYERS
+    for variant, vectors in zip(layered.variants, shared, strict=True):
+        np.testing.assert_allclose(vectors, variant.encode(TEXTS).vectors, rtol=0, atol=1e-5, err_msg=variant.name)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=0, atol=1e-6)
+
+
+def test_variants_are_named_by_layer_and_pooling_and_each_has_a_space_of_its_own(layered):
+    names = [f"all-MiniLM-L6-v2:layer{layer}-{way}" for layer in range(1, LAYERS + 1) for way in ("mean", "cls")]
+    assert [variant.name for variant in layered.variants] == names
+    assert [(one.spec.layer, one.spec.pooling) for one in layered.variants[4:6]] == [(3, "mean"), (3, "cls")]
+    assert len({variant.fingerprint for variant in layered.variants}) == 2 * LAYERS
+
+
+def test_the_last_layer_under_the_models_own_pooling_is_the_model_itself(layered, encoder):
+    last = layered.variants[-2]
+    assert (last.name, last.fingerprint) == ("all-MiniLM-L6-v2:layer6-mean", encoder.fingerprint)
+    np.testing.assert_allclose(layered.encode(TEXTS)[-2], encoder.encode(TEXTS).vectors, rtol=0, atol=1e-5)
+
+
+def test_a_pass_tells_how_many_texts_are_done_and_takes_none_at_all(layered):
+    told = []
+    layered.encode(TEXTS, on_batch=told.append)
+    assert told == sorted(set(told)) and told[-1] == len(TEXTS) and len(told) > 1
+    assert [vectors.shape for vectors in layered.encode([])] == [(0, 384)] * 2 * LAYERS
+
+
+def test_a_model_with_a_norm_after_its_last_layer_is_cut_and_run_itself(normed_at_the_end):
+    layered = LayeredEncoder(parse_variants(normed_at_the_end, "layers", 3))
+    assert layered.alone == [0, 1, 2, 3]  # the last layer's states are taken after the norm
+    for variant, vectors in zip(layered.variants, layered.encode(TEXTS), strict=True):
+        np.testing.assert_allclose(vectors, variant.encode(TEXTS).vectors, rtol=0, atol=1e-5, err_msg=variant.name)
+
+
+def test_one_variant_may_be_named_with_any_pooling():
+    (variant,) = parse_variants(DEFAULT_ENCODER, "layer4-max", LAYERS)
+    assert variant == replace(DEFAULT_ENCODER, name="all-MiniLM-L6-v2:layer4-max", layer=4, pooling="max")
+
+
+@pytest.mark.parametrize("written", ["layer", "layer3", "3-cls", "layer3-median", "layer-cls", "layerx-cls", "Layers"])
+def test_what_is_no_variant_is_answered_with_what_is(written):
+    with pytest.raises(EncoderError, match=f"MiniLM-L6-v2:{written} is no variant: .*:layers, .*1 to 6; mean, cls"):
+        parse_variants(DEFAULT_ENCODER, written, LAYERS)
+
+
+def test_a_layer_the_model_does_not_have_is_refused():
+    for number in (0, 7):
+        with pytest.raises(EncoderError, match=f"has layers 1 to 6, not {number}"):
+            LayeredEncoder(parse_variants(DEFAULT_ENCODER, f"layer{number}-cls", LAYERS))
+
+
+def test_batches_hold_every_text_once_and_the_steps_of_a_pass_make_its_vectors(encoder):
+    batches = list(encoder.batches(TEXTS, None))
+    assert len(batches) > 1
+    assert sorted(row for rows, _ in batches for row in rows) == list(range(len(TEXTS)))
+    found = np.empty((len(TEXTS), encoder.dimensions), np.float32)
+    with torch.inference_mode():
+        for rows, batch in batches:
+            features = encoder.through_transformer(batch)
+            found[rows] = encoder.finish(features, list(encoder.model)[1:], len(rows), normalize=True).numpy()
+    np.testing.assert_array_equal(found, encoder.encode(TEXTS).vectors)
+
+
+def test_a_static_model_is_the_mean_of_its_tokens_whatever_else_is_in_the_batch(static):
+    encoder = Encoder(EncoderSpec("static", str(static)), "cpu")
+    encoded = encoder.encode(TEXTS)
+    tokenizer, table = encoder.model.tokenizer, encoder.transformer.embedding.weight.detach().numpy()
+    for text, tokens, vector in zip(TEXTS, encoded.tokens, encoded.vectors, strict=True):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        mean = table[ids].mean(axis=0) if ids else np.zeros(16)
+        np.testing.assert_allclose(vector, mean / max(np.linalg.norm(mean), 1e-12), rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(vector, encoder.encode([text]).vectors[0])
+        assert tokens == len(ids)
+    np.testing.assert_array_equal(encoder.encode(TEXTS[::-1]).vectors, encoded.vectors[::-1])
+    assert encoder.encode([]).vectors.shape == (0, 16)
+
+
+def test_variants_of_one_model_become_one_group_and_other_encoders_one_each(static):
+    other = EncoderSpec("other", str(static))
+    wanted = [
+        Wanted(DEFAULT_ENCODER, "layer1-cls"),
+        Wanted(None),
+        Wanted(DEFAULT_ENCODER, "layer2-mean"),
+        Wanted(other),
+        Wanted(DEFAULT_ENCODER, "layer1-cls"),
+    ]
+    groups = [opener() for opener in plan_groups(wanted, "cpu")]
+    variants = ["all-MiniLM-L6-v2:layer1-cls", "all-MiniLM-L6-v2:layer2-mean"]
+    assert [[one.name for one in group.members] for group in groups] == [variants, [BAG_OF_WORDS], ["other"]]
+    families = [f"all-MiniLM-L6-v2, {way} pooling" for way in ("cls", "mean")]
+    assert [one.family for one in groups[0].members] == families
+    for group in groups:
+        for one, vectors in zip(group.members, group.encode(TEXTS, None, no_report), strict=True):
+            assert vectors.shape == (len(TEXTS), one.dimensions)
+
+
+def test_the_family_is_the_organisation_of_a_hub_id_the_name_of_a_folder_or_what_is_said(static):
+    folder = EncoderSpec("mine", str(static))
+    wanted = [Wanted(DEFAULT_ENCODER), Wanted(folder), Wanted(folder, family="kin", published_mean_norm=0.5)]
+    members = [opener().members[0] for opener in plan_groups(wanted, "cpu")]
+    assert [one.family for one in members] == ["sentence-transformers", "mine", "kin"]
+    assert [one.published_mean_norm for one in members] == [None, None, 0.5]
+
+
+def test_a_bag_of_words_is_of_unit_length_alike_for_like_texts_and_zero_without_words():
+    (opener,) = plan_groups([Wanted(None)], None)
+    told = []
+    texts = ["a cat and a dog", "", "a CAT and a dog!", "rain tonight", "a dog and a cat"]
+    (vectors,) = opener().encode(texts, None, told.append)
+    assert vectors.shape == (5, BAG_DIMENSIONS) and vectors.dtype == np.float32 and told == [5]
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), [1, 0, 1, 1, 1], rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(vectors[[2, 4]], vectors[[0, 0]])
+    assert not np.allclose(vectors[3], vectors[0])
+    assert opener().encode([], None, no_report)[0].shape == (0, BAG_DIMENSIONS)
