@@ -169,7 +169,7 @@ def norm_correlations(grid: Grid, found: Sequence[Cell], label: str) -> dict[str
     """How a method's gain goes with ‖μ‖ over the encoders: its t in classification, and its mean difference."""
     some = [cell for cell in found if cell.label == label and grid.encoders[cell.encoder].mean_norm is not None]
     norms = np.array([grid.encoders[cell.encoder].mean_norm for cell in some], dtype=float)
-    classified = [cell.families[CLASSIFICATION].t if CLASSIFICATION in cell.families else None for cell in some]
+    classified = [family_t(cell, CLASSIFICATION) for cell in some]
     tested = np.array([t is not None for t in classified], dtype=bool)
     return {
         "classification t": correlate(norms[tested], np.array([t for t in classified if t is not None])),
@@ -181,19 +181,26 @@ def norm_bins(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[str, f
     """Mean t of each family of tasks in each part of ‖μ‖ (Table 3 of the paper)."""
     rows: list[dict[str, float | int | str | None]] = []
     for low, high in zip(NORM_BINS, NORM_BINS[1:], strict=False):
-        some = [cell for cell in found if cell.label == label and low <= (norm_of(grid, cell) or -1) < high]
+        some = [
+            cell for cell in found if cell.label == label and within(grid.encoders[cell.encoder].mean_norm, low, high)
+        ]
         row: dict[str, float | int | str | None] = {"bin": f"[{low:.2f}, {high:.2f})", "encoders": len(some)}
         for family in dict.fromkeys(name for cell in found for name in cell.families):
-            t = [cell.families[family].t for cell in some if family in cell.families]
-            known = [value for value in t if value is not None]
+            known = [t for t in (family_t(cell, family) for cell in some) if t is not None]
             row[family] = float(np.mean(known)) if known else None
         rows.append(row)
     return rows
 
 
-def norm_of(grid: Grid, cell: Cell) -> float | None:
-    """‖μ‖ of a cell's encoder."""
-    return grid.encoders[cell.encoder].mean_norm
+def within(norm: float | None, low: float, high: float) -> bool:
+    """Whether a norm is known and lies in a part."""
+    return norm is not None and low <= norm < high
+
+
+def family_t(cell: Cell, family: str) -> float | None:
+    """A cell's t in a family of tasks, where it has enough of them."""
+    test = cell.families.get(family)
+    return test.t if test is not None and test.n >= TASKS_LEAST else None
 
 
 def head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[str, int]]:
@@ -205,6 +212,8 @@ def head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[
         if label != one or rival is None:
             continue
         for family, test in cell.families.items():
+            if test.n < TASKS_LEAST:
+                continue
             count = counts.setdefault(family, {"ahead": 0, "behind": 0, "of": 0})
             count["of"] += 1
             ours, theirs = test.t or 0.0, rival.families[family].t or 0.0

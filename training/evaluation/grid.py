@@ -36,8 +36,9 @@ class Grid:
         }
 
     def methods(self, encoder: str, label: str) -> list[Method]:
-        """The methods of a label on an encoder: seeds or draws of one thing."""
-        return [method for method in self.encoders[encoder].methods.values() if method.label == label]
+        """The methods of a label on an encoder: seeds or draws of one thing, not one thing at several sizes."""
+        methods = self.encoders[encoder].methods.values()
+        return [method for method in methods if method.label == label and method.group != "sweep"]
 
     def labels(self, *groups: str) -> list[str]:
         """Labels of the groups, in the order they were asked for."""

@@ -16,7 +16,9 @@ Every file may be packed as `.jsonl.gz`.
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from training.evaluation.records import (
     is_texts,
     read_records,
     require_distinct,
+    shortened,
 )
 
 Columns = dict[str, list[Any]]
@@ -197,7 +200,7 @@ def read_retrieval(folder: Path, warnings: Warnings) -> Search:
             warnings.add("queries left out because no document is judged relevant", query)
     if not useful:
         raise DataSetError("qrels/test.tsv judges no document relevant to any query")
-    elsewhere = {query for path in folder.glob("qrels/*.tsv") for _, query, _, _ in read_judgements(path)}
+    elsewhere = judged_elsewhere(folder)
     for query, row in asked.items():
         if query not in relevant and query not in elsewhere:
             warnings.add("queries left out because qrels has no judgement of them", f"{query} ({row.place})")
@@ -214,11 +217,22 @@ def read_documents(folder: Path, warnings: Warnings) -> list[Record]:
 
     kept = []
     for row in read_records(folder, "corpus", {"_id": is_id, "text": or_empty}, warnings):
+        if not isinstance(row.get("title"), str | None):
+            raise DataSetError(f"{row.place}: 'title' must be a string, not {shortened(row['title'])}")
         if f"{row.get('title') or ''}{row['text']}".strip():
             kept.append(row)
         else:
             warnings.add("documents left out because they hold only spaces", row.place)
     return kept
+
+
+def judged_elsewhere(folder: Path) -> set[str]:
+    """Queries of other splits, whose absence from this one is as it should be."""
+    found = set()
+    for path in folder.glob("qrels/*.tsv"):
+        with suppress(DataSetError):  # nothing is asked of other splits
+            found |= {query for _, query, _, _ in read_judgements(path)}
+    return found
 
 
 def read_judgements(path: Path) -> list[tuple[str, str, str, int]]:
@@ -241,7 +255,7 @@ def read_judgements(path: Path) -> list[tuple[str, str, str, int]]:
             continue
         try:
             query, document, grade = parts
-            found.append((f"{name} line {number}", query, document, int(float(grade))))
+            found.append((f"{name} line {number}", query, document, ceil(float(grade))))
         except (ValueError, OverflowError):
             wanted = "query-id, corpus-id, score with tabs between"
             raise DataSetError(f"{name} line {number}: not {wanted}: {line[:60]!r}") from None

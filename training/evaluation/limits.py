@@ -1,14 +1,16 @@
 """The same few rows of a data set each time.
 
-A larger limit holds the rows of a smaller one. What is capped is what is evaluated: test rows, pairs, queries,
-documents; and of training rows as many, spread evenly over the labels.
+A larger limit holds the rows of a smaller one, but for searches, where it makes room for other queries. What is
+capped is what is evaluated: test rows, pairs, queries, documents; and of training rows as many, spread evenly over
+the labels.
 """
 
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskRetrieval
+from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, AbsTaskRetrieval
+from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy
 
 from training.errors import DataSetError
 from training.evaluation.tasks import splits_of
@@ -25,7 +27,8 @@ def limit_rows(task: AbsTask, rows: int) -> None:
             holder[split] = capped_search(holder[split], rows, task.seed)
         return
     for holder, split in splits_of(task):
-        holder[split] = capped(holder[split], rows, task.seed)
+        lists = isinstance(task, AbsTaskClusteringLegacy | AbsTaskClustering) and holds_lists(holder[split])
+        holder[split] = (capped_lists if lists else capped)(holder[split], rows, task.seed)
         if isinstance(task, AbsTaskClassification) and task.train_split != split:
             train = holder[task.train_split]
             kept = evenly(list(train[task.label_column_name]), rows, task.seed)
@@ -39,19 +42,25 @@ def shuffled(rows: int, seed: int) -> list[int]:
 
 
 def capped(data: Dataset, rows: int, seed: int) -> Dataset:
-    """The first rows of a shuffled data set, in their own order; where a row is a list of texts, of each list."""
-    if len(data) and any(isinstance(value, list) for value in data[0].values()) and len(data) < rows:
-        share = max(1, rows // len(data))
-        return data.map(lambda row: capped_lists(row, share, seed), keep_in_memory=True)
+    """The first rows of a shuffled data set, in their own order."""
     return data if len(data) <= rows else data.select(sorted(shuffled(len(data), seed)[:rows]))
 
 
-def capped_lists(row: dict[str, Any], items: int, seed: int) -> dict[str, Any]:
-    """A row whose lists of one length are cut alike."""
-    longest = max(len(value) for value in row.values() if isinstance(value, list))
-    kept = sorted(shuffled(longest, seed)[:items])
-    cut = {name: value for name, value in row.items() if isinstance(value, list) and len(value) == longest}
-    return row | {name: [value[index] for index in kept] for name, value in cut.items()}
+def holds_lists(data: Dataset) -> bool:
+    """Whether each row is a clustering of its own: a list of texts with a list of labels."""
+    return len(data) > 0 and all(isinstance(value, list) for value in data[0].values())
+
+
+def capped_lists(data: Dataset, rows: int, seed: int) -> Dataset:
+    """Every row with its share of the limit, its lists cut alike."""
+    share = max(1, rows // len(data))
+
+    def cut(row: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        length = min(len(value) for value in row.values())
+        kept = sorted(shuffled(length, seed)[:share])
+        return {name: [value[index] for index in kept] for name, value in row.items()}
+
+    return data.map(cut, keep_in_memory=True)
 
 
 def evenly(labels: list[Any], rows: int, seed: int) -> list[int]:

@@ -100,7 +100,7 @@ class Method:
 
     def cut(self, size: int) -> "Method":
         """The chain at a smaller size."""
-        return replace(self, name=f"{self.name}, {size}", size=size, key=f"{self.key}-{size}")
+        return replace(self, name=f"{self.name}, {size}", group="sweep", size=size, key=f"{self.key}-{size}")
 
     def key_on(self, fingerprint: str, corpus: str) -> str:
         """Hash of the map it becomes when fitted: same key, same map."""

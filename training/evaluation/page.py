@@ -10,6 +10,7 @@ from training.evaluation.findings import Findings
 from training.evaluation.plots import pictures
 from training.evaluation.run import Results
 from training.evaluation.tables import problem_lines, tables
+from training.evaluation.words import counted
 
 TEMPLATE = "report.html.j2"
 
@@ -34,7 +35,7 @@ def about(results: Results) -> str:
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
     rows = "all rows" if request.limit is None else f"at most {request.limit:,} rows of each"
-    words = [f"{len(usable)} of {len(results.tasks)} data sets, {rows}", f"{len(results.encoders)} encoders"]
+    words = [f"{len(usable)} of {len(results.tasks)} data sets, {rows}", counted(results.encoders, "encoder")]
     if results.corpus_rows:
         words.append(f"methods fitted on {results.corpus_rows:,} sentences of {Path(request.corpus).name}")
     return "; ".join(words) + f"; metrics of mteb {version('mteb')}; 95 % intervals by resampling the tasks."

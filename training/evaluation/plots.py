@@ -18,6 +18,7 @@ from training.evaluation.statistics import Interval
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "lathe",
+    "text.parse_math": False,  # names may hold dollars
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

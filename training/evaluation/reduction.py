@@ -1,13 +1,12 @@
 """What reductions keep of the scores, as the GeoPres paper reports it."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from training.evaluation.grid import Grid
-from training.evaluation.methods import Method
+from training.evaluation.methods import CONTROL, Method
 from training.evaluation.statistics import Array, Correlation, Interval, bootstrap, correlate
 
 CONTROL_LEAST = 0.05
@@ -57,18 +56,18 @@ def retentions(grid: Grid) -> list[Retention]:
     ]
     if not tasks:
         return []
-    kept: dict[tuple[str, float], list[Array]] = {}
+    kept: dict[tuple[str, float], dict[str, Array]] = {}
     for encoder, methods in sized.items():
         control, width = grid.control(encoder, tasks), grid.encoders[encoder].member.dimensions
         for method in methods:
             key = method.label, round((method.size or width) / width, 4)
-            kept.setdefault(key, []).append(grid.scores(encoder, method.name, tasks) / control)
+            kept.setdefault(key, {})[encoder] = grid.scores(encoder, method.name, tasks) / control
     found = []
     for (label, share), columns in kept.items():
-        rows, rival = np.stack(columns, axis=1), kept.get((RIVAL, share))
+        rows, rival = np.stack(list(columns.values()), axis=1), kept.get((RIVAL, share), {})
         groups = {"all": list(range(len(tasks)))} | grid.types(tasks)
-        matched = rival is not None and len(rival) == len(columns)
-        ahead = rows - np.stack(rival, axis=1) if matched and rival is not None else None
+        matched = all(encoder in rival for encoder in columns)
+        ahead = rows - np.stack([rival[encoder] for encoder in columns], axis=1) if matched else None
         found.append(
             Retention(
                 label=label,
@@ -133,43 +132,43 @@ class CrossLingual:
 def cross_lingual(grid: Grid) -> list[CrossLingual]:
     """Retention in other languages less that in English, where one data set is there in both.
 
-    Data sets are parallel if their names differ only in the language at the end, as `stsb_de` and `stsb`.
+    Data sets are parallel if they are of one type and their last names differ only in the language at the end, as
+    `stsb_de` and `stsb`; of several in one language nobody can say which is meant, and none is taken.
     """
     found = []
-    for stem, languages in parallel(grid).items():
-        if ENGLISH not in languages or len(languages) < 2:
-            continue
+    for (_, stem), languages in parallel(grid).items():
+        english = languages.pop(ENGLISH, None)
         for encoder, result in grid.encoders.items():
             for method in (m for m in result.methods.values() if m.size is not None):
-                tasks = [task for task in languages.values() if (encoder, method.name, task) in grid.values]
-                shares = dict(zip(tasks, kept_shares(grid, encoder, method, tasks), strict=True))
-                english = shares.get(languages[ENGLISH])
+                against = kept_share(grid, encoder, method, english)
                 for language, task in languages.items():
-                    share = shares.get(task)
-                    if language != ENGLISH and share is not None and english is not None:
-                        found.append(
-                            CrossLingual(
-                                encoder, method.label, method.size or 0, stem, language, share, share - english
-                            )
-                        )
+                    share = kept_share(grid, encoder, method, task)
+                    if share is not None and against is not None:
+                        row = encoder, method.label, method.size or 0, stem, language, share, share - against
+                        found.append(CrossLingual(*row))
     return found
 
 
-def kept_shares(grid: Grid, encoder: str, method: Method, tasks: Sequence[str]) -> list[float | None]:
-    """What a method keeps of each task's raw score; None where that is noise."""
-    control = grid.control(encoder, tasks)
-    scores = grid.scores(encoder, method.name, tasks)
-    return [float(s / c) if c >= CONTROL_LEAST else None for s, c in zip(scores, control, strict=True)]
+def kept_share(grid: Grid, encoder: str, method: Method, task: str | None) -> float | None:
+    """What a method keeps of a task's raw score; None where that is noise, or one of them was not scored."""
+    if task is None or not all((encoder, name, task) in grid.values for name in (CONTROL, method.name)):
+        return None
+    control = grid.values[encoder, CONTROL, task]
+    return grid.values[encoder, method.name, task] / control if control >= CONTROL_LEAST else None
 
 
-def parallel(grid: Grid) -> dict[str, dict[str, str]]:
-    """Tasks by what their names share, and by language."""
-    found: dict[str, dict[str, str]] = {}
+def parallel(grid: Grid) -> dict[tuple[str, str], dict[str, str]]:
+    """Tasks by type and what their last names share, and by language."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name, task in grid.tasks.items():
         last = name.rpartition("/")[2]
         suffix = LANGUAGE_SUFFIX.search(last)
         named = suffix is not None and suffix.group(1) == task.language
         stem = last[: -len(suffix.group(0))] if named and suffix else last
         if "-" not in task.language and "," not in task.language:
-            found.setdefault(stem, {})[task.language or ENGLISH] = name
-    return found
+            languages = found.setdefault((task.type, stem), {})
+            languages.setdefault(task.language or ENGLISH, []).append(name)
+    return {
+        key: {language: names[0] for language, names in languages.items() if len(names) == 1}
+        for key, languages in found.items()
+    }

@@ -279,7 +279,8 @@ class Evaluation:
             if intrinsic:
                 measures[method.name] = intrinsic
         norm = corpus.mean_norm if corpus else None
-        return EncoderResult(member, norm, {m.name: m for m in methods}, measures, problems), fitted
+        working = {method.name: method for method in methods if method.name not in problems}
+        return EncoderResult(member, norm, working, measures, problems), fitted
 
     def score(
         self,

@@ -20,6 +20,8 @@ RESAMPLES = 10_000
 """Of a bootstrap, as in that paper (its Appendix U)."""
 LARGE_SCORE, LARGE_SHARE = 0.1, 0.02
 """A large effect: more than .1 of the score and 2 % of it (its Appendix O)."""
+NEGLIGIBLE = 1e-9
+"""Points: less is rounding, of differences that are all equal."""
 OUTSTANDING_Z = 2.0
 """Standard deviations of an encoder's own differences beyond which one stands out (its Table 6)."""
 
@@ -84,7 +86,7 @@ def paired_test(scores: Array, control: Array) -> PairedTest:
     mean = float(differences.mean()) if n else 0.0
     error = float(differences.std(ddof=1)) / np.sqrt(n) if n > 1 else 0.0
     spread = 100 * float(control.std(ddof=1)) if n > 1 else 0.0
-    t = mean / error if error > 0 else None
+    t = mean / error if error > NEGLIGIBLE else None
     return PairedTest(
         n=n,
         mean=mean,
@@ -133,11 +135,11 @@ def with_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, 
 
 def row_correlation(x: Array, y: Array) -> Array:
     """Pearson's r of corresponding rows `(b, n)`; NaN where one never varies."""
+    varies = (np.ptp(x, axis=1) > 0) & (np.ptp(y, axis=1) > 0)
     x = x - x.mean(axis=1, keepdims=True)
     y = y - y.mean(axis=1, keepdims=True)
     scale = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((x * y).sum(axis=1) / scale)
+    return np.where(varies, (x * y).sum(axis=1) / np.where(varies, scale, 1), np.nan)
 
 
 def rank_correlation(x: Array, y: Array) -> Array:
@@ -154,7 +156,7 @@ def is_large(score: float, control: float) -> bool:
 def outstanding(differences: Array) -> tuple[float, float]:
     """Shares of an encoder's differences `(n,)` two of their standard deviations above, and below, their mean."""
     spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
-    if spread == 0:
+    if spread < NEGLIGIBLE:
         return 0.0, 0.0
     z = (differences - differences.mean()) / spread
     return float((z > OUTSTANDING_Z).mean()), float((z < -OUTSTANDING_Z).mean())

@@ -83,5 +83,6 @@ class VectorStore:
         """
         if not keys:
             return np.empty((0, self.dimensions), np.float32)
+        rows = [self.rows[key] for key in keys]
         stored = np.memmap(self.folder / VECTORS, np.float32, "r", shape=(self.vector_rows(), self.dimensions))
-        return np.array(stored[[self.rows[key] for key in keys]])
+        return np.array(stored[rows])

@@ -23,6 +23,7 @@ knows, from the hub), a YAML file, or the name of one that comes with Lathe. A Y
 """
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -37,6 +38,8 @@ from training.evaluation.layouts import READERS
 
 META = "META.json"
 SHIPPED = Path(__file__).parent / "suites"
+BETWEEN_NAMES = re.compile(r",(?![^()]*\))")
+"""Commas, but those of names such as MTEB(eng, v2)."""
 UNLABELLED = "sentences"
 """The task of data sets that have nothing to evaluate: texts to fit on."""
 
@@ -116,7 +119,7 @@ def open_suite(written: str) -> Suite:
         EvaluationError: if there is none of that name, or nothing in it.
     """
     if written.startswith("mteb:"):
-        names = [name.strip() for name in written.removeprefix("mteb:").split(",") if name.strip()]
+        names = [name.strip() for name in BETWEEN_NAMES.split(written.removeprefix("mteb:")) if name.strip()]
         if not names:
             raise EvaluationError("mteb: names no task; write mteb:STSBenchmark,Banking77Classification")
         return Suite(written, written, tuple(mteb_entries(names)))
@@ -169,7 +172,9 @@ def folder_entry(name: str, folder: Path) -> Entry | None:
         raise EvaluationError(f"{META} must be an object with a 'task': {error!r}") from error
     if task == UNLABELLED:
         return None
-    if not isinstance(language, str) or task not in READERS:
+    if not isinstance(language, str):
+        raise EvaluationError(f"{META} names the language {language!r}; it must be a text such as en or de-en")
+    if not isinstance(task, str) or task not in READERS:
         raise EvaluationError(f"{META} names the task {task!r}; there are {', '.join(READERS)} and {UNLABELLED}")
     if task == "pairs" and not any(folder.glob("test.jsonl*")):
         return None  # pairs to train on
@@ -194,45 +199,53 @@ def yaml_suite(written: str, path: Path) -> Suite:
     """
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        entries = [entry for item in found.get("tasks") or [] for entry in listed_entries(item, path.parent)]
+        parts = [listed_suite(item, path.parent) for item in found.get("tasks") or []]
         encoders = tuple(listed_encoder(item) for item in found.get("encoders") or [])
+        title, reference = str(found.get("title") or path.stem), str(found.get("reference") or "")
     except EvaluationError:
         raise
     except (OSError, yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError) as error:
         raise EvaluationError(f"the suite file {path.name} cannot be read: {error!r}") from error
-    if not entries:
+    entries = tuple(entry for part in parts for entry in part.entries)
+    problems = {name: why for part in parts for name, why in part.problems.items()}
+    if not entries and not problems:
         raise EvaluationError(f"the suite file {path.name} lists no tasks")
-    title = str(found.get("title") or path.stem)
-    return Suite(written, title, tuple(entries), {}, encoders, str(found.get("reference") or ""))
+    names = [entry.name for entry in entries]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise EvaluationError(f"the suite file {path.name} has two tasks that are called {twice!r}")
+    return Suite(written, title, entries, problems, encoders, reference)
 
 
-def listed_entries(item: Mapping[str, Any], beside: Path) -> Iterator[Entry]:
+def listed_suite(item: Mapping[str, Any], beside: Path) -> Suite:
     """What one item of a suite file's tasks means.
 
     Raises:
         EvaluationError: if it is of no known kind.
     """
+    if not isinstance(item, dict):
+        raise EvaluationError(f"a task of a suite file is written as mteb: {item}, not as {item!r} alone")
     if "mteb" in item:
-        yield from mteb_entries([str(item["mteb"])])
-    elif "folder" in item:
-        yield from folder_suite(str(item["folder"]), beside / str(item["folder"])).entries
-    elif "hub" in item:
-        task = str(item["task"])
-        if task not in READERS:
-            raise EvaluationError(f"{item.get('name')}: there is no task {task!r}; there are {', '.join(READERS)}")
-        yield Entry(
-            name=str(item["name"]),
-            kind="hub",
-            place=str(item["hub"]),
-            task=task,
-            language=str(item.get("language", "en")),
-            revision=str(item.get("revision", "main")),
-            split=str(item.get("split", "test")),
-            columns=tuple((str(ours), str(theirs)) for ours, theirs in (item.get("columns") or {}).items()),
-            main_score=item.get("main_score"),
-        )
-    else:
+        return Suite("", "", tuple(mteb_entries([str(item["mteb"])])))
+    if "folder" in item:
+        return folder_suite(str(item["folder"]), beside / str(item["folder"]))
+    if "hub" not in item:
         raise EvaluationError(f"a task of a suite file has 'mteb', 'folder' or 'hub'; this has {', '.join(item)}")
+    task = str(item["task"])
+    if task not in READERS:
+        raise EvaluationError(f"{item.get('name')}: there is no task {task!r}; there are {', '.join(READERS)}")
+    entry = Entry(
+        name=str(item["name"]),
+        kind="hub",
+        place=str(item["hub"]),
+        task=task,
+        language=str(item.get("language", "en")),
+        revision=str(item.get("revision", "main")),
+        split=str(item.get("split", "test")),
+        columns=tuple((str(ours), str(theirs)) for ours, theirs in (item.get("columns") or {}).items()),
+        main_score=item.get("main_score"),
+    )
+    return Suite("", "", (entry,))
 
 
 def listed_encoder(item: Mapping[str, Any]) -> ListedEncoder:

@@ -22,6 +22,7 @@ def tables(results: Results, findings: Findings) -> dict[str, Rows]:
     found = {"Raw vectors: mean score × 100 by type of task": score_rows(results)}
     if findings.cells:
         found["Differences to raw vectors, in points"] = difference_rows(results, findings)
+    if findings.families:
         found["By family of tasks: paired t"] = family_table(findings)
     if findings.norm_bins:
         found["Mean t of R2 by ‖μ‖"] = bin_table(findings)
@@ -68,7 +69,14 @@ def difference_rows(results: Results, findings: Findings) -> Rows:
             shown = [half(cells[label].difference) if label in cells else "–" for label in findings.labels]
             rows.append([result.member.name, norm, tasks, *shown])
     if len(rows) > 2:
-        rows.append(["all", "", "", *(half(findings.overall[label]) for label in findings.labels)])
+        rows.append(
+            [
+                "all",
+                "",
+                "",
+                *(half(findings.overall[label]) if label in findings.overall else "–" for label in findings.labels),
+            ]
+        )
     return rows
 
 

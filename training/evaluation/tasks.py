@@ -55,7 +55,9 @@ LANGUAGES = {
     "tr": "tur-Latn",
     "zh": "cmn-Hans",
 }
-"""How mteb writes a language; others are left unsaid."""
+"""How mteb writes a language."""
+UNSAID = "und-Latn"
+"""Any other: without one mteb scores nothing."""
 
 TYPES: dict[str, tuple[type[AbsTask], str, str]] = {
     "retrieval": (AbsTaskRetrieval, "Retrieval", "ndcg_at_10"),
@@ -111,7 +113,7 @@ def task_class(
         type=kind,  # type: ignore[arg-type]
         category="t2c" if kind in ("Classification", "Clustering") else "t2t",
         eval_splits=["test"],
-        eval_langs=tags,
+        eval_langs=tags or [UNSAID],
         main_score=main_score,
     )
     return type("LocalTask", (base,), {"metadata": metadata} | attributes)
@@ -148,7 +150,7 @@ def named_task(name: str) -> AbsTask:
     try:
         return mteb.get_task(name)
     except KeyError as error:
-        raise EvaluationError(str(error.args[0]).removeprefix("KeyError: ")) from error
+        raise EvaluationError(f"mteb: {str(error.args[0]).removeprefix('KeyError: ')}") from error
 
 
 def names_of(name: str) -> list[str]:

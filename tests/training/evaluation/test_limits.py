@@ -13,7 +13,7 @@ from training.evaluation.tasks import TYPES, local_task
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, loaded, measure, score_methods
 
 TASKS = list(TYPES)
-MTEB_WARNS = pytest.mark.filterwarnings("ignore")  # of its own affairs, and scikit-learn in it; workers ignore it too
+MTEB_COPIES_TENSORS = pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
 
 
 class Compass(Collector):
@@ -146,7 +146,7 @@ def test_a_limit_below_the_relevant_documents_of_every_query_is_refused():
     assert split_of(task)["corpus"]["id"][:] == ["d0", "d1", "d2"]
 
 
-@MTEB_WARNS
+@MTEB_COPIES_TENSORS
 @pytest.mark.parametrize("limit", [None, 6])
 @pytest.mark.parametrize("task", TASKS)
 def test_an_encoder_that_sees_what_the_labels_say_scores_one_on_every_task(limited, task, limit):
@@ -155,7 +155,7 @@ def test_an_encoder_that_sees_what_the_labels_say_scores_one_on_every_task(limit
     assert metrics[TYPES[task][2]] == score
 
 
-@MTEB_WARNS
+@MTEB_COPIES_TENSORS
 @pytest.mark.parametrize("task", TASKS)
 def test_vectors_of_the_collected_texts_are_all_that_scoring_needs(trial_of, tmp_path, task):
     trial = trial_of(task, 6)
@@ -173,7 +173,6 @@ def test_vectors_of_the_collected_texts_are_all_that_scoring_needs(trial_of, tmp
     assert score.score == pytest.approx(1)
 
 
-@MTEB_WARNS
 def test_two_evaluations_of_one_clustering_draw_the_same_texts():
     random = np.random.default_rng(0)
     texts = {
@@ -186,7 +185,6 @@ def test_two_evaluations_of_one_clustering_draw_the_same_texts():
     assert measure(Compass({}), task) == first
 
 
-@MTEB_WARNS
 def test_a_text_that_was_not_stored_is_an_error_of_its_cell(trial_of, tmp_path):
     trial = trial_of("sts")
     store = VectorStore(tmp_path / "store", 2)
@@ -201,7 +199,7 @@ def test_a_text_that_was_not_stored_is_an_error_of_its_cell(trial_of, tmp_path):
     assert (whole.error, whole.score) == (None, pytest.approx(1))
 
 
-@MTEB_WARNS
+@pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_vectors_that_are_all_alike_have_no_correlation_to_report(limited):
     class Stuck(Compass):
         def encode(self, inputs, **_):

@@ -137,7 +137,7 @@ def test_a_suite_file_that_cannot_be_meant_is_refused_with_its_reason(yaml, text
 
 def test_an_unknown_suite_is_refused_with_those_that_ship(tmp_path):
     shipped = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
-    for written in ("nonsense", str(tmp_path / "finmteb"), str(tmp_path / "finmteb.yaml")):
+    for written in ("nonsense", "../suites/finmteb", str(tmp_path / "finmteb"), str(tmp_path / "finmteb.yaml")):
         with pytest.raises(EvaluationError) as caught:
             open_suite(written)
         assert repr(written) in str(caught.value)
@@ -175,7 +175,7 @@ def test_a_digest_changes_with_every_file_and_its_content_and_with_nothing_else(
         assert digest("one") != original
         path.write_bytes(kept)
         assert digest("one") == original
-    (one / "test.jsonl").rename(one / "dev.jsonl")
+    (one / "test.jsonl").rename(one / "tests.jsonl")  # in the same place among the others
     assert digest("one") != original
 
 

@@ -236,7 +236,7 @@ def test_large_effects_are_named_the_largest_first(grid_of, table):
 def few_sentences(table):
     """R1 and R2 with all sentences, and in two draws of a hundred."""
     values = table("e", "ab", control=[0.1, 0.1], R1=[0.5, 0.6], R2=[0.5, 0.7])
-    draws = {"R1 of 100": ([0.48, 0.60], [0.50, 0.56]), "R2 of 100": ([0.51, 0.70], [0.51, 0.68])}
+    draws = {"R1 of 100": ([0.48, 0.60], [0.52, 0.56]), "R2 of 100": ([0.51, 0.70], [0.51, 0.68])}
     for label, each in draws.items():
         for draw, scores in enumerate(each):
             values |= {("e", f"{label}, draw {draw}", task): score for task, score in zip("ab", scores, strict=True)}
@@ -246,11 +246,11 @@ def few_sentences(table):
 def test_what_few_sentences_cost_is_averaged_over_draws_and_tasks(grid_of, few_sentences):
     (row,) = comparison.estimation_rows(grid_of(few_sentences))
     assert row.sentences == 100
-    assert row.r1.value == pytest.approx(-1.5)  # (−1 of task a, −2 of task b) / 2, in points
-    assert row.r2.value == pytest.approx(0)  # +1 and −1 cancel
-    assert row.r1_error.value == pytest.approx(1.5)
-    assert row.r2_error.value == pytest.approx(1)  # but they are errors nonetheless
-    assert row.r2_ahead.value == pytest.approx((2 + 11) / 2)
+    assert row.r1.value == pytest.approx((0 - 2) / 2)  # of tasks a and b, in points; the draws of a cancel
+    assert row.r2.value == pytest.approx((1 - 1) / 2)
+    assert row.r1_error.value == pytest.approx((2 + 2) / 2)  # but are errors nonetheless
+    assert row.r2_error.value == pytest.approx((1 + 1) / 2)
+    assert row.r2_ahead.value == pytest.approx((1 + 11) / 2)
 
 
 def test_the_same_score_with_few_sentences_costs_nothing(grid_of, table):

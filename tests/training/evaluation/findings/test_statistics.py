@@ -119,6 +119,13 @@ def test_correlations_are_those_scipy_gives(pairs):
     assert (found.spearman.value, found.p) == pytest.approx((theirs.statistic, theirs.pvalue))
 
 
+def test_every_pair_may_be_drawn(pairs):
+    """One far from all others makes the same difference wherever it stands."""
+    x, y = (np.append(each, 50) for each in pairs)
+    one, other = correlate(x, y).pearson, correlate(x[::-1], y[::-1]).pearson
+    assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=0.05)
+
+
 def test_pearsons_interval_is_near_that_of_fishers_transformation(rng):
     x = rng.normal(size=200)
     y = x + rng.normal(size=200)
@@ -146,10 +153,10 @@ def test_the_opposite_measure_has_the_opposite_interval(pairs):
 
 
 def test_intervals_shrink_as_pairs_are_added(rng):
-    x = rng.normal(size=500)
-    y = x + rng.normal(size=500)
+    x = rng.normal(size=200)
+    y = x + rng.normal(size=200)
     for name in ("pearson", "spearman"):
-        few, many = (getattr(correlate(x[:n], y[:n]), name) for n in (20, 500))
+        few, many = (getattr(correlate(x[:n], y[:n]), name) for n in (20, 200))
         assert few.low < many.low < many.value < many.high < few.high
 
 
@@ -166,6 +173,7 @@ def test_what_never_varies_and_what_is_too_little_has_no_correlation(x, y):
         (0.59, 0.5, False),  # less than .1, though far more than 2 %
         (10.15, 10.0, False),  # more than .1, but less than 2 %: scores that do not end at 1
         (10.25, 10.0, True),
+        (-10.15, -10.0, False),
         (-10.25, -10.0, True),
         (0.15, 0.0, True),
     ],

@@ -1,0 +1,248 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.errors import EvaluationError
+from training.evaluation.layouts import Search
+from training.evaluation.methods import (
+    CONTROL,
+    RANDOM_SEEDS,
+    REDUCERS,
+    Corpus,
+    Method,
+    MethodShelf,
+    control,
+    ladder,
+    means,
+    size_of,
+    split_corpus,
+    sweep,
+)
+from training.evaluation.run import Request
+from training.evaluation.store import VectorStore, text_key
+from training.evaluation.suites import Suite
+from transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
+
+WIDTH = 24
+ENCODER, DIGEST = "f" * 32, "c" * 32
+PCA = Method("pca:6", "sweep", "pca", "pca:6", size=6)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    found = np.random.default_rng(0).normal(0.4, 1, size=(400, WIDTH)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(rows):
+    return split_corpus(rows, DIGEST)
+
+
+@pytest.fixture(scope="module")
+def one_hot():
+    """Sentences in directions of their own: a mean of some shows which they are."""
+    return Corpus(np.eye(64, dtype=np.float32), np.eye(64, dtype=np.float32)[:12], DIGEST)
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    return MethodShelf(tmp_path / "methods")
+
+
+@pytest.fixture(scope="module")
+def nested(rows):
+    chain = Chain(parse_steps("geopres:12,nested=true,steps=5")).fit(rows)
+    return Method("mine@1", "chain", "mine@1", size=12, chain=chain, key="k", only=ENCODER)
+
+
+def fitted(shelf, method, corpus):
+    """What the shelf gives, with the map as it lies there."""
+    one, measures = shelf.fitted(method, ENCODER, corpus, DIGEST, lambda _: None)
+    return one, Chain.load(one.folder), measures
+
+
+def files(folder: Path):
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_ladder_with_the_control_has_nine_methods_and_four_seeds_of_the_random_one():
+    labels = [method.label for method in ladder()]
+    assert len({CONTROL, *labels}) == 9
+    assert labels.count("random direction") == len(set(RANDOM_SEEDS)) == 4
+    assert len({method.name for method in ladder()}) == len({method.steps for method in ladder()}) == len(labels) == 11
+
+
+def test_the_ladders_maps_are_what_their_names_say(shelf, corpus):
+    outputs = {}
+    for method in ladder():
+        _, chain, measures = fitted(shelf, method, corpus)
+        outputs[method.name] = chain.transform(corpus.heldout).astype(np.float64)
+        assert measures == {}
+    mean = corpus.fit.astype(np.float64).mean(axis=0)
+    centred = corpus.heldout - mean
+    np.testing.assert_allclose(outputs["mean-centring"], centred, atol=1e-6)
+    np.testing.assert_allclose(outputs["R1"], centred / np.linalg.norm(centred, axis=1, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(outputs["R2"] @ mean, 0, atol=1e-6)
+    seeds = [outputs[name] for name in outputs if name.startswith("random")]
+    directions = [np.random.default_rng(seed).standard_normal(WIDTH) for seed in RANDOM_SEEDS]
+    for found, direction in zip(seeds, directions, strict=True):
+        np.testing.assert_allclose(found @ direction, 0, atol=1e-5)
+
+
+def test_sizes_are_numbers_or_shares_of_the_width():
+    written = {"96": 96, "1/4": 96, "1/3": 128, "0.5": 192, "383": 383, "1": 1}
+    assert {size: size_of(size, 384) for size in written} == written
+
+
+@pytest.mark.parametrize("written", ["0", "384", "385", "1/1000", "-5"])
+def test_a_size_that_is_not_below_the_width_is_refused(written):
+    with pytest.raises(EvaluationError, match=f"the size {written} is not below the 384 dimensions"):
+        size_of(written, 384)
+
+
+@pytest.mark.parametrize("written", ["x", "1/0", "", "nan", "a/b"])
+def test_what_is_no_size_is_refused_with_an_example(written):
+    with pytest.raises(EvaluationError, match=f"96 or shares such as 1/4, not '{written}'"):
+        size_of(written, 384)
+
+
+def test_the_key_is_that_of_the_map_whatever_it_is_called():
+    method = Method("R1 of 50", "means", "R1 of 50", "r1", sentences=50)
+    key = method.key_on(ENCODER, DIGEST)
+    others = [replace(method, **change) for change in ({"steps": "r2"}, {"normalize": False}, {"sentences": 51})]
+    keys = [key, *(other.key_on(ENCODER, DIGEST) for other in [*others, replace(method, draw=1)])]
+    keys += [method.key_on("e" * 32, DIGEST), method.key_on(ENCODER, "d" * 32)]
+    assert len(set(keys)) == len(keys) == 7
+    assert replace(method, name="x", label="y", group="ladder").key_on(ENCODER, DIGEST) == key
+    everything = [*ladder(), *sweep([6, 12]), *means([50, 60])]
+    assert len({one.key_on(ENCODER, DIGEST) for one in everything}) == len(everything)
+
+
+def test_raw_vectors_and_fitted_chains_have_one_key_on_every_corpus(nested):
+    for encoder, corpus in ((ENCODER, DIGEST), ("e" * 32, "")):
+        assert (control().key_on(encoder, corpus), nested.key_on(encoder, corpus)) == (CONTROL, "k")
+        assert nested.cut(6).key_on(encoder, corpus) == "k-6"
+
+
+def test_a_corpus_is_split_in_two_without_loss_and_alike_each_time(rows, corpus):
+    assert (len(corpus.fit), len(corpus.heldout)) == (360, 40)
+    both = [row.tobytes() for part in (corpus.fit, corpus.heldout) for row in part]
+    assert sorted(both) == sorted(row.tobytes() for row in rows)
+    np.testing.assert_array_equal(split_corpus(rows, DIGEST).heldout, corpus.heldout)
+    assert corpus.mean_norm == pytest.approx(np.linalg.norm(corpus.fit.astype(np.float64).mean(axis=0)), abs=1e-6)
+
+
+def test_a_method_is_fitted_once_and_then_loaded(shelf, corpus):
+    told = []
+    first, measures = shelf.fitted(PCA, ENCODER, corpus, DIGEST, told.append)
+    assert told == ["fitting pca:6"]
+    before = files(shelf.folder)
+    assert shelf.fitted(PCA, ENCODER, None, DIGEST, told.append) == (first, measures)  # no corpus to fit on
+    assert shelf.fitted(PCA, ENCODER, corpus, DIGEST, told.append) == (first, measures)
+    assert files(shelf.folder) == before and len(told) == 1
+    assert Chain.load(first.folder) == Chain(parse_steps("pca:6")).fit(corpus.fit)
+
+
+def test_raw_vectors_need_no_corpus_and_leave_no_file(shelf):
+    one, measures = shelf.fitted(control(), ENCODER, None, DIGEST, lambda _: None)
+    assert (one.name, one.key, one.folder, one.dimensions, measures) == (CONTROL, CONTROL, None, None, {})
+    assert not shelf.folder.exists()
+
+
+def test_every_reducer_gives_the_size_asked_for(shelf, corpus):
+    methods = sweep([6])
+    assert len(methods) == len(REDUCERS) == len({method.label for method in methods})
+    for method in methods:
+        one, chain, measures = fitted(shelf, method, corpus)
+        assert chain.transform(corpus.heldout, one.dimensions).shape == (40, 6)
+        assert all(np.isfinite(value) for value in measures.values()) and len(measures) == 4
+
+
+def test_what_a_reduction_keeps_is_measured_on_sentences_kept_aside(shelf, corpus):
+    _, _, measures = fitted(shelf, PCA, corpus)
+    after = Chain(parse_steps("pca:6")).fit(corpus.fit).transform(corpus.heldout)
+    expected = {
+        "local_spearman": local_spearman(corpus.heldout, after),
+        "positional": positional_stress(corpus.heldout, after),
+        "angular": angular_stress(corpus.heldout, after),
+        "recall_at_10": recall_at_k(corpus.heldout, after),
+    }
+    assert measures == pytest.approx(expected, abs=1e-6)
+
+
+def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(shelf, one_hot):
+    methods = means([50])
+    assert [method.label for method in methods] == ["R1 of 50"] * 3 + ["R2 of 50"] * 3
+    found = [fitted(shelf, method, one_hot)[1].transforms[0] for method in methods]
+    for step, name, entry in zip(found, ["mean"] * 3 + ["direction"] * 3, [1 / 50] * 3 + [50**-0.5] * 3, strict=True):
+        values = getattr(step, name).numpy()
+        np.testing.assert_allclose(np.sort(values), [0] * 14 + [entry] * 50, atol=1e-7)
+    drawn = [tuple(np.flatnonzero(step.mean.numpy())) for step in found[:3]]
+    assert len(set(drawn)) == 3
+    assert [tuple(np.flatnonzero(step.direction.numpy())) for step in found[3:]] == drawn  # R1 and R2 are paired
+
+
+def test_a_method_without_sentences_enough_is_an_error_and_leaves_nothing(shelf, corpus):
+    for method, rows, message in (
+        (means([361])[0], corpus, "R1 of 361, draw 0: the corpus has 360 sentences"),
+        (ladder()[1], None, "R2 is fitted on sentences: name some with --corpus"),
+    ):
+        with pytest.raises(EvaluationError, match=message):
+            shelf.fitted(method, ENCODER, rows, DIGEST, lambda _: None)
+    assert files(shelf.folder) == {}
+
+
+def test_a_nested_chain_is_also_compared_at_the_smaller_sizes_asked_for(nested, shelf, corpus, rows):
+    request = Request(Suite("", "", ()), [], Path(), chains=[nested], sizes=["6", "12", "18"])
+    chains = [(method.name, method.size) for method in request.methods(WIDTH) if method.chain]
+    assert chains == [("mine@1", 12), ("mine@1, 6", 6)]
+    one, chain, measures = fitted(shelf, nested.cut(6), corpus)
+    first = nested.chain.transform(rows)[:, :6]
+    cut = chain.transform(rows, one.dimensions)
+    np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
+    after = nested.chain.transform(corpus.heldout, 6)
+    assert measures["local_spearman"] == pytest.approx(local_spearman(corpus.heldout, after), abs=1e-6)
+
+
+def test_a_chain_that_is_not_nested_is_never_cut(rows):
+    chain = Chain(parse_steps("random_projection:12")).fit(rows)
+    assert not Method("flat@1", "chain", "flat@1", size=12, chain=chain, key="k").cuts_to(6)
+    assert not ladder()[0].cuts_to(6)
+
+
+def test_a_chain_says_why_it_cannot_take_an_encoders_vectors(nested):
+    assert nested.unsuited(ENCODER, WIDTH) is None
+    assert nested.unsuited("e" * 32, WIDTH) == "it was fitted on another encoder's vectors"
+    anyones = replace(nested, only=None)
+    assert anyones.unsuited("e" * 32, WIDTH) is None
+    assert anyones.unsuited(ENCODER, 384) == "it takes vectors 24 wide, these are 384"
+    assert all(method.unsuited(ENCODER, 384) is None for method in [control(), *ladder()])
+
+
+def test_mteb_gets_each_texts_vector_under_its_prompt_and_through_the_map(nested, rows, tmp_path):
+    from mteb.types import PromptType  # seconds of import
+
+    from training.evaluation.model import Collector, StoredModel
+    from training.evaluation.tasks import local_task
+
+    prompts = {"query": "find: "}
+    about = {"task_metadata": local_task("x", "pairs", "en", Search({}, {}, {})).metadata}
+    asking, answering = about | {"prompt_type": PromptType.query}, about | {"prompt_type": PromptType.document}
+    collector = Collector(prompts)
+    collector.encode([{"text": ["a"]}, {"text": ["b", "a"]}], **asking)
+    collector.encode([{"text": ["a"]}], **answering)
+    assert list(collector.asked) == [("query", "a"), ("query", "b"), (None, "a")]
+
+    store = VectorStore(tmp_path, WIDTH)
+    store.add([text_key(text, prompts.get(name)) for name, text in collector.asked], rows[:3])
+    raw = StoredModel("e+control", "f-control", prompts, store)
+    cut = StoredModel("e+mine", "f-mine", prompts, store, nested.chain, 6)
+    np.testing.assert_array_equal(raw.encode([{"text": ["b"]}, {"text": ["a"]}], **asking), rows[[1, 0]])
+    np.testing.assert_array_equal(raw.encode([{"text": ["a"]}], **answering), rows[[2]])
+    np.testing.assert_array_equal(cut.encode([{"text": ["a", "b"]}], **asking), nested.chain.transform(rows[:2], 6))
+    assert raw.encode([{"text": []}], **asking).shape == (0, WIDTH)
+    metas = [model.mteb_model_meta for model in (raw, cut)]
+    assert len({meta.name for meta in metas}) == len({meta.revision for meta in metas}) == 2

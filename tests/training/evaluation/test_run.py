@@ -1,0 +1,243 @@
+import math
+import os
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import orjson
+import pytest
+from scipy.stats import spearmanr
+
+from training.encoders import DEFAULT_ENCODER
+from training.errors import EvaluationError
+from training.evaluation.encoders import Wanted
+from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder
+from training.evaluation.pool import Workers
+from training.evaluation.run import Request, claimed, corpus_sentences, evaluate, trial_key
+from training.evaluation.store import text_key
+from training.evaluation.suites import open_suite
+from transforms import Chain, parse_steps
+
+LIMIT = 20
+TOPICS = [
+    "The {} of the bank grew by {} per cent.",
+    "A {} was seen in the garden {} times.",
+    "The {} in the kitchen boiled for {} minutes.",
+]
+WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
+TEXTS = [TOPICS[n % 3].format(WORDS[n % 10], n) for n in range(30)]
+HALVES = [(TEXTS[n], TEXTS[(n * 7 + 1 + n % 2) % 30]) for n in range(30)]
+SENTENCES = [{"sentence1": a, "sentence2": b, "score": (n * 3) % 5} for n, (a, b) in enumerate(HALVES)][:LIMIT]
+LABELLED = [{"sentence1": a, "sentence2": b, "label": n % 2} for n, (a, b) in enumerate(HALVES)]
+PAIRS = [{"anchor": f"What of the {WORDS[n % 10]} and {n}?", "positive": TEXTS[n]} for n in range(30)]
+SCORED = {"graded": "Summarization", "pair": "PairClassification", "same": "STS"}
+SCORED |= {"search": "Retrieval", "twins": "BitextMining"}
+CORPUS = [
+    f"On day {n} the new {WORDS[n % 10]} was {['lost', 'sold', 'found'][n % 3]}, and nobody saw any {WORDS[n % 7]} in town."
+    for n in range(150)
+]
+GRADED = [
+    {
+        "text": f"{first} {second}",
+        "human_summaries": [second],
+        "machine_summaries": [WORDS[n], first, second, f"{WORDS[n - 1]} or {WORDS[n - 2]}"],
+        "relevance": [1.5, 4, 5, 0],
+    }
+    for n, (first, second) in enumerate(HALVES[:5])
+]
+BLANK = [*GRADED[:2], GRADED[2] | {"text": "  "}, *GRADED[2:]]
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory, write_data_set):
+    """Five data sets of different type, and two that are broken."""
+    root = tmp_path_factory.mktemp("suite")
+    write_data_set(root / "graded", {"task": "summarization"}, {"test.jsonl": BLANK})
+    write_data_set(root / "pair", {"task": "pair_classification"}, {"test.jsonl": LABELLED})
+    write_data_set(root / "same", {"task": "sts"}, {"test.jsonl": SENTENCES})
+    write_data_set(root / "search", {"task": "pairs"}, {"test.jsonl": PAIRS})
+    write_data_set(root / "twins", {"task": "pairs", "language": "de-en"}, {"test.jsonl": PAIRS})
+    write_data_set(root / "without rows", {"task": "sts"})
+    write_data_set(root / "without meta", None, {"test.jsonl": SENTENCES})
+    return open_suite(str(root))
+
+
+@pytest.fixture(scope="module")
+def chains(encoder):
+    """Two chains of one encoder, one of nobody's width, and one for later."""
+    rows = encoder.encode(TEXTS).vectors
+    own = {"only": encoder.fingerprint, "size": 8}
+    fits = (("pca:8", rows), ("truncation:8", rows), ("r2", rows[:, :9]), ("r2", rows))
+    first, other, narrow, more = (Chain(parse_steps(steps)).fit(data) for steps, data in fits)
+    return [
+        Method("first@1", "chain", "first@1", chain=first, key="1" * 64, **own),
+        Method("other@1", "chain", "other@1", chain=other, key="2" * 64, **own),
+        Method("narrow@1", "chain", "narrow@1", chain=narrow, key="3" * 64),
+        Method("more@1", "chain", "more@1", chain=more, key="4" * 64),
+    ]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, suite, chains):
+    """The one evaluation that these tests look at."""
+    folder = tmp_path_factory.mktemp("evaluation")
+    (folder / "corpus.txt").write_text("\n".join(CORPUS))
+    request = Request(
+        suite,
+        [Wanted(DEFAULT_ENCODER)],
+        folder / "out",
+        corpus=str(folder / "corpus.txt"),
+        chains=chains[:3],
+        ladder=True,
+        sizes=["1/48"],
+        limit=LIMIT,
+    )
+    told = []
+    results = evaluate(request, lambda fraction, message: told.append((fraction, message)))
+    return SimpleNamespace(request=request, results=results, told=told)
+
+
+@pytest.fixture
+def copied(first, tmp_path):
+    """The request on a copy of what the evaluation left."""
+    shutil.copytree(first.request.out, tmp_path / "out")
+    return replace(first.request, out=tmp_path / "out")
+
+
+def files(folder):
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+def lines(out):
+    return (out / "scores.jsonl").read_bytes().splitlines()
+
+
+def by_cell(results):
+    return {(score.task, score.method): score.score for score in results.scores}
+
+
+def silent(fraction, message):
+    pass
+
+
+def test_every_method_has_a_score_on_every_task_that_can_be_read(first):
+    methods = [CONTROL, "first@1", "other@1", *(method.name for method in ladder() if method.name != "whitening")]
+    methods += [reducer.format(k=8) for reducer in REDUCERS]
+    found = by_cell(first.results)
+    assert set(found) == {(task, method) for task in SCORED for method in methods}
+    assert len(first.results.scores) == len(found) == len(lines(first.request.out))
+    assert all(-1 <= score <= 1 for score in found.values())
+    assert not any(score.error for score in first.results.scores)
+    assert {task.task: task.type for task in first.results.tasks if task.error is None} == SCORED
+
+
+def test_what_is_broken_or_blank_is_reported_and_does_not_stop_the_rest(first):
+    assert {task.task: task.error for task in first.results.tasks if task.error} == {
+        "without rows": "test.jsonl is missing",
+        "without meta": "META.json is missing",
+    }
+    warnings = {task.task: task.warnings for task in first.results.tasks if task.warnings}
+    assert warnings == {"graded": ("rows left out because 'text' holds only spaces: test.jsonl line 3",)}
+    (result,) = first.results.encoders
+    assert set(result.problems) == {"narrow@1", "whitening"}
+    assert result.problems["narrow@1"] == "it takes vectors 9 wide, these are 384"
+    assert result.problems["whitening"].startswith("whitening needs 365 directions")  # more than there are sentences
+
+
+def test_each_methods_score_is_the_rank_correlation_of_its_own_cosines(first, encoder):
+    sides = [encoder.encode([row[name] for row in SENTENCES]).vectors for name in ("sentence1", "sentence2")]
+    grades = [row["score"] for row in SENTENCES]
+    keys = {score.method: score.method_key for score in first.results.scores if score.task == "same"}
+    found = by_cell(first.results)
+    expected = {}
+    for method, key in keys.items():
+        chain = None if method == CONTROL else Chain.load(first.request.out / "methods" / key)
+        a, b = (side if chain is None else chain.transform(side) for side in sides)
+        cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+        expected[method] = spearmanr(cosines, grades).statistic
+    assert found["same", CONTROL] == pytest.approx(expected[CONTROL], abs=1e-6)
+    assert {method: found["same", method] for method in expected} == pytest.approx(expected, abs=0.01)  # near ties
+    assert abs(expected["first@1"] - expected["other@1"]) > 0.05  # these two cannot have been mixed up
+
+
+def test_what_is_stored_is_the_encoders_own_output_for_the_corpus_too(first, encoder):
+    folder = first.request.out / "vectors" / encoder.fingerprint
+    keys = (folder / "keys.bin").read_bytes()
+    vectors = np.fromfile(folder / "vectors.f32", np.float32).reshape(-1, encoder.dimensions)
+    places = {keys[16 * row : 16 * row + 16]: row for row in range(len(vectors))}
+    assert len(keys) == 16 * len(vectors) == 16 * len(places)
+    texts = [*CORPUS, SENTENCES[0]["sentence1"]]
+    stored = vectors[[places[text_key(text)] for text in texts]]
+    np.testing.assert_allclose(stored, encoder.encode(texts).vectors, rtol=0, atol=1e-5)
+    assert first.results.corpus_rows == len(CORPUS)
+
+
+def test_progress_never_goes_back_and_ends_whole(first):
+    fractions = [fraction for fraction, _ in first.told]
+    assert fractions == sorted(fractions)
+    assert fractions[0] > 0 and first.told[-1] == (1.0, "evaluated")
+    assert any(message.startswith("5 of 5: ") for _, message in first.told)
+
+
+def test_running_again_does_nothing_and_finds_the_same(first, copied):
+    before = files(copied.out)
+    again = evaluate(copied, silent)
+    after = files(copied.out)
+    assert after == before
+    assert again.scores == first.results.scores
+
+
+def test_a_killed_run_goes_on_and_one_more_method_adds_its_own_cells_only(first, copied, chains):
+    path = copied.out / "scores.jsonl"
+    kept = lines(copied.out)[::2]
+    path.write_bytes(b"\n".join(kept) + b"\n" + lines(copied.out)[1][:40])  # the last line half written
+    vectors = files(copied.out / "vectors")
+    fitted = files(copied.out / "methods")
+    healed = evaluate(replace(copied, chains=chains), silent)
+    found, expected = by_cell(healed), by_cell(first.results)
+    assert {cell: score for cell, score in found.items() if cell[1] != "more@1"} == pytest.approx(expected, abs=1e-9)
+    assert {task for task, method in found if method == "more@1"} == set(SCORED)
+    assert lines(copied.out)[: len(kept)] == kept
+    added = [orjson.loads(line) for line in lines(copied.out)[len(kept) + 1 :]]
+    cells = [(line["task"], line["method"]) for line in added]
+    missing = {(orjson.loads(line)["task"], orjson.loads(line)["method"]) for line in lines(first.request.out)[1::2]}
+    assert len(cells) == len(set(cells))
+    assert set(cells) == missing | {(task, "more@1") for task in SCORED}
+    assert files(copied.out / "vectors") == vectors
+    assert {path: content for path, content in files(copied.out / "methods").items() if path in fitted} == fitted
+
+
+def test_a_folder_takes_one_evaluation_at_a_time(first):
+    with claimed(first.request.out), pytest.raises(EvaluationError, match="another evaluation is writing to out; name"):
+        evaluate(first.request, silent)
+    with claimed(first.request.out):
+        pass
+
+
+def test_scores_belong_to_the_data_and_the_limit(suite, tmp_path):
+    entry = next(entry for entry in suite.entries if entry.name == "same")
+    shutil.copytree(entry.place, tmp_path / "same")
+    copy = replace(entry, place=str(tmp_path / "same"))
+    assert trial_key(copy, LIMIT) == trial_key(entry, LIMIT)
+    with (tmp_path / "same" / "test.jsonl").open("ab") as file:
+        file.write(b"\n")
+    keys = [trial_key(entry, LIMIT), trial_key(entry, LIMIT + 1), trial_key(entry, None), trial_key(copy, LIMIT)]
+    assert len(set(keys)) == 4
+
+
+def test_methods_are_fitted_on_distinct_sentences_of_the_right_length(tmp_path):
+    path = tmp_path / "corpus.txt"
+    right = [f"sentence {number} ".ljust(64 + number, "x") for number in range(100)]
+    path.write_text("\n".join(["short", *right, *right[:10], "x" * 513]))
+    assert corpus_sentences(str(path)) == right
+    path.write_text("\n".join(["short", *right[1:], *right[1:]]))
+    with pytest.raises(EvaluationError, match="has 99 sentences of 64 to 512 characters; 100 are few"):
+        corpus_sentences(str(path))
+
+
+def test_a_process_that_dies_is_reported_and_the_other_jobs_finish():
+    with Workers(1) as workers:
+        found = dict(workers.run([(math.sqrt, (4.0,)), (os._exit, (1,)), (math.sqrt, (9.0,))]))
+    assert (found[0], found[2], len(found)) == (2.0, 3.0, 3)
+    assert isinstance(found[1], EvaluationError) and "the process that worked on it died" in str(found[1])
