@@ -7,6 +7,7 @@ stopped run goes on; its seconds are added up.
 import sys
 import time
 from dataclasses import asdict, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from training.evaluation.run import Request, Results, evaluate
 from training.evaluation.suites import Suite, open_suite
 from training.evaluation.words import sentences
 
-SIZES = ("1/2", "1/4", "1/8", "1/16")
+SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
 SENTENCES = (50, 500, 5000)
 KEPT = {
     "Differences to raw vectors, in points": "ladder",

@@ -158,6 +158,11 @@ class Encoder:
         """What users call it."""
         return self.spec.name
 
+    @property
+    def static(self) -> bool:
+        """Whether it looks each token up and reads texts of any length, as model2vec's do."""
+        return not hasattr(self.transformer, "auto_model")
+
     def set_up(self) -> Agreement | None:
         """Let the transformer run in the spec's dtype, unpadded if it can; tell how near that stays to float32."""
         large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
@@ -253,10 +258,10 @@ class Encoder:
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
         """Texts as batches of the budget, by their true lengths."""
-        if hasattr(self.model.tokenizer, "truncation_side"):  # that of a static model has none: it never cuts
+        if not self.static:
             self.model.tokenizer.truncation_side = truncation_side
         features = self.model.preprocess(texts, prompt=prompt)
-        if "offsets" in features:  # a static model, which takes its tokens in a row
+        if self.static:  # it takes its tokens in a row
             ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
             tokens = np.diff([0, *ends]).astype(np.int64)
             return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
@@ -283,7 +288,7 @@ class Encoder:
         """The modules after the transformer: vectors `(rows, d)`."""
         for module in modules:
             features = module(features)
-        embeddings: torch.Tensor = features["sentence_embedding"][:rows]
+        embeddings: torch.Tensor = features["sentence_embedding"][:rows].float()
         return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def prompt(self, prompt_name: str | None) -> str | None:
@@ -298,6 +303,8 @@ class Encoder:
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
         """Raise `TooLongError` for the first text with more tokens than the encoder reads, named by its place."""
+        if self.static:
+            return
         ids = self.model.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)["input_ids"]
         for place, count in zip(places or range(len(texts)), map(len, ids), strict=True):
             if count > self.max_length:
@@ -350,8 +357,13 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
         raise EncoderError(f"the encoder {spec.name} ({spec.model}) cannot be loaded: {error}") from error
     if spec.max_length is not None:
         # RoBERTa keeps two positions more than it reads; tokenizers without a limit say 1e30.
-        limits = (getattr(model.config, "max_position_embeddings", None), model.tokenizer.model_max_length)
-        most = min(limit for limit in limits if limit)
+        limits = (
+            getattr(model.config, "max_position_embeddings", None),
+            getattr(model.tokenizer, "model_max_length", None),
+        )
+        most = min((limit for limit in limits if limit), default=0)
+        if not most:
+            raise EncoderError(f"{spec.name} reads texts of any length: leave max_length out")
         if not 2 < spec.max_length <= most:
             raise EncoderError(f"{spec.name} reads 3 to {most} tokens, not max_length {spec.max_length}")
         model.max_seq_length = spec.max_length

@@ -78,6 +78,7 @@ def evaluate(
     require_extra()
     import torch
 
+    from training.evaluation.methods import parse_size
     from training.evaluation.report import in_terminal, write_report
     from training.evaluation.run import Request
     from training.evaluation.run import evaluate as run
@@ -95,7 +96,7 @@ def evaluate(
         corpus=corpus,
         chains=fitted_chains(listed(chain)),
         ladder=ladder or bool(counts),
-        sizes=listed(sweep_dimensions),
+        sizes=[parse_size(written) for written in listed(sweep_dimensions)],
         sentences=[int(count) for count in counts],
         limit=limit,
         processes=processes or min(os.cpu_count() or 1, settings.threads, PROCESSES_MOST),
@@ -145,14 +146,20 @@ def wanted_encoders(settings: Settings, written: str | None, suite: "Suite", dty
 
 def fitted_chains(names: Sequence[str]) -> "list[Method]":
     """Chains of the registry as methods."""
-    from training.evaluation.methods import Method
+    from training.evaluation.methods import Method, chain_key
 
     if not names:
         return []
     registry, _ = registry_with_places(write=False)
     return [
         Method(
-            one.ref, "chain", one.ref, size=reduced(one), chain=one.chain, key=one.digest, only=one.encoder_fingerprint
+            one.ref,
+            "chain",
+            one.ref,
+            size=reduced(one),
+            chain=one.chain,
+            key=chain_key(one.chain),
+            only=one.encoder_fingerprint,
         )
         for one in map(registry.load, dict.fromkeys(names))
     ]

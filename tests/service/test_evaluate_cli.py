@@ -88,10 +88,9 @@ def test_starter_chains_are_compared_with_raw_vectors_in_a_table_and_three_files
         assert str(suite.parent) not in text and str(out.parent) not in text
 
 
-def test_a_size_that_is_not_below_the_width_is_one_line(run, suite, out, tmp_path):
-    (tmp_path / "corpus.txt").write_text("\n".join(CORPUS))
-    ended = run(*comparing(suite, out, "--sweep-dimensions", "384", "--corpus", tmp_path / "corpus.txt"))
-    require_one_line(ended, "the size 384 is not below the 384 dimensions of the encoder")
+def test_what_is_no_size_is_one_line(run, suite, out):
+    ended = run(*comparing(suite, out, "--sweep-dimensions", "96,x"))
+    require_one_line(ended, "sizes are numbers such as 96 or shares such as 1/4, not 'x'")
 
 
 @pytest.mark.parametrize("written", ["1", "x", "50,-3", "50,1.5"])

@@ -143,6 +143,21 @@ def test_a_static_model_is_the_mean_of_its_tokens_whatever_else_is_in_the_batch(
     assert encoder.encode([]).vectors.shape == (0, 16)
 
 
+def test_a_static_model_in_half_precision_gives_unit_vectors_and_never_finds_a_text_too_long(static):
+    encoder = Encoder(EncoderSpec("static", str(static), dtype="bfloat16"), "cpu")
+    vectors = encoder.encode(["word " * 2000], truncate=False).vectors
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=0, atol=1e-6)
+
+
+def test_what_a_static_model_does_not_have_is_refused(static):
+    with pytest.raises(EncoderError, match="reads texts of any length: leave max_length out"):
+        Encoder(EncoderSpec("static", str(static), max_length=64), "cpu")
+    (opener,) = plan_groups([Wanted(EncoderSpec("static", str(static)), "layers")], "cpu")
+    with pytest.raises(EncoderError, match="static is a static model: it has no layers"):
+        opener()
+
+
 def test_variants_of_one_model_become_one_group_and_other_encoders_one_each(static):
     other = EncoderSpec("other", str(static))
     wanted = [

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.encoders import Encoder, EncoderSpec
+from training.errors import EncoderError
 from training.layers import LayeredEncoder, parse_variants
 
 BAG_OF_WORDS = "bag-of-words"
@@ -104,7 +105,10 @@ class Layers:
     """Variants of one model; those of a pooling are a family."""
 
     def __init__(self, spec: EncoderSpec, written: Sequence[str], device: str | None) -> None:
-        layers = Encoder(spec, device).transformer.auto_model.config.num_hidden_layers
+        whole = Encoder(spec, device)
+        if whole.static:
+            raise EncoderError(f"{spec.name} is a static model: it has no layers")
+        layers = whole.transformer.auto_model.config.num_hidden_layers
         specs = {one.name: one for item in written for one in parse_variants(spec, item, layers)}
         self.layered = LayeredEncoder(list(specs.values()), device)
         self.members = [

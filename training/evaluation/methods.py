@@ -138,20 +138,31 @@ def reducer_label(reducer: str) -> str:
     return f"{kinds} uncentred" if "center=none" in rest else kinds
 
 
-def size_of(written: str, dimensions: int) -> int:
-    """A size a user wrote, such as 96 or 1/4.
+def parse_size(written: str) -> Fraction:
+    """A size a user wrote: a number such as 96, or a share such as 1/4.
 
     Raises:
-        EvaluationError: for one that is not below the encoder's width.
+        EvaluationError: for anything else.
     """
     try:
-        share = Fraction(written)
+        size = Fraction(written)
     except (ValueError, ZeroDivisionError):
-        raise EvaluationError(f"sizes are numbers such as 96 or shares such as 1/4, not {written!r}") from None
-    size = int(share * dimensions) if share < 1 else int(share)
-    if not 1 <= size < dimensions:
-        raise EvaluationError(f"the size {written} is not below the {dimensions} dimensions of the encoder")
+        size = Fraction(0)
+    if size <= 0 or (size >= 1 and size.denominator > 1):
+        raise EvaluationError(f"sizes are numbers such as 96 or shares such as 1/4, not {written!r}")
     return size
+
+
+def size_of(size: Fraction, dimensions: int) -> int | None:
+    """A size in dimensions of an encoder; None where it is not below its width."""
+    found = int(size * dimensions) if size < 1 else int(size)
+    return found if 1 <= found < dimensions else None
+
+
+def chain_key(chain: Chain) -> str:
+    """Hash of a fitted chain read from disk: its tensors alone do not say whether it normalises."""
+    what = [chain.metadata["tensors_sha256"], chain.normalize, chain.specs()]
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
 def means(counts: Iterable[int]) -> list[Method]:

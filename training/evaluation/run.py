@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,8 @@ SENTENCE_CHARACTERS = (64, 512)
 """Lengths of the sentences that methods are fitted on, as in the mean-bias paper."""
 CORPUS_MOST = 100_000
 """Sentences that are fitted on at most; as many as there."""
+CORPUS_LEAST = 120
+"""Fewer leave too few aside to look for ten neighbours among."""
 ENCODE_ROWS = 4096
 """Texts that are encoded between two writes to disk."""
 SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
@@ -61,7 +64,7 @@ class Request:
         corpus: a source of sentences to fit on.
         chains: fitted methods.
         ladder: whether the nine methods of the mean-bias paper are compared.
-        sizes: of the reducers, as the user wrote them.
+        sizes: of the reducers, as numbers or as shares below 1.
         sentences: numbers of sentences that R1 and R2 estimate their means from.
         limit: rows of a data set; None for all.
         processes: that score.
@@ -74,7 +77,7 @@ class Request:
     corpus: str = "pydoc:"
     chains: Sequence[Method] = ()
     ladder: bool = False
-    sizes: Sequence[str] = ()
+    sizes: Sequence[Fraction] = ()
     sentences: Sequence[int] = ()
     limit: int | None = None
     processes: int = 1
@@ -82,10 +85,10 @@ class Request:
 
     def methods(self, dimensions: int) -> list[Method]:
         """All methods for an encoder of that width."""
-        sizes = [size_of(written, dimensions) for written in self.sizes]
+        sizes = list(dict.fromkeys(size for one in self.sizes if (size := size_of(one, dimensions)) is not None))
         cut = [chain.cut(size) for chain in self.chains for size in sizes if chain.cuts_to(size)]
         debiasing = ladder() if self.ladder else []
-        return [control(), *self.chains, *cut, *debiasing, *sweep(sizes), *means(self.sentences)]
+        return [control(), *self.chains, *cut, *debiasing, *sweep(sizes), *means(dict.fromkeys(self.sentences))]
 
 
 @dataclass(frozen=True)
@@ -263,6 +266,8 @@ class Evaluation:
         reasons = {method.name: method.unsuited(member.fingerprint, member.dimensions) for method in asked}
         methods = [method for method in asked if reasons[method.name] is None]
         problems = {name: reason for name, reason in reasons.items() if reason}
+        for size in (size for size in self.request.sizes if size_of(size, member.dimensions) is None):
+            problems[f"size {size}"] = f"it is not below the {member.dimensions} dimensions there are"
         fitted, measures = [], {}
         for done, method in enumerate(methods):
 
@@ -340,7 +345,8 @@ def corpus_sentences(written: str) -> list[str]:
             raise EvaluationError(f"{written} holds vectors; methods are fitted on sentences")
         found |= dict.fromkeys(text.strip() for text in batch.values if least <= len(text.strip()) <= most)
     sentences = list(found)
-    if len(sentences) < 100:
-        raise EvaluationError(f"{written} has {len(sentences)} sentences of {least} to {most} characters; 100 are few")
+    if len(sentences) < CORPUS_LEAST:
+        few = f"{len(sentences)} sentences of {least} to {most} characters"
+        raise EvaluationError(f"{written} has {few}; methods are fitted on {CORPUS_LEAST} or more")
     chosen = np.random.default_rng(0).permutation(len(sentences))[:CORPUS_MOST]
     return [sentences[index] for index in np.sort(chosen)]
