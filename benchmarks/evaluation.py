@@ -15,7 +15,6 @@ import torch
 
 from benchmarks.report import parser, write_report
 from benchmarks.starters import show
-from training.encoders import DEFAULT_ENCODER
 from training.evaluation.encoders import Wanted
 from training.evaluation.findings import Findings
 from training.evaluation.plots import pictures
@@ -24,6 +23,7 @@ from training.evaluation.report import write_report as write_evaluation
 from training.evaluation.run import Request, Results, evaluate
 from training.evaluation.suites import Suite, open_suite
 from training.evaluation.words import sentences
+from training.spec import DEFAULT_ENCODER
 
 SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
 SENTENCES = (50, 500, 5000)

@@ -17,7 +17,8 @@ import json, resource, sys, time
 import torch
 torch.set_num_threads(int(sys.argv[3]))
 from pathlib import Path
-from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoders import Encoder
+from training.spec import DEFAULT_ENCODER
 from training.fitting import FitRequest, fit_chain
 from transforms import parse_steps
 

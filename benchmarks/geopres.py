@@ -20,8 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoders import Encoder
 from training.sources import open_source
+from training.spec import DEFAULT_ENCODER
 from transforms import GeoPres
 from transforms.arrays import FloatArray
 from transforms.metrics import local_spearman_of_anchors, positional_stress, recall_of_anchors

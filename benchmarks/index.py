@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
 from service.index.exact import exact_search
-from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoders import Encoder
 from training.encoding import encode_source
 from training.sources import open_source
+from training.spec import DEFAULT_ENCODER
 from transforms import Chain
 
 BATCH = 2000

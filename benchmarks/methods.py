@@ -15,10 +15,11 @@ import torch
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import interval, sampled_vectors, show
-from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoders import Encoder
 from training.encoding import encode_source
 from training.fitting import Rows, split
 from training.sources import open_source
+from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps
 from transforms.arrays import FloatArray
 from transforms.metrics import local_spearman_of_anchors, recall_of_anchors

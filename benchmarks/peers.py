@@ -12,7 +12,8 @@ from typing import Any
 
 import httpx
 
-from training.encoders import DEFAULT_MODEL, locate
+from training.encoders import locate
+from training.spec import DEFAULT_MODEL
 
 INFINITY = "infinity-emb[torch,server]==0.0.77"
 PEER_PINS = ["click<8.2"]

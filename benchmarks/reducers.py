@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import show
-from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoders import Encoder
 from training.encoding import EncodedSource, encode_source
 from training.fitting import split
 from training.sources import open_source
+from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps
 from transforms.arrays import FloatArray
 from transforms.metrics import local_spearman_of_anchors

@@ -15,8 +15,9 @@ import torch
 from torch.nn import functional
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoders import Encoder
 from training.sources import open_source
+from training.spec import DEFAULT_ENCODER
 from transforms import R2, Chain, GeoPres, Moments, Normalize
 
 METRICS = """

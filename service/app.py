@@ -38,8 +38,8 @@ from service.shedding import SheddingMiddleware
 from service.starters import open_registry
 from service.targets import Targets
 from service.tracing import instrument
-from training.encoders import EncoderSpec
 from training.errors import TrainingError
+from training.spec import EncoderSpec
 from transforms.errors import TransformError
 
 ROUTERS = [

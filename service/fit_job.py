@@ -13,9 +13,10 @@ from service.places import Places
 from service.registry import Registry
 from service.settings import Settings
 from service.starters import open_registry
-from training.encoders import Encoder, EncoderSpec
+from training.encoders import Encoder
 from training.errors import FitError
 from training.fitting import FitRequest, Fitted, fit_chain
+from training.spec import EncoderSpec
 from transforms.arrays import row_blocks
 from transforms.transform import Progress
 

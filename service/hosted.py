@@ -11,8 +11,8 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import BadValueError, ConflictError, UnknownNameError
-from training.encoders import DEFAULT_ENCODER, Attention, EncoderSpec
 from training.precision import Dtype
+from training.spec import DEFAULT_ENCODER, Attention, EncoderSpec
 from transforms.artifact import replace_synced
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"

@@ -23,7 +23,8 @@ from service.index.rows import Labels, RowFile
 from service.index.snapshot import save_snapshot
 from service.index.spec import IndexSpec, spec_of
 from service.settings import Settings
-from training.encoders import Encoder, EncoderSpec
+from training.encoders import Encoder
+from training.spec import EncoderSpec
 from transforms.artifact import MANIFEST, TENSORS, replace_synced, write_synced
 from transforms.transform import Progress
 

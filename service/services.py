@@ -19,7 +19,7 @@ from service.jobs.supervisor import Supervisor
 from service.places import Places
 from service.registry import Registry
 from service.settings import Settings
-from training.encoders import EncoderSpec
+from training.spec import EncoderSpec
 
 
 @dataclass

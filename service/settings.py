@@ -14,8 +14,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from service.engine.process import WorkerOptions
 from service.hosted import DEFAULT, AddedEncoders, EncoderSettings
 from service.key_file import KeyFile
-from training.encoders import EncoderSpec, best_device
+from training.encoders import best_device
 from training.precision import Dtype
+from training.spec import EncoderSpec
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """Those this process may use; a CPU quota of a container is not seen here, so set LATHE_THREADS beside it."""

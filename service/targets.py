@@ -10,8 +10,8 @@ from service.engine.work import ChainRef
 from service.errors import BadValueError, ConflictError, WrongShapeError
 from service.places import Places
 from service.registry import LoadedChain, Registry
-from training.encoders import HasSpace
 from training.space import space_id
+from training.spec import HasSpace
 from transforms.chain import Chain
 
 RAW = "none"

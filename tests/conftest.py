@@ -4,7 +4,8 @@ import warnings
 
 import pytest
 
-from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoders import Encoder
+from training.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture(scope="session")

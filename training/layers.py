@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.encoders import Encoder, EncoderSpec, Pooling
+from training.encoders import Encoder
 from training.errors import EncoderError
 from training.precision import PROBES
+from training.spec import EncoderSpec, Pooling
 
 VARIANT_POOLINGS: tuple[Pooling, ...] = ("mean", "cls")
 ALL = "layers"

@@ -11,8 +11,9 @@ from service.cli.index import described
 from service.cli.options import state
 from service.index.indexes import index_folders
 from service.registry import Registry
-from training.encoders import DEFAULT_MODEL, OFFLINE_PACKAGE, best_device, locate
+from training.encoders import OFFLINE_PACKAGE, best_device, locate
 from training.precision import resolve_dtype
+from training.spec import DEFAULT_MODEL
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 

@@ -8,7 +8,8 @@ import typer
 from service.cli.options import find_encoder, flag, registry_with_places, state
 from service.errors import BadValueError
 from service.settings import Settings
-from training.encoders import Encoder, EncoderSpec
+from training.encoders import Encoder
+from training.spec import EncoderSpec
 from transforms.chain import Chain
 
 Format = Literal["sentence-transformers", "onnx", "faiss"]

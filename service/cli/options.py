@@ -13,7 +13,8 @@ from service.places import Places
 from service.registry import Registry
 from service.settings import Settings, read_settings
 from service.starters import open_registry
-from training.encoders import Encoder, EncoderSpec
+from training.encoders import Encoder
+from training.spec import EncoderSpec
 
 
 def flag(name: str, help_text: str, **more: Any) -> Any:

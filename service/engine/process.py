@@ -13,9 +13,10 @@ from service.engine import wire
 from service.engine.work import Part, Result
 from service.errors import ServiceError, UnavailableError
 from service.key_file import KEY_VARIABLES
-from training.encoders import EncoderSpec, find_prompt
+from training.encoders import find_prompt
 from training.errors import EncoderError, TooLongError
 from training.precision import Agreement
+from training.spec import EncoderSpec
 from transforms.errors import ArtifactError
 
 ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (TooLongError, EncoderError, ArtifactError)}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.batches import estimated_tokens, longest_first
-from training.encoders import Side
+from training.spec import Side
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,10 @@ from service import logs
 from service.engine import wire
 from service.memory import keep_freed_blocks
 from training.batches import Batch
-from training.encoders import Encoder, EncoderSpec
+from training.encoders import Encoder
 from training.errors import EncoderError, TooLongError
 from training.precision import PROBES
+from training.spec import EncoderSpec
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 

@@ -12,8 +12,8 @@ from service.index.reducer import read_artifact_files
 from service.index.spec import IndexSpec
 from service.registry import Registry
 from service.targets import RAW, Target, Targets
-from training.encoders import HasSpace
 from training.space import space_id
+from training.spec import HasSpace
 
 Artifact = tuple[bytes, bytes] | None
 

@@ -15,11 +15,11 @@ from service.fit_job import job_request
 from service.jobs.store import Job
 from service.names import require_name
 from service.services import ADMIN, Services, ServicesDep
-from training.encoders import EncoderSpec
 from training.errors import SourceError
 from training.fitting import DISTINCT_LEAST, FitRequest, require_gates
 from training.pairs import require_pairs_or_none
 from training.sources import BUILT_IN, open_source
+from training.spec import EncoderSpec
 from transforms.chain import Chain
 from transforms.steps import build_steps
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from training.encoders import DEFAULT_ENCODER, DEFAULT_MODEL, Encoder, fingerprint, locate
+from training.encoders import Encoder, locate
 from training.errors import EncoderError, TooLongError
+from training.fingerprint import fingerprint
+from training.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 
 TEXTS = [
     "The cat sat on the mat.",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.docstrings import docstring_paragraphs
-from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoders import Encoder
 from training.encoding import encode_source
 from training.errors import FitError, SourceError
 from training.fitting import (
@@ -25,6 +25,7 @@ from training.fitting import (
     split,
 )
 from training.sources import open_source
+from training.spec import DEFAULT_ENCODER
 from transforms import Chain, StepError
 from transforms.transform import no_progress
 

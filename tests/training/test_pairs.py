@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from training.docstrings import docstring_paragraphs
-from training.encoders import Encoder, EncoderSpec
+from training.encoders import Encoder
 from training.errors import FitError
 from training.fitting import FitRequest, fit_chain
+from training.spec import EncoderSpec
 from transforms.transform import no_progress
 
 

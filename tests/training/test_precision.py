@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import training.precision as precision
-from training.encoders import BATCH_TOKENS, DEFAULT_ENCODER, Encoder
+from training.encoders import BATCH_TOKENS, Encoder
 from training.precision import PROBES, agreement, has_bfloat16, resolve_dtype
+from training.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture

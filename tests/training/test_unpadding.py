@@ -10,8 +10,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 import training.unpadding
-from training.encoders import DEFAULT_ENCODER, Encoder
+from training.encoders import Encoder
 from training.precision import PROBES
+from training.spec import DEFAULT_ENCODER
 from training.unpadding import NAME, ROUND_TOKENS, CannotUnpadError, attend, first_position, flat_batches, flatten
 
 LICENSE = Path(__file__).parents[2] / "LICENSE"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
-from training.encoders import Encoder, EncoderSpec
+from training.encoders import Encoder
 from training.export.folder import (
     PROBE_TEXTS,
     Exported,
@@ -29,6 +29,7 @@ from training.export.folder import (
     staged_folder,
     write_about,
 )
+from training.spec import EncoderSpec
 from transforms.affine import Affine
 from transforms.chain import Chain
 from transforms.normalize import Normalize

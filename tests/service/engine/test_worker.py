@@ -22,8 +22,8 @@ from service.engine.worker import CHAINS_MOST, Tokenized, Worker, main
 from service.errors import UnavailableError
 from service.starters import STARTERS
 from training.batches import Batch
-from training.encoders import DEFAULT_ENCODER, EncoderSpec
 from training.errors import EncoderError, TooLongError
+from training.spec import DEFAULT_ENCODER, EncoderSpec
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 

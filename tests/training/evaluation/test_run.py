@@ -10,7 +10,6 @@ import orjson
 import pytest
 from scipy.stats import spearmanr
 
-from training.encoders import DEFAULT_ENCODER
 from training.errors import EvaluationError
 from training.evaluation.encoders import Wanted
 from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder
@@ -18,6 +17,7 @@ from training.evaluation.pool import Workers
 from training.evaluation.run import Request, claimed, corpus_sentences, evaluate, trial_key
 from training.evaluation.store import text_key
 from training.evaluation.suites import open_suite
+from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps
 
 LIMIT = 20
