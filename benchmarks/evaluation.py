@@ -1,7 +1,8 @@
 """The papers' evaluations on local data: the ladder of debiasing methods, means of few sentences, reducers.
 
 Every part is what `lathe evaluate` does with the flags of its name. Raw vectors and scores stay in --work, where a
-stopped run goes on; its seconds are added up.
+stopped run goes on; its seconds are added up. Means of few sentences go into the folder of the ladder, whose vectors
+and scores they share.
 """
 
 import sys
@@ -41,7 +42,7 @@ def main() -> None:
     """Evaluate each part, print its tables, write the raw figures and pictures."""
     options = parser(__doc__)
     options.add_argument("--suite", required=True, help="a folder of data sets")
-    options.add_argument("--few", help="a folder of fewer data sets, for the means of few sentences; else the suite")
+    options.add_argument("--few", default="", help="measure means of few sentences where names begin so")
     options.add_argument("--stsb", help="the folder of the STS Benchmark, to be scored whole")
     options.add_argument("--corpus", default="pydoc:", help="sentences to fit on")
     options.add_argument("--limit", type=int, default=300)
@@ -61,10 +62,10 @@ def main() -> None:
         limit=given.limit,
         processes=given.processes,
     )
-    few = open_suite(given.few) if given.few else plain.suite
+    few = [entry for entry in plain.suite.entries if entry.name.startswith(given.few)]
     requests = {
         "ladder": plain,
-        "few sentences": replace(plain, suite=few, out=given.work / "few-sentences", sentences=SENTENCES),
+        "few sentences": replace(plain, suite=replace(plain.suite, entries=tuple(few)), sentences=SENTENCES),
         "reducers": replace(
             plain, encoders=[Wanted(DEFAULT_ENCODER)], out=given.work / "reducers", ladder=False, sizes=SIZES
         ),
@@ -86,7 +87,7 @@ def main() -> None:
 
 def timed(request: Request) -> tuple[Results, float]:
     """An evaluation, and the seconds it took with those of runs of it that were stopped."""
-    spent = request.out / "seconds"
+    spent = request.out / f"seconds{len(request.sentences)}"
     before = float(spent.read_text()) if spent.exists() else 0.0
     begun = time.monotonic()
     try:

@@ -67,13 +67,19 @@ class LayeredEncoder:
         """
         self.whole = Encoder(replace(specs[0], layer=None, pooling=None), device)
         self.whole.transformer.auto_model.config.output_hidden_states = True
-        self.variants = [Encoder(spec, device) for spec in specs]
-        self.modules = [list(variant.model)[1:] for variant in self.variants]
+        self.variants: list[Encoder] = []
+        self.modules: list[list[Any]] = []
         self.alone: list[int] = []
-        shared = self.shared_pass(PROBES)
-        for index, variant in enumerate(self.variants):
+        for index, spec in enumerate(specs):
+            variant = Encoder(spec, device)
+            self.variants.append(variant)
+            self.modules.append(list(variant.model)[1:])
+            shared = self.shared_pass(PROBES)
             if np.abs(variant.encode(PROBES).vectors - shared[index]).max() > SAME:
                 self.alone.append(index)
+            else:
+                variant.transformer = None  # the whole model does its work
+                del variant.model[0]
 
     def encode(
         self, texts: Sequence[str], prompt_name: str | None = None, on_batch: Callable[[int], None] | None = None

@@ -1,5 +1,6 @@
 """What is compared: encoders, layers of one encoder from a single pass, and a bag of words."""
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,18 +29,26 @@ class Member:
     Attributes:
         name: what users call it.
         fingerprint: of its space.
+        output: of the vectors themselves, which dtype and default prompt change too.
         dimensions: its width.
         prompts: texts put before the input, by name.
+        default_prompt: put before it where a task names none.
         family: encoders of one family are left out together where that is asked of a statistic.
         published_mean_norm: what a suite says of it.
     """
 
     name: str
     fingerprint: str
+    output: str
     dimensions: int
     prompts: Mapping[str, str]
+    default_prompt: str | None
     family: str
     published_mean_norm: float | None = None
+
+    def prompt(self, name: str | None) -> str | None:
+        """The text put before a text where a task names that prompt."""
+        return self.default_prompt if name is None else self.prompts[name]
 
 
 class Group(Protocol):
@@ -128,7 +137,8 @@ class BagOfWords:
         from sklearn.feature_extraction.text import HashingVectorizer
 
         self.count = HashingVectorizer(n_features=BAG_DIMENSIONS, norm="l2", dtype=np.float32)
-        self.members = [Member(BAG_OF_WORDS, f"{BAG_OF_WORDS}-{BAG_DIMENSIONS}", BAG_DIMENSIONS, {}, BAG_OF_WORDS)]
+        fingerprint = f"{BAG_OF_WORDS}-{BAG_DIMENSIONS}"
+        self.members = [Member(BAG_OF_WORDS, fingerprint, fingerprint, BAG_DIMENSIONS, {}, None, BAG_OF_WORDS)]
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
         """The counts; a text without a word is zero."""
@@ -139,4 +149,16 @@ class BagOfWords:
 
 def member(encoder: Encoder, family: str, published_mean_norm: float | None) -> Member:
     """A loaded model as results name it."""
-    return Member(encoder.name, encoder.fingerprint, encoder.dimensions, encoder.prompts, family, published_mean_norm)
+    prompt, output = encoder.prompt(None), encoder.fingerprint
+    if encoder.spec.dtype != "float32" or prompt:
+        output = hashlib.sha256(repr((output, encoder.spec.dtype, prompt)).encode()).hexdigest()[:32]
+    return Member(
+        name=encoder.name,
+        fingerprint=encoder.fingerprint,
+        output=output,
+        dimensions=encoder.dimensions,
+        prompts=encoder.prompts,
+        default_prompt=prompt or None,
+        family=family,
+        published_mean_norm=published_mean_norm,
+    )

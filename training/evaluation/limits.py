@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, AbsTaskRetrieval
+from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, AbsTaskPairClassification, AbsTaskRetrieval
 from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy
 
 from training.errors import DataSetError
@@ -27,6 +27,8 @@ def limit_rows(task: AbsTask, rows: int) -> None:
             holder[split] = capped_search(holder[split], rows, task.seed)
         return
     for holder, split in splits_of(task):
+        if isinstance(task, AbsTaskPairClassification) and len(holder[split]) == 1:
+            holder[split] = Dataset.from_dict(holder[split][0])  # older data sets hold all pairs in one row
         lists = isinstance(task, AbsTaskClusteringLegacy | AbsTaskClustering) and holds_lists(holder[split])
         holder[split] = (capped_lists if lists else capped)(holder[split], rows, task.seed)
         if isinstance(task, AbsTaskClassification) and task.train_split != split:
@@ -69,7 +71,7 @@ def evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
         return list(range(len(labels)))
     by_label: dict[Any, list[int]] = {}
     for row in shuffled(len(labels), seed):
-        by_label.setdefault(labels[row], []).append(row)
+        by_label.setdefault(str(labels[row]), []).append(row)
     turns = [(turn, row) for found in by_label.values() for turn, row in enumerate(found)]
     return sorted(row for _, row in sorted(turns, key=lambda pair: pair[0])[:rows])
 

@@ -5,25 +5,15 @@ All methods are fitted once on one corpus of sentences without labels, and froze
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from training.errors import EvaluationError
-from training.evaluation.worker import FittedMethod
-from transforms import Chain, Moments, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
-from transforms.arrays import FloatArray
-from transforms.normalize import unit_rows
+from transforms import Chain
 
 CONTROL = "control"
-HELDOUT_SHARE = 0.1
-HELDOUT_MOST = 2000
-"""Sentences kept aside of the corpus, for the intrinsic measures."""
-
 RANDOM_SEEDS = (42, 2, 3, 4)
 """Of the random directions: the mean-bias paper's (its Appendix F)."""
 
@@ -173,102 +163,3 @@ def means(counts: Iterable[int]) -> list[Method]:
         for name, steps in (("R1", "r1"), ("R2", "r2"))
         for draw in range(MEAN_DRAWS)
     ]
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """The sentences as one encoder's vectors.
-
-    Attributes:
-        fit: `(n, d)` to fit on.
-        heldout: `(m, d)` kept aside.
-        digest: hash of the sentences.
-    """
-
-    fit: FloatArray
-    heldout: FloatArray
-    digest: str
-
-    @property
-    def mean_norm(self) -> float:
-        """‖μ‖ of the unit vectors to fit on."""
-        return Moments.from_vectors(self.fit).mean_norm()
-
-
-def split_corpus(vectors: FloatArray, digest: str) -> Corpus:
-    """Vectors to fit on and vectors kept aside, by a seeded draw."""
-    order = np.random.default_rng(0).permutation(len(vectors))
-    aside = min(int(len(vectors) * HELDOUT_SHARE), HELDOUT_MOST)
-    return Corpus(vectors[np.sort(order[aside:])], vectors[np.sort(order[:aside])], digest)
-
-
-class MethodShelf:
-    """Fitted methods on disk, each fitted once.
-
-    Args:
-        folder: one artifact for each method's key, with its intrinsic measures beside it.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def fitted(
-        self, method: Method, fingerprint: str, corpus: Corpus | None, digest: str, on_progress: Callable[[str], None]
-    ) -> tuple[FittedMethod, dict[str, float]]:
-        """A method fitted, with what it does to the geometry of the sentences kept aside.
-
-        Raises:
-            EvaluationError: if it needs a corpus and there is none.
-            TransformError: if it cannot be fitted on these vectors.
-        """
-        key = method.key_on(fingerprint, digest)
-        if method.group == CONTROL:
-            return FittedMethod(method.name, key), {}
-        folder, measured = self.folder / key, self.folder / f"{key}.json"
-        if not folder.exists():
-            on_progress(f"fitting {method.name}")
-            (method.chain or fit(method, corpus)).save(folder)
-        if not measured.exists() and method.size is not None and corpus is not None:
-            measures = intrinsic(Chain.load(folder), method.size, corpus.heldout)
-            staging = measured.with_suffix(".staging")
-            staging.write_text(json.dumps(measures))
-            staging.replace(measured)
-        found: dict[str, float] = json.loads(measured.read_text()) if measured.exists() else {}
-        cut = method.size if method.chain is not None else None
-        return FittedMethod(method.name, key, folder, cut), found
-
-
-def fit(method: Method, corpus: Corpus | None) -> Chain:
-    """A method's map, from the corpus.
-
-    Raises:
-        EvaluationError: if there is no corpus.
-        TransformError: if the steps do not fit it.
-    """
-    if corpus is None:
-        raise EvaluationError(f"{method.name} is fitted on sentences: name some with --corpus")
-    rows: Any = corpus.fit
-    if method.sentences is not None:
-        if method.sentences > len(rows):
-            raise EvaluationError(f"{method.name}: the corpus has {len(rows):,} sentences to fit on")
-        rows = rows[np.random.default_rng(method.draw).permutation(len(rows))[: method.sentences]]
-    return Chain(parse_steps(method.steps), method.normalize).fit(rows)
-
-
-def intrinsic(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
-    """What a reduction keeps of the geometry: the measures of the GeoPres paper (its Table 1), and recall@10."""
-    before = unit(heldout)
-    after = np.asarray(chain.dequantize(chain.transform(heldout, size if chain.nested else None)), np.float32)
-    return {
-        "local_spearman": local_spearman(before, after),
-        "positional": positional_stress(before, after),
-        "angular": angular_stress(before, after),
-        "recall_at_10": recall_at_k(before, after),
-    }
-
-
-def unit(vectors: FloatArray) -> FloatArray:
-    """Rows at unit length."""
-    import torch
-
-    return unit_rows(torch.from_numpy(np.ascontiguousarray(vectors))).numpy()

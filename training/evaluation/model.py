@@ -23,6 +23,7 @@ class StoredModel(AbsEncoder):
         name: of encoder and method together; with `revision`, their hash, it tells results apart in any cache.
         revision: see there.
         prompts: the encoder's, by name; a task's are chosen as mteb does.
+        default_prompt: for tasks that name none.
         store: has the raw vectors of every text that is asked for.
         chain: None leaves them raw.
         dimensions: a size to cut to, where the chain is nested.
@@ -33,12 +34,14 @@ class StoredModel(AbsEncoder):
         name: str,
         revision: str,
         prompts: Mapping[str, str],
+        default_prompt: str | None,
         store: VectorStore,
         chain: Chain | None = None,
         dimensions: int | None = None,
     ) -> None:
         self.mteb_model_meta = model_meta(name, revision)
         self.model_prompts = dict(prompts) or None
+        self.default_prompt = default_prompt
         self.store = store
         self.chain = chain
         self.dimensions = dimensions
@@ -48,7 +51,7 @@ class StoredModel(AbsEncoder):
     ) -> NDArray[np.float32]:
         """The vectors of the texts, in float32."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
-        written = self.model_prompts[prompt] if self.model_prompts and prompt else None
+        written = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
         vectors = self.store.get([text_key(text, written) for text in texts_of(inputs)])
         if self.chain is None or not len(vectors):
             return vectors

@@ -46,27 +46,34 @@ class Workers:
         return self.executor.submit(work, *arguments)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Each job's number with what it gave, as they finish; an exception where its process died.
+        """Each job's number with what it gave, as they finish; an exception where it failed or its process died.
 
-        A dead process takes the jobs of the others with it: all those are tried again one by one, and only one that
-        kills its process twice is given up.
+        A dead process takes the jobs of the others with it. The first that wait are then tried alone, the one that
+        kills its process again is given up, and the rest go on together.
         """
         waiting = dict(enumerate(jobs))
-        try:
-            futures = {self.submit(job): index for index, job in waiting.items()}
-            for future in as_completed(futures):
-                result = future.result()
-                del waiting[futures[future]]
-                yield futures[future], result
-        except BrokenProcessPool:
-            self.executor = None
-            yield from self.run_singly(waiting)
+        while waiting:
+            for index, result in self.together(waiting):
+                del waiting[index]
+                yield index, result
+            for index in list(waiting)[: 2 * self.processes]:
+                yield index, self.alone(waiting.pop(index))
 
-    def run_singly(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
-        """The jobs one after another."""
-        for index, job in jobs.items():
-            try:
-                yield index, self.submit(job).result()
-            except BrokenProcessPool:
+    def together(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
+        """Jobs in all processes, until one of these dies."""
+        futures = {self.submit(job): index for index, job in jobs.items()}
+        for future in as_completed(futures):
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
                 self.executor = None
-                yield index, EvaluationError("the process that worked on it died; most likely memory ran out")
+                return
+            yield futures[future], error or future.result()
+
+    def alone(self, job: Job) -> Any:
+        """What a job gives while nothing else runs."""
+        future = self.submit(job)
+        error = future.exception()
+        if isinstance(error, BrokenProcessPool):
+            self.executor = None
+            return EvaluationError("the process that worked on it died; most likely memory ran out")
+        return error or future.result()

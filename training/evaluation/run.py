@@ -18,35 +18,21 @@ from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
-from training.errors import EvaluationError, TrainingError
+from training.errors import EncoderError, EvaluationError, TrainingError
+from training.evaluation.corpus import Corpus, corpus_sentences, split_corpus
 from training.evaluation.encoders import Group, Member, Wanted, plan_groups
-from training.evaluation.methods import (
-    Corpus,
-    Method,
-    MethodShelf,
-    control,
-    ladder,
-    means,
-    size_of,
-    split_corpus,
-    sweep,
-)
+from training.evaluation.methods import Method, control, ladder, means, size_of, sweep
 from training.evaluation.pool import Workers
 from training.evaluation.scores import Score, ScoreBook
+from training.evaluation.shelf import MethodShelf
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite
 from training.evaluation.worker import Collected, FittedMethod, Raw, Trial, collect, score_methods
-from training.sources import open_source
 from transforms.errors import TransformError
 from transforms.transform import Progress
 
-SENTENCE_CHARACTERS = (64, 512)
-"""Lengths of the sentences that methods are fitted on, as in the mean-bias paper."""
-CORPUS_MOST = 100_000
-"""Sentences that are fitted on at most; as many as there."""
-CORPUS_LEAST = 120
-"""Fewer leave too few aside to look for ten neighbours among."""
 ENCODE_ROWS = 4096
 """Texts that are encoded between two writes to disk."""
 SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
@@ -120,6 +106,7 @@ class Results:
         encoders: in the order asked for.
         scores: of this request's tasks, encoders and methods.
         corpus_rows: sentences that methods were fitted on, those kept aside included.
+        problems: encoders that could not be loaded.
     """
 
     request: Request
@@ -127,6 +114,7 @@ class Results:
     encoders: Sequence[EncoderResult]
     scores: Sequence[Score]
     corpus_rows: int
+    problems: Sequence[str] = ()
 
 
 def evaluate(request: Request, on_progress: Progress) -> Results:
@@ -172,6 +160,8 @@ class Evaluation:
         self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
         self.collected: dict[tuple[tuple[str, str], ...], list[Collected]] = {}
         self.group, self.groups = 0, 1
+        self.problems: list[str] = []
+        require_names(request.encoders)
 
     def needs_corpus(self) -> bool:
         """Whether something is to be fitted, or measured on sentences kept aside."""
@@ -184,18 +174,26 @@ class Evaluation:
         self.groups = len(openers)
         with Workers(self.request.processes) as workers:
             for self.group, opener in enumerate(openers):
-                found += self.run_group(opener(), workers)
+                self.stage = ""
+                try:
+                    group = opener()
+                except EncoderError as error:  # one of many must not stop the others
+                    self.problems.append(str(error))
+                    continue
+                found += self.run_group(group, workers)
+        if not found:
+            raise EncoderError("; ".join(self.problems))
         self.on_progress(1.0, "evaluated")
         tasks = next(iter(self.collected.values()))
-        return Results(self.request, tasks, found, list(self.scores_of(found)), len(self.sentences))
+        return Results(self.request, tasks, found, list(self.scores_of(found)), len(self.sentences), self.problems)
 
     def scores_of(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
         """The scores of this request, under its names: the book may hold others, and these under older names."""
         for trial in self.trials:
             for result in encoders:
                 for method in result.methods.values():
-                    key = method.key_on(result.member.fingerprint, self.digest)
-                    score = self.book.by_cell.get((trial.key, result.member.fingerprint, key))
+                    key = method.key_on(result.member.output, self.digest)
+                    score = self.book.by_cell.get((trial.key, result.member.output, key))
                     if score is not None:
                         name = result.member.name
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
@@ -210,7 +208,7 @@ class Evaluation:
         if not usable:
             raise EvaluationError("no data set can be evaluated: " + "; ".join(f"{t.task}: {t.error}" for t in tasks))
         asked = dict.fromkeys(pair for task in usable for pair in task.asked)
-        stores = [VectorStore(self.request.out / "vectors" / m.fingerprint, m.dimensions) for m in group.members]
+        stores = [VectorStore(self.request.out / "vectors" / m.output, m.dimensions) for m in group.members]
         self.encode(group, stores, [*asked, *((None, sentence) for sentence in self.sentences)])
         results, fitted = [], []
         for index, (member, store) in enumerate(zip(group.members, stores, strict=True)):
@@ -235,25 +233,25 @@ class Evaluation:
 
     def encode(self, group: Group, stores: Sequence[VectorStore], asked: Sequence[tuple[str | None, str]]) -> None:
         """Give every store the vectors it lacks, a few thousand texts at a time."""
-        prompts = group.members[0].prompts
-        keys = {pair: text_key(pair[1], prompts[pair[0]] if pair[0] else None) for pair in asked}
-        missing = [pair for pair, key in keys.items() if not all(key in store for store in stores)]
-        names = group.members[0].name if len(stores) == 1 else f"{len(stores)} variants"
+        first = group.members[0]
+        by_key = {text_key(text, first.prompt(name)): (name, text) for name, text in reversed(asked)}
+        missing = [(key, *pair) for key, pair in by_key.items() if not all(key in store for store in stores)]
+        called = first.name if len(stores) == 1 else f"{len(stores)} variants"
         done = 0
-        for prompt in dict.fromkeys(pair[0] for pair in missing):
-            texts = [pair[1] for pair in missing if pair[0] == prompt]
-            for start in range(0, len(texts), ENCODE_ROWS):
-                part = texts[start : start + ENCODE_ROWS]
+        for prompt in dict.fromkeys(name for _, name, _ in missing):
+            wanted = [(key, text) for key, name, text in missing if name == prompt]
+            for start in range(0, len(wanted), ENCODE_ROWS):
+                keys, texts = zip(*wanted[start : start + ENCODE_ROWS], strict=True)
 
                 def report(rows: int, before: int = done) -> None:
-                    sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {names}"
+                    sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {called}"
                     self.report("encode", (before + rows) / len(missing), sentence)
 
-                vectors = group.encode(part, prompt, report)
+                vectors = group.encode(texts, prompt, report)
                 for store, found in zip(stores, vectors, strict=True):
-                    new = [row for row, text in enumerate(part) if keys[prompt, text] not in store]
-                    store.add([keys[prompt, part[row]] for row in new], found[new])
-                done += len(part)
+                    new = [row for row, key in enumerate(keys) if key not in store]
+                    store.add([keys[row] for row in new], found[new])
+                done += len(texts)
 
     def fit(
         self, member: Member, store: VectorStore, index: int, members: int
@@ -261,7 +259,7 @@ class Evaluation:
         """Every method on one encoder's sentences."""
         corpus: Corpus | None = None
         if self.sentences:
-            corpus = split_corpus(store.get([text_key(sentence) for sentence in self.sentences]), self.digest)
+            corpus = split_corpus(self.vectors_of_corpus(member, store), self.digest)
         asked = self.request.methods(member.dimensions)
         reasons = {method.name: method.unsuited(member.fingerprint, member.dimensions) for method in asked}
         methods = [method for method in asked if reasons[method.name] is None]
@@ -276,7 +274,7 @@ class Evaluation:
                 self.report("fit", fraction, f"{message} on {member.name}")
 
             try:
-                one, intrinsic = self.shelf.fitted(method, member.fingerprint, corpus, self.digest, report)
+                one, intrinsic = self.shelf.fitted(method, member.output, corpus, self.digest, report)
             except (TransformError, TrainingError) as error:
                 problems[method.name] = str(error)
                 continue
@@ -286,6 +284,10 @@ class Evaluation:
         norm = corpus.mean_norm if corpus else None
         working = {method.name: method for method in methods if method.name not in problems}
         return EncoderResult(member, norm, working, measures, problems), fitted
+
+    def vectors_of_corpus(self, member: Member, store: VectorStore) -> NDArray[np.float32]:
+        """The sentences `(n, d)`."""
+        return store.get([text_key(sentence, member.prompt(None)) for sentence in self.sentences])
 
     def score(
         self,
@@ -299,8 +301,9 @@ class Evaluation:
         jobs = []
         for trial in (trial for trial in self.trials if trial.key in usable):
             for member, store, methods in zip(group.members, stores, fitted, strict=True):
-                todo = [m for m in methods if not self.book.done((trial.key, member.fingerprint, m.key))]
-                raw = Raw(member.name, member.fingerprint, member.dimensions, dict(member.prompts), store.folder)
+                todo = [m for m in methods if not self.book.done((trial.key, member.output, m.key))]
+                prompts = dict(member.prompts), member.default_prompt
+                raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
                 if todo:
                     jobs.append((score_methods, (trial, raw, todo)))
         for done, (index, result) in enumerate(workers.run(jobs), 1):
@@ -321,6 +324,15 @@ class Evaluation:
         self.on_progress(min(whole, 1.0), sentence + (f", {in_time(left)} left" if left > 1 else ""))
 
 
+def require_names(encoders: Sequence[Wanted]) -> None:
+    """Raise `EvaluationError` for two encoders of one name, which no result could tell apart."""
+    names = [f"{one.spec.name}:{one.variant}" for one in encoders if one.spec is not None]
+    for name in names:
+        if names.count(name) > 1:
+            name = name.removesuffix(":")
+            raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
+
+
 def in_time(seconds: float) -> str:
     """Seconds, or minutes where they are many."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
@@ -329,24 +341,3 @@ def in_time(seconds: float) -> str:
 def trial_key(entry: Entry, limit: int | None) -> str:
     """What a score belongs to."""
     return hashlib.sha256(json.dumps([entry.digest(), limit]).encode()).hexdigest()[:32]
-
-
-def corpus_sentences(written: str) -> list[str]:
-    """Distinct sentences of a source, of 64 to 512 characters; a seeded draw where there are too many.
-
-    Raises:
-        SourceError: if it cannot be read.
-        EvaluationError: if it has too few.
-    """
-    least, most = SENTENCE_CHARACTERS
-    found: dict[str, None] = {}
-    for batch in open_source(written).batches():
-        if not isinstance(batch.values, list):
-            raise EvaluationError(f"{written} holds vectors; methods are fitted on sentences")
-        found |= dict.fromkeys(text.strip() for text in batch.values if least <= len(text.strip()) <= most)
-    sentences = list(found)
-    if len(sentences) < CORPUS_LEAST:
-        few = f"{len(sentences)} sentences of {least} to {most} characters"
-        raise EvaluationError(f"{written} has {few}; methods are fitted on {CORPUS_LEAST} or more")
-    chosen = np.random.default_rng(0).permutation(len(sentences))[:CORPUS_MOST]
-    return [sentences[index] for index in np.sort(chosen)]

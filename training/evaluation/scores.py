@@ -16,9 +16,9 @@ class Score:
 
     Attributes:
         task: its name.
-        task_key: hash of its data, the limit and the seed.
+        task_key: hash of its data and the limit.
         encoder: its name.
-        fingerprint: of the encoder.
+        fingerprint: of the encoder's output.
         method: its name.
         method_key: hash of the fitted map.
         score: mteb's main score, 0 to 1 for most; None after an error.

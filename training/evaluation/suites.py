@@ -58,6 +58,9 @@ class Entry:
         split: of the hub's data set.
         columns: the hub's, by ours.
         main_score: in place of the usual one.
+        type: mteb's, in place of that of the layout.
+        subsets: of mteb's data; empty for all.
+        splits: to evaluate on, of mteb's; empty for its own.
     """
 
     name: str
@@ -69,6 +72,9 @@ class Entry:
     split: str = "test"
     columns: tuple[tuple[str, str], ...] = ()
     main_score: str | None = None
+    type: str = ""
+    subsets: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """What its scores belong to: changed files or another version of mteb make other scores."""
@@ -185,10 +191,11 @@ def folder_entry(name: str, folder: Path) -> Entry | None:
 
 def mteb_entries(names: list[str]) -> Iterator[Entry]:
     """Tasks of mteb's; benchmarks are opened to their tasks."""
-    from training.evaluation.tasks import names_of  # seconds of import
+    from training.evaluation.tasks import tasks_of  # seconds of import
 
-    for name in names:
-        yield from (Entry(found, "mteb", found) for found in names_of(name))
+    found = {task.metadata.name: task for name in names for task in tasks_of(name)}
+    for name, task in found.items():
+        yield Entry(name, "mteb", name, subsets=tuple(task.hf_subsets), splits=tuple(task.eval_splits))
 
 
 def yaml_suite(written: str, path: Path) -> Suite:
@@ -244,6 +251,7 @@ def listed_suite(item: Mapping[str, Any], beside: Path) -> Suite:
         split=str(item.get("split", "test")),
         columns=tuple((str(ours), str(theirs)) for ours, theirs in (item.get("columns") or {}).items()),
         main_score=item.get("main_score"),
+        type=str(item.get("type", "")),
     )
     return Suite("", "", (entry,))
 

@@ -4,7 +4,7 @@ Only worker processes import this: mteb takes seconds and draws bars of its own.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import mteb
@@ -20,6 +20,7 @@ from mteb.abstasks import (
     AbsTaskSTS,
     AbsTaskSummarization,
 )
+from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from mteb.abstasks.task_metadata import TaskMetadata
 
 from training.errors import DataSetError, EvaluationError
@@ -56,6 +57,8 @@ LANGUAGES = {
     "zh": "cmn-Hans",
 }
 """How mteb writes a language."""
+LETTERS = {code.partition("-")[0]: letters for letters, code in LANGUAGES.items()}
+"""Two letters of a language by mteb's three."""
 UNSAID = "und-Latn"
 """Any other: without one mteb scores nothing."""
 
@@ -74,7 +77,7 @@ TYPES: dict[str, tuple[type[AbsTask], str, str]] = {
 
 
 def local_task(name: str, task: str, language: str, data: Tables | Search) -> AbsTask:
-    """A data set read from a folder."""
+    """A data set that has been read."""
     found = task_class(name, task, language, local_attributes(task, data), {"path": name, "revision": "local"})()
     found.dataset = search_data(data) if isinstance(data, Search) else table_data(data)
     found.data_loaded = True
@@ -141,83 +144,44 @@ def search_data(data: Search) -> dict[str, Any]:
     return {"default": {"test": split}}
 
 
-def named_task(name: str) -> AbsTask:
+def named_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
     """A task of mteb's own, its data taken from the hub or its cache.
+
+    Args:
+        name: as mteb calls it.
+        subsets: of its data; empty for all.
+        splits: to evaluate on; empty for its own.
+
+    Raises:
+        EvaluationError: for a name that mteb does not know, or a task made of others.
+    """
+    try:
+        found = mteb.get_task(name, hf_subsets=list(subsets) or None, eval_splits=list(splits) or None)
+    except KeyError as error:
+        raise EvaluationError(f"mteb: {str(error.args[0]).removeprefix('KeyError: ')}") from error
+    if isinstance(found, AbsTaskAggregate):
+        parts = ", ".join(part.metadata.name for part in found.metadata.tasks)
+        raise EvaluationError(f"{name} is made of other tasks; name those: {parts}")
+    return found
+
+
+def tasks_of(name: str) -> list[AbsTask]:
+    """The tasks of a benchmark, with the subsets and splits it takes of each; or the one task of that name.
 
     Raises:
         EvaluationError: for a name that mteb does not know.
     """
     try:
-        return mteb.get_task(name)
-    except KeyError as error:
-        raise EvaluationError(f"mteb: {str(error.args[0]).removeprefix('KeyError: ')}") from error
+        return list(mteb.get_benchmark(name).tasks)
+    except KeyError:
+        return [named_task(name)]
 
 
-def names_of(name: str) -> list[str]:
-    """The tasks of a benchmark, or the one of that name.
-
-    Raises:
-        EvaluationError: for a name that mteb does not know.
-    """
-    known = {benchmark.name: benchmark for benchmark in mteb.get_benchmarks()}
-    if name in known:
-        return [task.metadata.name for task in known[name].tasks]
-    return [named_task(name).metadata.name]
-
-
-def hub_task(
-    name: str, task: str, language: str, source: dict[str, str], columns: dict[str, str], split: str
-) -> AbsTask:
-    """A data set of the hub, its columns called as ours are.
-
-    Args:
-        name: what it is called.
-        task: its layout.
-        language: of its texts.
-        source: path and revision.
-        columns: theirs, by ours, where they differ.
-        split: the one to evaluate on.
-
-    Raises:
-        DataSetError: where a column is missing.
-    """
-
-    def renamed(self: AbsTask, num_proc: int | None = None, **_: Any) -> None:
-        if not isinstance(self.dataset, DatasetDict):
-            return
-        for part, rows in self.dataset.items():
-            missing = [theirs for theirs in columns.values() if theirs not in rows.column_names]
-            if missing:
-                raise DataSetError(f"{source['path']} has no column {missing[0]!r}; it has {rows.column_names}")
-            others = [column for column in columns if column in rows.column_names and columns[column] != column]
-            renames = {theirs: ours for ours, theirs in columns.items() if theirs != ours}
-            rows = rows.remove_columns(others).rename_columns(renames)
-            self.dataset[part] = flattened(rows) if task == "clustering" else rows
-
-    attributes: dict[str, Any] = {"dataset_transform": renamed}
-    if task in ("classification", "clustering"):
-        attributes |= {"label_column_name": "label"}
-    if task == "clustering":
-        attributes |= {"input_column_name": "text", "max_fraction_of_documents_to_embed": None}
-    if task == "pair_classification":
-        attributes |= {"label_column_name": "label"}
-    if task == "summarization" and "summary" in columns:  # one summary with a score: pairs with a similarity
-        attributes |= {"column_names": ("text", "summary"), "min_score": 0, "max_score": 1}
-        found = task_class(name, "sts", language, attributes, source)
-        found.metadata = found.metadata.model_copy(update={"type": "Summarization"})
-    else:
-        found = task_class(name, task, language, attributes, source)
+def hub_search(name: str, language: str, source: dict[str, str], split: str) -> AbsTask:
+    """A search of the hub, which mteb loads itself: configurations of corpus, queries and judgements."""
+    found = task_class(name, "retrieval", language, {}, source)
     found.metadata = found.metadata.model_copy(update={"eval_splits": [split]})
     return found()
-
-
-def flattened(rows: Dataset) -> Dataset:
-    """Texts and labels a row each, where a row holds lists of them."""
-    if not len(rows) or not isinstance(rows[0]["text"], list):
-        return rows
-    texts = [text for row in rows for text in row["text"]]
-    labels = [str(label) for row in rows for label in row["label"]]
-    return Dataset.from_dict({"text": texts, "label": labels})
 
 
 def load(task: AbsTask) -> AbsTask:

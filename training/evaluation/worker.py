@@ -19,7 +19,7 @@ from training.errors import EvaluationError
 from training.evaluation.layouts import READERS
 from training.evaluation.records import Warnings
 from training.evaluation.scores import Score
-from training.evaluation.store import VectorStore
+from training.evaluation.store import VECTORS, VectorStore
 from training.evaluation.suites import Entry
 from transforms.chain import Chain
 
@@ -30,7 +30,7 @@ class Trial:
 
     Attributes:
         entry: the data set.
-        key: hash of its data, the limit and the seed.
+        key: hash of its data and the limit.
         limit: None for all rows.
     """
 
@@ -83,17 +83,27 @@ class FittedMethod:
 
 @dataclass(frozen=True)
 class Raw:
-    """An encoder's stored output."""
+    """An encoder's stored output.
+
+    Attributes:
+        name: of the encoder.
+        fingerprint: of the output; see `Member.output`.
+        dimensions: of it.
+        prompts: of the encoder.
+        default_prompt: put before texts where a task names no prompt.
+        folder: of the vectors.
+    """
 
     name: str
     fingerprint: str
     dimensions: int
     prompts: Mapping[str, str]
+    default_prompt: str | None
     folder: Path
 
 
 def set_up() -> None:
-    """One thread, no bars, no chatter, no network but where a task is the hub's."""
+    """One thread, no bars, no chatter."""
     warnings.simplefilter("ignore")
     sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
     import logging
@@ -125,21 +135,24 @@ def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     Raises:
         EvaluationError: if it cannot be had.
     """
+    from training.evaluation.hub import read_hub
     from training.evaluation.limits import limit_rows
-    from training.evaluation.tasks import hub_task, load, local_task, named_task
+    from training.evaluation.tasks import hub_search, load, local_task, named_task
 
     entry, found = trial.entry, Warnings()
     if entry.kind == "folder":
         data = READERS[entry.task](Path(entry.place), found)
         task = local_task(entry.name, entry.task, entry.language, data)
-    elif entry.kind == "hub":
+    elif entry.kind == "mteb":
+        task = named_task(entry.place, entry.subsets, entry.splits)
+    elif entry.task == "retrieval":
         source = {"path": entry.place, "revision": entry.revision}
-        task = hub_task(entry.name, entry.task, entry.language, source, dict(entry.columns), entry.split)
+        task = hub_search(entry.name, entry.language, source, entry.split)
     else:
-        task = named_task(entry.place)
+        task = local_task(entry.name, entry.task, entry.language, read_hub(entry, found))
     load(task)
-    if entry.main_score:
-        task.metadata = task.metadata.model_copy(update={"main_score": entry.main_score})
+    changes = {"main_score": entry.main_score, "type": entry.type}
+    task.metadata = task.metadata.model_copy(update={name: value for name, value in changes.items() if value})
     if trial.limit is not None:
         limit_rows(task, trial.limit)
     return task, tuple(found.sentences())
@@ -148,6 +161,7 @@ def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
 def collect(trial: Trial, prompts: Mapping[str, str]) -> Collected:
     """The texts a task asks an encoder for; it is run once on random vectors."""
     from training.evaluation.model import Collector
+    from training.evaluation.tasks import LETTERS
 
     name = trial.entry.name
     try:
@@ -159,7 +173,7 @@ def collect(trial: Trial, prompts: Mapping[str, str]) -> Collected:
     except Exception as error:  # mteb and what it stands on raise anything
         return Collected(name, trial.key, error=f"{type(error).__name__}: {error}")
     meta = task.metadata
-    language = trial.entry.language or ",".join(meta.languages)
+    language = trial.entry.language or ",".join(LETTERS.get(code, code) for code in meta.languages)
     return Collected(name, trial.key, meta.type, language, meta.main_score, tuple(collector.asked), left_out)
 
 
@@ -167,7 +181,6 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
     """A task's score for each method on one encoder's vectors."""
     from training.evaluation.model import StoredModel
 
-    store = VectorStore(raw.folder, raw.dimensions)
     found = []
     for method in methods:
         begun = time.monotonic()
@@ -176,11 +189,13 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
         problem: str | None = None
         try:
             task, _ = loaded(trial)
+            store = opened(raw)
             chain = Chain.load(method.folder) if method.folder else None
             model = StoredModel(
                 f"{raw.name}+{method.name}",
                 f"{raw.fingerprint}-{method.key}",
                 raw.prompts,
+                raw.default_prompt,
                 store,
                 chain,
                 method.dimensions,
@@ -192,6 +207,19 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
         cell = (trial.entry.name, trial.key, raw.name, raw.fingerprint, method.name, method.key)
         found.append(Score(*cell, value, metrics, round(seconds, 3), problem))
     return found
+
+
+STORES: dict[Path, tuple[int, VectorStore]] = {}
+"""The store a process read last, with the size it had: they only grow."""
+
+
+def opened(raw: Raw) -> VectorStore:
+    """An encoder's store, read once as long as nothing is added to it."""
+    size = (raw.folder / VECTORS).stat().st_size
+    if STORES.get(raw.folder, (0, None))[0] != size:
+        STORES.clear()
+        STORES[raw.folder] = size, VectorStore(raw.folder, raw.dimensions)
+    return STORES[raw.folder][1]
 
 
 def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
@@ -219,7 +247,9 @@ def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
     result = results.task_results[0]
     score = float(result.get_score())
     if score != score:
-        raise EvaluationError(f"the {task.metadata.main_score} is not a number: the vectors are all alike")
+        raise EvaluationError(
+            f"the {task.metadata.main_score} is not a number: the vectors, or the labels, are all alike"
+        )
     metrics: dict[str, float] = {}
     for split, subsets in result.scores.items():
         for subset in subsets:

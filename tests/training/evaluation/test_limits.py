@@ -167,7 +167,7 @@ def test_vectors_of_the_collected_texts_are_all_that_scoring_needs(trial_of, tmp
     store = VectorStore(tmp_path / "store", 2)
     keys = [text_key(text, "Q: " if prompt else None) for prompt, text in collected.asked]
     store.add(keys, directions([text for _, text in collected.asked]))
-    raw = Raw("fake", "f" * 32, 2, {"query": "Q: "}, store.folder)
+    raw = Raw("fake", "f" * 32, 2, {"query": "Q: "}, None, store.folder)
     (score,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
     assert score.error is None
     assert score.score == pytest.approx(1)
@@ -188,7 +188,7 @@ def test_two_evaluations_of_one_clustering_draw_the_same_texts():
 def test_a_text_that_was_not_stored_is_an_error_of_its_cell(trial_of, tmp_path):
     trial = trial_of("sts")
     store = VectorStore(tmp_path / "store", 2)
-    raw = Raw("fake", "f" * 32, 2, {}, store.folder)
+    raw = Raw("fake", "f" * 32, 2, {}, None, store.folder)
     texts = [text for _, text in collect(trial, {}).asked]
     store.add([text_key(text) for text in texts[1:]], directions(texts[1:]))
     (missing,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])

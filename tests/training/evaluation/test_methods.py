@@ -6,24 +6,23 @@ import numpy as np
 import pytest
 
 from training.errors import EvaluationError
+from training.evaluation.corpus import Corpus, split_corpus
 from training.evaluation.layouts import Search
 from training.evaluation.methods import (
     CONTROL,
     RANDOM_SEEDS,
     REDUCERS,
-    Corpus,
     Method,
-    MethodShelf,
     chain_key,
     control,
     ladder,
     means,
     parse_size,
     size_of,
-    split_corpus,
     sweep,
 )
 from training.evaluation.run import Request
+from training.evaluation.shelf import MethodShelf
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Suite
 from transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
@@ -142,7 +141,7 @@ def test_a_method_is_fitted_once_and_then_loaded(shelf, corpus):
     first, measures = shelf.fitted(PCA, ENCODER, corpus, DIGEST, told.append)
     assert told == ["fitting pca:6"]
     before = files(shelf.folder)
-    assert shelf.fitted(PCA, ENCODER, None, DIGEST, told.append) == (first, measures)  # no corpus to fit on
+    assert shelf.fitted(PCA, ENCODER, None, DIGEST, told.append) == (first, {})  # no corpus to fit or measure on
     assert shelf.fitted(PCA, ENCODER, corpus, DIGEST, told.append) == (first, measures)
     assert files(shelf.folder) == before and len(told) == 1
     assert Chain.load(first.folder) == Chain(parse_steps("pca:6")).fit(corpus.fit)
@@ -251,8 +250,8 @@ def test_mteb_gets_each_texts_vector_under_its_prompt_and_through_the_map(nested
 
     store = VectorStore(tmp_path, WIDTH)
     store.add([text_key(text, prompts.get(name)) for name, text in collector.asked], rows[:3])
-    raw = StoredModel("e+control", "f-control", prompts, store)
-    cut = StoredModel("e+mine", "f-mine", prompts, store, nested.chain, 6)
+    raw = StoredModel("e+control", "f-control", prompts, None, store)
+    cut = StoredModel("e+mine", "f-mine", prompts, None, store, nested.chain, 6)
     np.testing.assert_array_equal(raw.encode([{"text": ["b"]}, {"text": ["a"]}], **asking), rows[[1, 0]])
     np.testing.assert_array_equal(raw.encode([{"text": ["a"]}], **answering), rows[[2]])
     np.testing.assert_array_equal(cut.encode([{"text": ["a", "b"]}], **asking), nested.chain.transform(rows[:2], 6))

@@ -11,10 +11,11 @@ import pytest
 from scipy.stats import spearmanr
 
 from training.errors import EvaluationError
+from training.evaluation.corpus import corpus_sentences
 from training.evaluation.encoders import Wanted
 from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder
 from training.evaluation.pool import Workers
-from training.evaluation.run import Request, claimed, corpus_sentences, evaluate, trial_key
+from training.evaluation.run import Request, claimed, evaluate, trial_key
 from training.evaluation.store import text_key
 from training.evaluation.suites import open_suite
 from training.spec import DEFAULT_ENCODER

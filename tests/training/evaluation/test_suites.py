@@ -119,7 +119,7 @@ encoders:
     )
     columns = (("sentence1", "a"), ("score", "s"))
     assert suite.entries == (
-        Entry("STS12", "mteb", "STS12"),
+        Entry("STS12", "mteb", "STS12", subsets=("default",), splits=("test",)),
         Entry("mine", "folder", str(tmp_path / "data" / "mine"), "sts", "de"),
         Entry("Fin", "hub", "org/fin", "sts", "zh", "abc", "dev", columns, "cosine_pearson"),
         Entry("Plain", "hub", "org/plain", "clustering", "en", "main"),

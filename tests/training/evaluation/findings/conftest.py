@@ -57,7 +57,7 @@ def build_results(
     tasks += [Collected(task, "", error=why) for task, why in (broken or {}).items()]
     encoders = [
         EncoderResult(
-            Member(name, f"print of {name}", WIDTH, {}, families.get(name, name)),
+            Member(name, f"print of {name}", f"output of {name}", WIDTH, {}, None, families.get(name, name)),
             norms.get(name),
             {m: given.get(m) or method_named(m) for e, m, _ in values if e == name},
             {method: found for (encoder, method), found in (intrinsic or {}).items() if encoder == name},

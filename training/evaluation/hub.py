@@ -1,0 +1,64 @@
+"""Data sets of the hub in our layouts: written out as files, then read and checked as a folder's are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+from datasets import load_dataset
+
+from training.errors import DataSetError
+from training.evaluation.layouts import READERS, Search, Tables
+from training.evaluation.records import Warnings
+from training.evaluation.suites import Entry
+
+FIELDS = {
+    "reranking": ("query", "positive", "negative"),
+    "classification": ("text", "label"),
+    "clustering": ("text", "label"),
+    "sts": ("sentence1", "sentence2", "score"),
+    "pair_classification": ("sentence1", "sentence2", "label"),
+    "pairs": ("anchor", "positive"),
+    "translations": ("anchor", "positive"),
+    "summarization": ("text", "human_summaries", "machine_summaries", "relevance"),
+}
+"""What a row has, by the task of a data set; searches come in mteb's own layout."""
+LISTS_OF_ROWS = ("clustering", "pair_classification", "sts", "classification")
+"""Tasks of which mteb's older data sets hold many rows in one, as lists."""
+
+
+def read_hub(entry: Entry, warnings: Warnings) -> Tables | Search:
+    """A data set of the hub, or of its cache.
+
+    Raises:
+        DataSetError: if it cannot be had, or is not what the suite says.
+    """
+    with TemporaryDirectory() as folder:
+        splits = {"test": entry.split} | ({"train": "train"} if entry.task == "classification" else {})
+        for ours, theirs in splits.items():
+            with (Path(folder) / f"{ours}.jsonl").open("wb") as file:
+                file.writelines(orjson.dumps(row) + b"\n" for row in rows_of(entry, theirs))
+        return READERS[entry.task](Path(folder), warnings)
+
+
+def rows_of(entry: Entry, split: str) -> Iterator[dict[str, Any]]:
+    """The rows of a split under our names.
+
+    Raises:
+        DataSetError: if it cannot be had, or lacks a column.
+    """
+    names = {ours: dict(entry.columns).get(ours, ours) for ours in FIELDS[entry.task]}
+    try:
+        rows = load_dataset(entry.place, revision=entry.revision or None, split=split)
+    except Exception as error:  # the hub's client raises anything: no network, no such set, no rights
+        raise DataSetError(f"{entry.place}, split {split}, cannot be loaded: {error}") from error
+    missing = [theirs for theirs in names.values() if theirs not in rows.column_names]
+    if missing:
+        raise DataSetError(f"{entry.place} has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")
+    for row in rows:
+        found = {ours: row[theirs] for ours, theirs in names.items()}
+        if entry.task in LISTS_OF_ROWS and all(isinstance(value, list) for value in found.values()):
+            yield from (dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True))
+        else:
+            yield found
