@@ -100,7 +100,9 @@ def test_a_model_with_a_norm_after_its_last_layer_is_cut_and_run_itself(normed_a
     layered = LayeredEncoder(parse_variants(normed_at_the_end, "layers", 3))
     assert layered.alone == [0, 1, 2, 3]  # the last layer's states are taken after the norm
     for variant, vectors in zip(layered.variants, layered.encode(TEXTS), strict=True):
-        np.testing.assert_allclose(vectors, Encoder(variant.spec).encode(TEXTS).vectors, rtol=0, atol=1e-5, err_msg=variant.name)
+        np.testing.assert_allclose(
+            vectors, Encoder(variant.spec).encode(TEXTS).vectors, rtol=0, atol=1e-5, err_msg=variant.name
+        )
 
 
 def test_one_variant_may_be_named_with_any_pooling():

@@ -54,26 +54,31 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """Some encoders' paired t in a family of tasks: their unweighted mean, how many lie beyond ±2."""
+
+    encoders: int
+    mean_t: float
+    wins: int
+    ties: int
+    losses: int
+
+
+@dataclass(frozen=True)
 class FamilyRow:
     """A method in one family of tasks, over encoders with at least five of them.
 
     Attributes:
         label: of the method.
         family: of the tasks.
-        encoders: that count.
-        mean_t: unweighted mean of their paired t.
-        wins: encoders with t > 2; ties and losses likewise.
-        without: mean t without each family of encoders.
+        all: over all those encoders.
+        without: over them without each family of encoders.
     """
 
     label: str
     family: str
-    encoders: int
-    mean_t: float
-    wins: int
-    ties: int
-    losses: int
-    without: dict[str, float]
+    all: Tally
+    without: dict[str, Tally]
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
     """Every label on every encoder that has it, over the tasks that all labels completed there."""
     found = []
     for encoder in grid.encoders:
-        methods = {label: grid.methods(encoder, label) for label in labels}
+        methods = {label: [m for m in grid.methods(encoder, label) if grid.scored(encoder, m)] for label in labels}
         tasks = grid.complete(encoder, [method for some in methods.values() for method in some])
         if not tasks:
             continue
@@ -99,7 +104,7 @@ def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
         for label, some in methods.items():
             if not some:
                 continue
-            scores = grid.label_scores(encoder, label, tasks)
+            scores = np.asarray(np.mean([grid.scores(encoder, m.name, tasks) for m in some], axis=0))
             each = [float(100 * (grid.scores(encoder, m.name, tasks) - control).mean()) for m in some]
             found.append(
                 Cell(
@@ -147,34 +152,43 @@ def family_rows(grid: Grid, found: Sequence[Cell]) -> list[FamilyRow]:
             some = [cell for cell in some if cell.families[family].n >= TASKS_LEAST]
             if not some:
                 continue
-            t = np.array([cell.families[family].t or 0.0 for cell in some])
-            verdicts = [cell.families[family].verdict for cell in some]
+            tests = [cell.families[family] for cell in some]
             kin = [grid.encoders[cell.encoder].member.family for cell in some]
-            rows.append(
-                FamilyRow(
-                    label=label,
-                    family=family,
-                    encoders=len(some),
-                    mean_t=float(t.mean()),
-                    wins=verdicts.count("win"),
-                    ties=verdicts.count("tie"),
-                    losses=verdicts.count("loss"),
-                    without={name: float(t[rest].mean()) for name, rest in leave_out(kin) if rest.any()},
-                )
-            )
+            without = {
+                name: tally([test for test, stays in zip(tests, rest, strict=True) if stays])
+                for name, rest in leave_out(kin)
+                if rest.any()
+            }
+            rows.append(FamilyRow(label, family, tally(tests), without))
     return rows
 
 
+def tally(some: Sequence[PairedTest]) -> Tally:
+    """The mean t of cells, and their verdicts."""
+    verdicts = [test.verdict for test in some]
+    mean = float(np.mean([test.t or 0.0 for test in some]))
+    return Tally(len(some), mean, verdicts.count("win"), verdicts.count("tie"), verdicts.count("loss"))
+
+
 def norm_correlations(grid: Grid, found: Sequence[Cell], label: str) -> dict[str, Correlation | None]:
-    """How a method's gain goes with ‖μ‖ over the encoders: its t in classification, and its mean difference."""
+    """How a method's gain goes with ‖μ‖ over the encoders: its t in classification, and its mean difference.
+
+    The same of the t without each family of encoders. The encoders are resampled, as if they had nothing in common.
+    """
     some = [cell for cell in found if cell.label == label and grid.encoders[cell.encoder].mean_norm is not None]
     norms = np.array([grid.encoders[cell.encoder].mean_norm for cell in some], dtype=float)
     classified = [family_t(cell, CLASSIFICATION) for cell in some]
     tested = np.array([t is not None for t in classified], dtype=bool)
-    return {
-        "classification t": correlate(norms[tested], np.array([t for t in classified if t is not None])),
+    t = np.array([value for value in classified if value is not None])
+    kin = [grid.encoders[cell.encoder].member.family for cell, stays in zip(some, tested, strict=True) if stays]
+    correlations = {
+        "classification t": correlate(norms[tested], t),
         "mean difference": correlate(norms, np.array([cell.difference.value for cell in some])),
     }
+    if len(set(kin)) > 1:
+        for name, rest in leave_out(kin):
+            correlations[f"classification t without {name}"] = correlate(norms[tested][rest], t[rest])
+    return correlations
 
 
 def norm_bins(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[str, float | int | str | None]]:

@@ -6,8 +6,8 @@ import numpy as np
 
 from training.evaluation.methods import CONTROL, Method
 from training.evaluation.run import EncoderResult, Results
+from training.evaluation.scores import Collected
 from training.evaluation.statistics import Array
-from training.evaluation.worker import Collected
 
 FAMILIES = {"Retrieval": "Retrieval", "Classification": "Classification", "MultilabelClassification": "Classification"}
 OTHER = "Other"
@@ -39,6 +39,10 @@ class Grid:
         """The methods of a label on an encoder: seeds or draws of one thing, not one thing at several sizes."""
         methods = self.encoders[encoder].methods.values()
         return [method for method in methods if method.label == label and method.group != "sweep"]
+
+    def scored(self, encoder: str, method: Method) -> bool:
+        """Whether a method has any score on an encoder; one that failed on every task must not empty the tables."""
+        return any((encoder, method.name, task) in self.values for task in self.tasks)
 
     def labels(self, *groups: str) -> list[str]:
         """Labels of the groups, in the order they were asked for."""

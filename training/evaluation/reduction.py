@@ -7,10 +7,11 @@ import numpy as np
 
 from training.evaluation.grid import Grid
 from training.evaluation.methods import CONTROL, Method
-from training.evaluation.statistics import Array, Correlation, Interval, bootstrap, correlate
+from training.evaluation.statistics import Array, Correlation, Interval, bootstrap_ratio, correlate
 
+ALL = "all"
 CONTROL_LEAST = 0.05
-"""Of the raw vectors' score, for a share of it to be more than noise."""
+"""Of the raw vectors' mean score, for a share of it to be more than noise."""
 LANGUAGE_SUFFIX = re.compile(r"[_-]([a-z]{2})$")
 ENGLISH = "en"
 RIVAL = "pca"
@@ -27,7 +28,7 @@ class Retention:
         share: of the dimensions, rounded to a ten-thousandth.
         encoders: that were reduced.
         tasks: that all reducers completed at every size.
-        mean: normalised score M(f∘g)/M(g) (Eq. 2), over tasks, with its interval.
+        mean: normalised score M(f∘g)/M(g) (Eq. 2), M the mean of all tasks, with its interval.
         types: of each type of task.
         ahead: by type and over `all`, how much of the score is kept more than by centred PCA, paired by task.
     """
@@ -42,45 +43,41 @@ class Retention:
 
 
 def retentions(grid: Grid) -> list[Retention]:
-    """Every reducer and nested chain at every size, over the tasks complete for all and scored at least .05 raw."""
+    """Every reducer and nested chain at every size, over the tasks complete for all."""
     sized = {name: [m for m in e.methods.values() if m.size is not None] for name, e in grid.encoders.items()}
     sized = {name: methods for name, methods in sized.items() if methods}
-    if not sized:
-        return []
     complete = [set(grid.complete(encoder, methods)) for encoder, methods in sized.items()]
-    tasks = [
-        task
-        for task in grid.tasks
-        if all(task in some for some in complete)
-        and all(grid.control(encoder, [task])[0] >= CONTROL_LEAST for encoder in sized)
-    ]
+    tasks = [task for task in grid.tasks if sized and all(task in some for some in complete)]
     if not tasks:
         return []
-    kept: dict[tuple[str, float], dict[str, Array]] = {}
+    scores: dict[tuple[str, float], dict[str, Array]] = {}
     for encoder, methods in sized.items():
-        control, width = grid.control(encoder, tasks), grid.encoders[encoder].member.dimensions
+        width = grid.encoders[encoder].member.dimensions
         for method in methods:
             key = method.label, round((method.size or width) / width, 4)
-            kept.setdefault(key, {})[encoder] = grid.scores(encoder, method.name, tasks) / control
+            scores.setdefault(key, {})[encoder] = grid.scores(encoder, method.name, tasks)
+    groups = {ALL: list(range(len(tasks)))} | grid.types(tasks)
     found = []
-    for (label, share), columns in kept.items():
-        rows, rival = np.stack(list(columns.values()), axis=1), kept.get((RIVAL, share), {})
-        groups = {"all": list(range(len(tasks)))} | grid.types(tasks)
-        matched = all(encoder in rival for encoder in columns)
-        ahead = rows - np.stack([rival[encoder] for encoder in columns], axis=1) if matched else None
-        found.append(
-            Retention(
-                label=label,
-                share=share,
-                encoders=len(columns),
-                tasks=len(tasks),
-                mean=bootstrap(rows),
-                types={name: bootstrap(rows[places]) for name, places in groups.items() if name != "all"},
-                ahead={} if ahead is None else {name: bootstrap(ahead[places]) for name, places in groups.items()},
-            )
-        )
+    for (label, share), columns in scores.items():
+        rows, control = together(columns), together({name: grid.control(name, tasks) for name in columns})
+        rival = scores.get((RIVAL, share), {})
+        matched = together({name: rival[name] for name in columns}) if set(columns) <= set(rival) else None
+        told = {name: places for name, places in groups.items() if (control[places].mean(0) >= CONTROL_LEAST).all()}
+        kept = {name: bootstrap_ratio(rows[places], control[places]) for name, places in told.items()}
+        ahead = {
+            name: bootstrap_ratio(rows[places], control[places], matched[places])
+            for name, places in told.items()
+            if matched is not None
+        }
+        if ALL in kept:
+            found.append(Retention(label, share, len(columns), len(tasks), kept.pop(ALL), kept, ahead))
     order = list(dict.fromkeys(one.label for one in found))
     return sorted(found, key=lambda one: (-one.share, order.index(one.label)))
+
+
+def together(columns: dict[str, Array]) -> Array:
+    """Scores of encoders as the columns of an array `(n, m)`."""
+    return np.stack(list(columns.values()), axis=1)
 
 
 def intrinsic_correlations(grid: Grid) -> dict[str, Correlation]:

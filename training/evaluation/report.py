@@ -52,10 +52,7 @@ def as_json(results: Results, findings: Findings, said: Sequence[str]) -> dict[s
         "libraries": {name: version(name) for name in ("lathe", "mteb", "torch", "scikit-learn", "numpy")},
         "cores": os.cpu_count(),
         "date": datetime.now(UTC).date().isoformat(),
-        "tasks": [
-            {name: value for name, value in asdict(task).items() if name != "asked"} | {"texts": len(task.asked)}
-            for task in results.tasks
-        ],
+        "tasks": [{name: value for name, value in asdict(task).items() if name != "asked"} for task in results.tasks],
         "encoders": [
             asdict(result.member)
             | {"mean_norm": result.mean_norm, "intrinsic": result.intrinsic, "problems": result.problems}

@@ -25,11 +25,11 @@ from training.evaluation.corpus import Corpus, corpus_sentences, split_corpus
 from training.evaluation.encoders import Group, Member, Wanted, plan_groups
 from training.evaluation.methods import Method, control, ladder, means, size_of, sweep
 from training.evaluation.pool import Workers
-from training.evaluation.scores import Score, ScoreBook
+from training.evaluation.scores import Collected, Score, ScoreBook
 from training.evaluation.shelf import MethodShelf
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite
-from training.evaluation.worker import Collected, FittedMethod, Raw, Trial, collect, score_methods
+from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
 from transforms.errors import TransformError
 from transforms.transform import Progress
 
@@ -158,7 +158,8 @@ class Evaluation:
         self.trials = [Trial(entry, trial_key(entry, request.limit), request.limit) for entry in request.suite.entries]
         self.sentences = corpus_sentences(request.corpus) if self.needs_corpus() else []
         self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
-        self.collected: dict[tuple[tuple[str, str], ...], list[Collected]] = {}
+        self.tasks: dict[str, Collected] = self.book.described()
+        self.collected: dict[tuple[tuple[str, str], ...], dict[str, Collected]] = {}
         self.group, self.groups = 0, 1
         self.problems: list[str] = []
         require_names(request.encoders)
@@ -184,8 +185,9 @@ class Evaluation:
         if not found:
             raise EncoderError("; ".join(self.problems))
         self.on_progress(1.0, "evaluated")
-        tasks = next(iter(self.collected.values()))
-        return Results(self.request, tasks, found, list(self.scores_of(found)), len(self.sentences), self.problems)
+        return Results(
+            self.request, self.all_tasks(), found, list(self.scores_of(found)), len(self.sentences), self.problems
+        )
 
     def scores_of(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
         """The scores of this request, under its names: the book may hold others, and these under older names."""
@@ -200,14 +202,14 @@ class Evaluation:
 
     def run_group(self, group: Group, workers: Workers) -> list[EncoderResult]:
         """Encode, fit and score for encoders that are run together."""
-        prompts = tuple(sorted(group.members[0].prompts.items()))
-        if prompts not in self.collected:
-            self.collected[prompts] = self.collect(dict(prompts), workers)
-        tasks = self.collected[prompts]
-        usable = [task for task in tasks if task.error is None]
-        if not usable:
-            raise EvaluationError("no data set can be evaluated: " + "; ".join(f"{t.task}: {t.error}" for t in tasks))
-        asked = dict.fromkeys(pair for task in usable for pair in task.asked)
+        todo = [trial for trial in self.trials if not self.finished(trial, group)]
+        collected = self.collect(todo, dict(group.members[0].prompts), workers)
+        self.tasks |= {trial.key: one for trial, one in zip(todo, collected, strict=True)}
+        usable = [one for one in collected if one.error is None]
+        if todo == self.trials and not usable:
+            problems = [f"{one.task}: {one.error}" for one in self.all_tasks()]
+            raise EvaluationError("no data set can be evaluated: " + "; ".join(problems))
+        asked = dict.fromkeys(pair for one in usable for pair in one.asked)
         stores = [VectorStore(self.request.out / "vectors" / m.output, m.dimensions) for m in group.members]
         self.encode(group, stores, [*asked, *((None, sentence) for sentence in self.sentences)])
         results, fitted = [], []
@@ -215,21 +217,35 @@ class Evaluation:
             result, methods = self.fit(member, store, index, len(stores))
             results.append(result)
             fitted.append(methods)
-        self.score(group, stores, fitted, {task.key for task in usable}, workers)
+        self.score(group, stores, fitted, {one.key for one in usable}, workers)
         return results
 
-    def collect(self, prompts: dict[str, str], workers: Workers) -> list[Collected]:
-        """What every task asks an encoder with these prompts for, in the suite's order."""
-        found: dict[str, Collected] = {}
-        jobs = [(collect, (trial, prompts)) for trial in self.trials]
-        for done, (index, result) in enumerate(workers.run(jobs), 1):
-            trial = self.trials[index]
-            found[trial.key] = (
-                Collected(trial.entry.name, trial.key, error=str(result)) if isinstance(result, Exception) else result
-            )
-            self.report("collect", done / len(jobs), f"read {trial.entry.name}")
+    def finished(self, trial: Trial, group: Group) -> bool:
+        """Whether a task has all its scores on these encoders, so that nothing must be known of its texts."""
+        return trial.key in self.tasks and all(
+            self.book.done((trial.key, member.output, method.key_on(member.output, self.digest)))
+            for member in group.members
+            for method in self.request.methods(member.dimensions)
+            if method.unsuited(member.fingerprint, member.dimensions) is None
+        )
+
+    def all_tasks(self) -> list[Collected]:
+        """What is known of every data set of the suite, in its order."""
         unread = [Collected(name, "", error=why) for name, why in self.request.suite.problems.items()]
-        return [*(found[trial.key] for trial in self.trials), *unread]
+        return [*(self.tasks[trial.key] for trial in self.trials), *unread]
+
+    def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[Collected]:
+        """What tasks ask an encoder with these prompts for; asked once for all encoders with the same."""
+        known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
+        new = [trial for trial in trials if trial.key not in known]
+        for done, (index, result) in enumerate(workers.run([(collect, (trial, prompts)) for trial in new]), 1):
+            trial = new[index]
+            failed = isinstance(result, Exception)
+            known[trial.key] = Collected(trial.entry.name, trial.key, error=str(result)) if failed else result
+            self.report("collect", done / len(new), f"read {trial.entry.name}")
+        fresh = [known[trial.key] for trial in new if trial.key not in self.tasks]
+        self.book.describe(one for one in fresh if one.error is None)
+        return [known[trial.key] for trial in trials]
 
     def encode(self, group: Group, stores: Sequence[VectorStore], asked: Sequence[tuple[str | None, str]]) -> None:
         """Give every store the vectors it lacks, a few thousand texts at a time."""

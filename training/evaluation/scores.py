@@ -1,13 +1,14 @@
-"""Scores on disk, a line each, as they come: what a stopped evaluation goes on from."""
+"""Scores and what is known of tasks on disk, a line each: what a stopped evaluation goes on from."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
-SCORES = "scores.jsonl"
+T = TypeVar("T")
+SCORES, TASKS = "scores.jsonl", "tasks.jsonl"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,33 @@ class Score:
         return self.task_key, self.fingerprint, self.method_key
 
 
+@dataclass(frozen=True)
+class Collected:
+    """What is known of a task before it is evaluated.
+
+    Attributes:
+        task: its name.
+        key: of the trial.
+        type: mteb's.
+        language: as the suite says.
+        main_score: the metric's name.
+        asked: prompt names with texts, while they are needed.
+        texts: how many there were.
+        warnings: what was left out or looks wrong.
+        error: why it cannot be evaluated.
+    """
+
+    task: str
+    key: str
+    type: str = ""
+    language: str = ""
+    main_score: str = ""
+    asked: tuple[tuple[str | None, str], ...] = ()
+    texts: int = 0
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+
+
 class ScoreBook:
     """The scores of a folder.
 
@@ -53,9 +81,9 @@ class ScoreBook:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / SCORES
+        self.path, self.tasks_path = folder / SCORES, folder / TASKS
         self.by_cell: dict[tuple[str, str, str], Score] = {}
-        for score in read_scores(self.path):
+        for score in read_lines(self.path, Score):
             self.by_cell[score.cell] = score
 
     def done(self, cell: tuple[str, str, str]) -> bool:
@@ -70,17 +98,27 @@ class ScoreBook:
                 self.by_cell[score.cell] = score
                 file.write(orjson.dumps(asdict(score)) + b"\n")
 
+    def describe(self, tasks: Iterable[Collected]) -> None:
+        """Write down what is known of tasks, so that a finished one need not be read again."""
+        with self.tasks_path.open("ab") as file:
+            for task in tasks:
+                file.write(orjson.dumps(asdict(replace(task, asked=(), texts=len(task.asked)))) + b"\n")
 
-def read_scores(path: Path) -> list[Score]:
-    """Scores of a file; a line that a killed run left half written is passed over, and ended."""
-    found: list[Score] = []
+    def described(self) -> dict[str, Collected]:
+        """What was written down of tasks, by their key."""
+        return {task.key: task for task in read_lines(self.tasks_path, Collected)}
+
+
+def read_lines(path: Path, kind: Callable[..., T]) -> list[T]:
+    """A file's lines; one that a killed run left half written is passed over, and ended."""
+    found: list[T] = []
     if not path.exists():
         return found
     data = path.read_bytes()
     for line in data.splitlines():
         try:
             fields: dict[str, Any] = orjson.loads(line)
-            found.append(Score(**fields))
+            found.append(kind(**fields))
         except (ValueError, TypeError):
             continue
     if data and not data.endswith(b"\n"):

@@ -110,6 +110,26 @@ def bootstrap(values: Array, seed: int = 0) -> Interval:
     return Interval(float(rows.mean()), float(low), float(high))
 
 
+def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:
+    """Mean scores over the control's mean, of encoders `(n, m)` averaged, with the interval of resampled tasks.
+
+    Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With a rival: how much of the control's mean
+    is kept more than by it.
+    """
+    kept = scores if rival is None else scores - rival
+    n = len(kept)
+    value = float((kept.mean(axis=0) / control.mean(axis=0)).mean())
+    if n < 2:
+        return Interval(value, None, None)
+    drawn = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
+    weights = np.zeros((RESAMPLES, n))
+    np.add.at(weights, (np.arange(RESAMPLES)[:, None], drawn), 1.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = ((weights @ kept) / (weights @ control)).mean(axis=1)
+    low, high = np.quantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
+    return Interval(value, float(low), float(high))
+
+
 def correlate(x: Array, y: Array, seed: int = 0) -> Correlation | None:
     """How two measures of the same things `(n,)` go together; None for fewer than 3, or where one never varies."""
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:

@@ -5,12 +5,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from training.evaluation.comparison import Tally
 from training.evaluation.findings import Findings
 from training.evaluation.grid import Grid, family_of
 from training.evaluation.methods import CONTROL
-from training.evaluation.run import Results
+from training.evaluation.run import EncoderResult, Results
 from training.evaluation.statistics import Interval
-from training.evaluation.words import percent, share
+from training.evaluation.words import bounded, percent, share
 
 Rows = list[list[str]]
 EFFECTS_MOST = 50
@@ -24,6 +25,9 @@ def tables(results: Results, findings: Findings) -> dict[str, Rows]:
         found["Differences to raw vectors, in points"] = difference_rows(results, findings)
     if findings.families:
         found["By family of tasks: paired t"] = family_table(findings)
+        found["By encoder, method and family of tasks"] = cell_table(findings)
+    if any(one for correlations in findings.norm_correlations.values() for one in correlations.values()):
+        found["Gain and ‖μ‖ over encoders"] = norm_table(findings)
     if findings.norm_bins:
         found["Mean t of R2 by ‖μ‖"] = bin_table(findings)
     if findings.large_effects:
@@ -40,17 +44,23 @@ def tables(results: Results, findings: Findings) -> dict[str, Rows]:
 
 
 def score_rows(results: Results) -> Rows:
-    """The same as cells."""
+    """Mean main score of the raw vectors by type, over tasks that all encoders completed."""
     grid = Grid(results)
-    types = grid.types(list(grid.tasks))
-    header = ["encoder", "‖μ‖", "mean", *(f"{kind} ({len(places)})" for kind, places in types.items())]
-    rows = [header]
+    complete = [set(grid.complete(name, [])) for name in grid.encoders]
+    tasks = [task for task in grid.tasks if all(task in some for some in complete)]
+    types = grid.types(tasks)
+    rows = [["encoder", "‖μ‖", "mean", *(f"{kind} ({len(places)})" for kind, places in types.items())]]
     for name, result in grid.encoders.items():
-        tasks = grid.complete(name, [])
-        means = [mean_of(grid, name, [t for t in tasks if grid.tasks[t].type == kind]) for kind in types]
-        norm = "–" if result.mean_norm is None else f"{result.mean_norm:.3f}"
-        rows.append([name, norm, mean_of(grid, name, tasks), *means])
+        means = [mean_of(grid, name, [tasks[place] for place in places]) for places in types.values()]
+        rows.append([name, norm_of(result), mean_of(grid, name, tasks), *means])
     return rows
+
+
+def norm_of(result: EncoderResult) -> str:
+    """‖μ‖, beside what a suite says of it."""
+    published = result.member.published_mean_norm
+    ours = "–" if result.mean_norm is None else f"{result.mean_norm:.3f}"
+    return ours if published is None else f"{ours} (published {published:.3f})"
 
 
 def mean_of(grid: Grid, encoder: str, tasks: Sequence[str]) -> str:
@@ -95,9 +105,34 @@ def family_table(findings: Findings) -> Rows:
     kin = list(dict.fromkeys(name for row in findings.families for name in row.without))
     rows = [["method", "family", "encoders", "mean t", "W/T/L", *(f"without {name}" for name in kin)]]
     for row in findings.families:
-        counts = f"{row.wins}/{row.ties}/{row.losses}"
-        without = [f"{row.without[name]:+.2f}" if name in row.without else "–" for name in kin]
-        rows.append([row.label, row.family, str(row.encoders), f"{row.mean_t:+.2f}", counts, *without])
+        without = [tallied(row.without[name]) if name in row.without else "–" for name in kin]
+        rows.append([row.label, row.family, str(row.all.encoders), *tallied(row.all).split("; "), *without])
+    return rows
+
+
+def tallied(one: Tally) -> str:
+    """Mean t with wins, ties and losses."""
+    return f"{one.mean_t:+.2f}; {one.wins}/{one.ties}/{one.losses}"
+
+
+def cell_table(findings: Findings) -> Rows:
+    """Every method on every encoder, by family of tasks."""
+    rows = [["encoder", "method", "family", "tasks", "difference", "t", "p", "σ_cell"]]
+    for one in findings.cells:
+        for family, test in one.families.items():
+            t, sigma = ("–" if value is None else f"{value:+.2f}" for value in (test.t, test.sigma_cell))
+            p = "–" if test.p is None else f"{test.p:.3f}"
+            rows.append([one.encoder, one.label, family, str(test.n), f"{test.mean:+.2f}", t, p, sigma])
+    return rows
+
+
+def norm_table(findings: Findings) -> Rows:
+    """How every method's gain goes with ‖μ‖."""
+    rows = [["method", "what", "encoders", "r", "ρ"]]
+    for label, found in findings.norm_correlations.items():
+        for what, one in found.items():
+            if one is not None:
+                rows.append([label, what, str(one.n), bounded(one.pearson), bounded(one.spearman)])
     return rows
 
 
@@ -217,12 +252,17 @@ def rows_of(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
 
 def problem_lines(results: Results) -> Iterator[str]:
     """What was broken or left out, a line each."""
+    yield from (f"an encoder was left out: {problem}" for problem in results.problems)
     for task in results.tasks:
         if task.error:
             yield f"{task.task} was not evaluated: {task.error}"
         yield from (f"{task.task}: {warning}" for warning in task.warnings)
     for result in results.encoders:
         yield from (f"{result.member.name}: {name} was not compared: {why}" for name, why in result.problems.items())
+    failed: dict[tuple[str, str], list[str]] = {}
     for score in results.scores:
         if score.error:
-            yield f"{score.task} on {score.encoder} with {score.method} failed: {score.error}"
+            failed.setdefault((score.task, score.error), []).append(f"{score.encoder} with {score.method}")
+    for (name, error), cells in failed.items():
+        more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+        yield f"{name} on {cells[0]}{more} failed: {error}"

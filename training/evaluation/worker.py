@@ -18,7 +18,7 @@ from typing import Any
 from training.errors import EvaluationError
 from training.evaluation.layouts import READERS
 from training.evaluation.records import Warnings
-from training.evaluation.scores import Score
+from training.evaluation.scores import Collected, Score
 from training.evaluation.store import VECTORS, VectorStore
 from training.evaluation.suites import Entry
 from transforms.chain import Chain
@@ -37,31 +37,6 @@ class Trial:
     entry: Entry
     key: str
     limit: int | None
-
-
-@dataclass(frozen=True)
-class Collected:
-    """What is known of a task before it is evaluated.
-
-    Attributes:
-        task: its name.
-        key: of the trial.
-        type: mteb's.
-        language: as the suite says.
-        main_score: the metric's name.
-        asked: prompt names with texts.
-        warnings: what was left out or looks wrong.
-        error: why it cannot be evaluated.
-    """
-
-    task: str
-    key: str
-    type: str = ""
-    language: str = ""
-    main_score: str = ""
-    asked: tuple[tuple[str | None, str], ...] = ()
-    warnings: tuple[str, ...] = ()
-    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +149,8 @@ def collect(trial: Trial, prompts: Mapping[str, str]) -> Collected:
         return Collected(name, trial.key, error=f"{type(error).__name__}: {error}")
     meta = task.metadata
     language = trial.entry.language or ",".join(LETTERS.get(code, code) for code in meta.languages)
-    return Collected(name, trial.key, meta.type, language, meta.main_score, tuple(collector.asked), left_out)
+    asked = tuple(collector.asked)
+    return Collected(name, trial.key, meta.type, language, meta.main_score, asked, len(asked), left_out)
 
 
 def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:

@@ -243,3 +243,19 @@ def test_a_process_that_dies_is_reported_and_the_other_jobs_finish():
         found = dict(workers.run([(math.sqrt, (4.0,)), (os._exit, (1,)), (math.sqrt, (9.0,))]))
     assert (found[0], found[2], len(found)) == (2.0, 3.0, 3)
     assert isinstance(found[1], EvaluationError) and "the process that worked on it died" in str(found[1])
+
+
+def test_an_encoder_that_cannot_be_loaded_stops_no_other(first, tmp_path):
+    nowhere = Wanted(replace(DEFAULT_ENCODER, name="nowhere", model=str(tmp_path / "nowhere")))
+    request = replace(first.request, encoders=[nowhere, *first.request.encoders])
+    results = evaluate(request, silent)
+    assert [one.member.name for one in results.encoders] == ["all-MiniLM-L6-v2"]
+    assert by_cell(results) == by_cell(first.results)
+    (problem,) = results.problems
+    assert problem.startswith("the encoder nowhere")
+
+
+def test_two_encoders_of_one_name_are_refused(first):
+    request = replace(first.request, encoders=[*first.request.encoders, *first.request.encoders])
+    with pytest.raises(EvaluationError, match="two encoders are called all-MiniLM-L6-v2; give them names"):
+        evaluate(request, silent)

@@ -8,9 +8,8 @@ from training.evaluation.encoders import Member
 from training.evaluation.grid import Grid
 from training.evaluation.methods import Method, control, ladder
 from training.evaluation.run import EncoderResult, Request, Results
-from training.evaluation.scores import Score
+from training.evaluation.scores import Collected, Score
 from training.evaluation.suites import Suite
-from training.evaluation.worker import Collected
 
 WIDTH = 8
 KNOWN = {method.name: method for method in [control(), *ladder()]}
@@ -51,7 +50,9 @@ def build_results(
     given = {method.name: method for method in methods}
     names = list(dict.fromkeys(encoder for encoder, _, _ in values))
     tasks = [
-        Collected(task, f"key of {task}", types.get(task, "STS"), languages.get(task, "en"), "main", ((None, "text"),))
+        Collected(
+            task, f"key of {task}", types.get(task, "STS"), languages.get(task, "en"), "main", ((None, "text"),), 1
+        )
         for task in dict.fromkeys(task for _, _, task in values)
     ]
     tasks += [Collected(task, "", error=why) for task, why in (broken or {}).items()]

@@ -3,7 +3,7 @@ import pytest
 
 from training.evaluation import reduction
 from training.evaluation.methods import Method
-from training.evaluation.statistics import Interval, bootstrap
+from training.evaluation.statistics import Interval
 
 REDUCERS = ("geopres", "pca", "truncation")
 PARALLEL = {"stsb": "en", "stsb_de": "de", "stsb-fr": "fr"}
@@ -14,11 +14,11 @@ def chain(name, size):
     return Method(name, "chain", "compact@1", size=size)
 
 
-def test_retention_is_the_score_over_the_raw_one_averaged_over_tasks(grid_of, table):
-    """Eq. 2 of the GeoPres paper: shares are averaged, not scores."""
+def test_retention_is_the_mean_score_over_the_mean_raw_one(grid_of, table):
+    """Eq. 2 of the GeoPres paper, whose M is the mean over the data sets of a group."""
     values = table("e", "abc", control=[0.8, 0.5, 0.2], **{"geopres:4": [0.4, 0.5, 0.3]})
     (one,) = reduction.retentions(grid_of(values))
-    assert one.mean.value == pytest.approx((0.5 + 1 + 1.5) / 3)
+    assert one.mean.value == pytest.approx(1.2 / 1.5)
     assert (one.label, one.share, one.encoders, one.tasks) == ("geopres", 0.5, 1, 3)
     assert (one.mean.low, one.mean.high) == pytest.approx((0.5, 1.5))
 
@@ -28,12 +28,12 @@ def test_keeping_every_score_is_a_retention_of_one(grid_of, table):
     assert reduction.retentions(grid_of(values))[0].mean == Interval(1, 1, 1)
 
 
-@pytest.mark.parametrize(("raw", "tasks"), [(0.049, 1), (-0.3, 1), (0.05, 2)])
-def test_tasks_with_a_raw_score_near_nothing_are_left_out(grid_of, table, raw, tasks):
-    values = table("e", "ab", control=[0.5, raw], **{"geopres:4": [0.4, 0.9]})
-    (one,) = reduction.retentions(grid_of(values))
-    assert one.tasks == tasks
-    assert (one.mean.value == pytest.approx(0.8)) == (tasks == 1)
+@pytest.mark.parametrize(("raw", "told"), [(0.049, False), (-0.3, False), (0.05, True)])
+def test_types_with_a_raw_score_near_nothing_have_no_retention_of_their_own(grid_of, table, raw, told):
+    values = table("e", "ab", control=[0.9, raw], **{"geopres:4": [0.4, 0.9]})
+    (one,) = reduction.retentions(grid_of(values, {"a": "STS", "b": "Retrieval"}))
+    assert set(one.types) == ({"STS", "Retrieval"} if told else {"STS"})
+    assert one.mean.value == pytest.approx(1.3 / (0.9 + raw))
 
 
 def test_nothing_is_kept_of_noise(grid_of, table):
@@ -63,11 +63,12 @@ def test_larger_sizes_come_first_and_reducers_in_the_order_given(grid_of, table)
     ]
 
 
-def test_encoders_are_averaged_task_by_task(grid_of, table):
+def test_retentions_of_encoders_are_averaged(grid_of, table):
     values = table("one", "ab", control=[0.5, 0.5], **{"geopres:4": [0.5, 0.25]})
     values |= table("two", "ab", control=[0.4, 0.8], **{"geopres:4": [0.2, 0.8]})
     (one,) = reduction.retentions(grid_of(values))
-    assert (one.encoders, one.mean) == (2, bootstrap(np.array([[1.0, 0.5], [0.5, 1.0]])))
+    assert (one.encoders, one.mean.value) == (2, pytest.approx((0.75 / 1.0 + 1.0 / 1.2) / 2))
+    assert (one.mean.low, one.mean.high) == pytest.approx((0.75, (0.75 + 1.0 / 1.2) / 2))
 
 
 def test_types_of_tasks_are_kept_apart(grid_of, table):

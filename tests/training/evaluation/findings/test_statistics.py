@@ -6,6 +6,7 @@ from training.evaluation.statistics import (
     Interval,
     PairedTest,
     bootstrap,
+    bootstrap_ratio,
     correlate,
     is_large,
     leave_out,
@@ -199,3 +200,19 @@ def test_every_name_is_left_out_once():
     assert list(found) == ["b", "a", "c"]
     assert found["b"] == [False, True, False, True]
     assert found["a"] == [True, False, True, True]
+
+
+def test_a_ratio_is_that_of_the_means_and_its_interval_that_of_resampled_tasks():
+    scores, control = np.array([[0.4], [0.5], [0.3]]), np.array([[0.8], [0.5], [0.4]])
+    found = bootstrap_ratio(scores, control)
+    assert found.value == pytest.approx(1.2 / 1.7)
+    assert (found.low, found.high) == pytest.approx((0.5, 1.0))  # only the first task drawn, only the second
+    ahead = bootstrap_ratio(scores, control, rival=scores - 0.17)
+    assert ahead.value == pytest.approx(3 * 0.17 / 1.7) and ahead.sign == 1
+    same = bootstrap_ratio(0.9 * control, control)
+    assert (same.value, same.low, same.high) == pytest.approx((0.9, 0.9, 0.9))
+
+
+def test_ratios_of_encoders_are_averaged_and_one_task_has_no_interval():
+    scores, control = np.array([[0.4, 0.3]]), np.array([[0.8, 0.4]])
+    assert bootstrap_ratio(scores, control) == Interval(pytest.approx(0.625), None, None)
