@@ -29,13 +29,11 @@ from training.spec import DEFAULT_ENCODER
 SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
 SENTENCES = (50, 500, 5000)
 KEPT = {
-    "Differences to raw vectors, in points": "ladder",
-    "R2's gain and the norm of the mean": "gain-by-norm",
-    "Means estimated from few sentences": "few-sentences",
-    "What reducers keep": "retention",
-    "What is kept of the geometry, and scores": "geometry-and-scores",
+    "ladder": {"Differences to raw vectors, in points": "ladder", "R2's gain and the norm of the mean": "gain-by-norm"},
+    "few sentences": {"Means estimated from few sentences": "few-sentences"},
+    "reducers": {"What reducers keep": "retention", "What is kept of the geometry, and scores": "geometry-and-scores"},
 }
-"""Pictures that are kept, by the name of their file."""
+"""Pictures that are kept of each part, with the names of their files."""
 
 
 def main() -> None:
@@ -81,7 +79,7 @@ def main() -> None:
         findings, _ = write_evaluation(results)
         print(f"\n# {name}, {seconds / 60:.1f} min\n\n{in_terminal(results, findings)}")
         figures[name] = {"seconds": seconds} | condensed(results, findings)
-        save_pictures(results, findings, given.out)
+        save_pictures(KEPT.get(name, {}), results, findings, given.out)
     print("raw figures:", write_report(given.out, "evaluation", figures), file=sys.stderr)
 
 
@@ -114,11 +112,13 @@ def condensed(results: Results, findings: Findings) -> dict[str, Any]:
     }
 
 
-def save_pictures(results: Results, findings: Findings, out: Path) -> None:
-    """The pictures of a part."""
+def save_pictures(kept: dict[str, str], results: Results, findings: Findings, out: Path) -> None:
+    """Some pictures of a part."""
     out.mkdir(parents=True, exist_ok=True)
-    for title, svg in pictures(results, findings).items():
-        (out / f"{KEPT[title]}.svg").write_text(svg + "\n")
+    drawn = pictures(results, findings)
+    for title, name in kept.items():
+        if title in drawn:
+            (out / f"{name}.svg").write_text(drawn[title] + "\n")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ EXTRAS = {
     "hnswlib": "graphs of indexes, which search exactly without: pip install 'lathe[index]' (needs a C++ compiler)",
     "opentelemetry.sdk": "traces: pip install 'lathe[otel]'",
     "h5py": "import of ann-benchmarks files: pip install 'lathe[hdf5]'",
+    "mteb": "lathe evaluate: pip install 'lathe[evaluation]'",
 }
 
 
