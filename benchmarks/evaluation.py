@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.report import parser, write_report
 from benchmarks.starters import show
+from service.cli.evaluate import fitted_chains
 from training.evaluation.encoders import Wanted
 from training.evaluation.findings import Findings
 from training.evaluation.plots import pictures
@@ -65,13 +66,18 @@ def main() -> None:
         "ladder": plain,
         "few sentences": replace(plain, suite=replace(plain.suite, entries=tuple(few)), sentences=SENTENCES),
         "reducers": replace(
-            plain, encoders=[Wanted(DEFAULT_ENCODER)], out=given.work / "reducers", ladder=False, sizes=SIZES
+            plain,
+            encoders=[Wanted(DEFAULT_ENCODER)],
+            out=given.work / "reducers",
+            chains=fitted_chains(["compact"]),
+            ladder=False,
+            sizes=SIZES,
         ),
     }
     if given.stsb:
         whole: Suite = open_suite(given.stsb)
         requests["STS Benchmark"] = replace(
-            requests["reducers"], suite=whole, out=given.work / "stsb", sizes=(), limit=None
+            requests["reducers"], suite=whole, out=given.work / "stsb", chains=(), sizes=(), limit=None
         )
     figures = {}
     for name, request in requests.items():

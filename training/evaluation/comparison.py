@@ -231,8 +231,8 @@ def head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[
             count = counts.setdefault(family, {"ahead": 0, "behind": 0, "of": 0})
             count["of"] += 1
             ours, theirs = test.t or 0.0, rival.families[family].t or 0.0
-            count["ahead"] += ours > theirs
-            count["behind"] += ours < theirs
+            count["ahead"] += int(ours > theirs)
+            count["behind"] += int(ours < theirs)
     return counts
 
 
