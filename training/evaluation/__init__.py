@@ -1,16 +1,26 @@
 """Encoders and chains measured on labelled data, by mteb's own evaluators.
 
-suites.py     which data sets, which encoders            ┐
-records.py    rows of files, checked and named           │ what is evaluated
-layouts.py    rows of a data set → what mteb wants       │
-tasks.py      data sets as mteb tasks                    │
-limits.py     the same few rows each time                ┘
-encoders.py   models, layers of models, bags of words    ┐
-store.py      their raw output on disk, once             │ on what
-methods.py    chains, the ladder, reducers: fitted once  ┘
-model.py      stored vectors through a method, as mteb calls them
-run.py        everything in order, taken up again where it stopped
-statistics.py t, σ_cell, intervals, retention            ┐
-findings.py   what the scores say                        │ is it better, how sure are we
-report.py     JSON, CSV, HTML, the table in the terminal ┘
+suites.py      which data sets, which encoders              ┐
+records.py     rows of files, checked and named             │
+layouts.py     rows of a data set → what a task holds       │ what is evaluated
+hub.py         the same from the hub                        │
+tasks.py       what a task holds → mteb's tasks             │
+limits.py      the same few rows each time                  ┘
+encoders.py    models, layers of models, bags of words      ┐
+store.py       their raw output on disk, once               │
+corpus.py      sentences to fit on                          │ on what
+methods.py     chains, the ladder, reducers, few sentences  │
+shelf.py       these fitted on disk, once                   ┘
+run.py         everything in order, taken up again where it stopped
+pool.py        the processes that score, which may die; worker.py is what they do, model.py what mteb sees
+scores.py      scores and tasks on disk, a line each
+grid.py        scores as arrays                             ┐
+statistics.py  t, σ_cell, intervals, retention              │
+comparison.py  methods against raw vectors                  │ is it better,
+reduction.py   what reductions keep                         │ how sure are we
+findings.py    all of it                                    ┘
+words.py       findings as sentences                        ┐
+tables.py      as tables                                    │ written down
+plots.py       as pictures                                  │
+page.py        the page; report.py JSON, CSV, the terminal  ┘
 """

@@ -9,7 +9,6 @@ OUT/
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from training.evaluation.corpus import Corpus, corpus_sentences, split_corpus
 from training.evaluation.encoders import Group, Member, Wanted, plan_groups
 from training.evaluation.methods import Method, control, ladder, means, size_of, sweep
 from training.evaluation.pool import Workers
+from training.evaluation.progress import StagedProgress
 from training.evaluation.scores import Collected, Score, ScoreBook
 from training.evaluation.shelf import MethodShelf
 from training.evaluation.store import VectorStore, text_key
@@ -35,8 +35,6 @@ from transforms.transform import Progress
 
 ENCODE_ROWS = 4096
 """Texts that are encoded between two writes to disk."""
-SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
-"""Of the work on one group of encoders, for the progress; measured with the ladder on 20 small tasks."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +149,7 @@ class Evaluation:
 
     def __init__(self, request: Request, on_progress: Progress) -> None:
         self.request = request
-        self.on_progress = on_progress
-        self.stage, self.begun = "", time.monotonic()
+        self.progress = StagedProgress(on_progress)
         self.book = ScoreBook(request.out)
         self.shelf = MethodShelf(request.out / "methods")
         self.trials = [Trial(entry, trial_key(entry, request.limit), request.limit) for entry in request.suite.entries]
@@ -160,7 +157,6 @@ class Evaluation:
         self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
         self.tasks: dict[str, Collected] = self.book.described()
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, Collected]] = {}
-        self.group, self.groups = 0, 1
         self.problems: list[str] = []
         require_names(request.encoders)
 
@@ -172,10 +168,10 @@ class Evaluation:
         """Group after group of encoders, each in memory alone."""
         found: list[EncoderResult] = []
         openers = plan_groups(self.request.encoders, self.request.device)
-        self.groups = len(openers)
+        self.progress.groups = len(openers)
         with Workers(self.request.processes) as workers:
-            for self.group, opener in enumerate(openers):
-                self.stage = ""
+            for number, opener in enumerate(openers):
+                self.progress.begin_group(number)
                 try:
                     group = opener()
                 except EncoderError as error:  # one of many must not stop the others
@@ -184,7 +180,7 @@ class Evaluation:
                 found += self.run_group(group, workers)
         if not found:
             raise EncoderError("; ".join(self.problems))
-        self.on_progress(1.0, "evaluated")
+        self.progress.on_progress(1.0, "evaluated")
         return Results(
             self.request, self.all_tasks(), found, list(self.scores_of(found)), len(self.sentences), self.problems
         )
@@ -242,7 +238,7 @@ class Evaluation:
             trial = new[index]
             failed = isinstance(result, Exception)
             known[trial.key] = Collected(trial.entry.name, trial.key, error=str(result)) if failed else result
-            self.report("collect", done / len(new), f"read {trial.entry.name}")
+            self.progress.report("collect", done / len(new), f"read {trial.entry.name}")
         fresh = [known[trial.key] for trial in new if trial.key not in self.tasks]
         self.book.describe(one for one in fresh if one.error is None)
         return [known[trial.key] for trial in trials]
@@ -261,7 +257,7 @@ class Evaluation:
 
                 def report(rows: int, before: int = done) -> None:
                     sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {called}"
-                    self.report("encode", (before + rows) / len(missing), sentence)
+                    self.progress.report("encode", (before + rows) / len(missing), sentence)
 
                 vectors = group.encode(texts, prompt, report)
                 for store, found in zip(stores, vectors, strict=True):
@@ -287,7 +283,7 @@ class Evaluation:
 
             def report(message: str, done: int = done) -> None:
                 fraction = (index + done / len(methods)) / members
-                self.report("fit", fraction, f"{message} on {member.name}")
+                self.progress.report("fit", fraction, f"{message} on {member.name}")
 
             try:
                 one, intrinsic = self.shelf.fitted(method, member.output, corpus, self.digest, report)
@@ -328,16 +324,9 @@ class Evaluation:
                 cells = [(trial.entry.name, trial.key, raw.name, raw.fingerprint, m.name, m.key) for m in todo]
                 result = [Score(*cell, None, error=str(result)) for cell in cells]
             self.book.add(result)
-            self.report("score", done / len(jobs), f"{done:,} of {len(jobs):,}: {trial.entry.name} on {raw.name}")
-
-    def report(self, stage: str, fraction: float, sentence: str) -> None:
-        """Progress within a stage of a group as progress of the whole, with the time left of the stage."""
-        if stage != self.stage:
-            self.stage, self.begun = stage, time.monotonic()
-        before = sum(share for name, share in SHARES.items() if list(SHARES).index(name) < list(SHARES).index(stage))
-        whole = (self.group + before + SHARES[stage] * fraction) / self.groups
-        left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
-        self.on_progress(min(whole, 1.0), sentence + (f", {in_time(left)} left" if left > 1 else ""))
+            self.progress.report(
+                "score", done / len(jobs), f"{done:,} of {len(jobs):,}: {trial.entry.name} on {raw.name}"
+            )
 
 
 def require_names(encoders: Sequence[Wanted]) -> None:
@@ -347,11 +336,6 @@ def require_names(encoders: Sequence[Wanted]) -> None:
         if names.count(name) > 1:
             name = name.removesuffix(":")
             raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
-
-
-def in_time(seconds: float) -> str:
-    """Seconds, or minutes where they are many."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def trial_key(entry: Entry, limit: int | None) -> str:
