@@ -43,6 +43,8 @@ def main() -> None:
     options.add_argument("--suite", required=True, help="a folder of data sets")
     options.add_argument("--few", default="", help="measure means of few sentences where names begin so")
     options.add_argument("--stsb", help="the folder of the STS Benchmark, to be scored whole")
+    options.add_argument("--domain", help="a folder of data sets of one domain, and with --domain-corpus its sentences")
+    options.add_argument("--domain-corpus", default="pydoc:", help="sentences of that domain, to fit reducers on")
     options.add_argument("--corpus", default="pydoc:", help="sentences to fit on")
     options.add_argument("--limit", type=int, default=300)
     options.add_argument("--processes", type=int, default=2)
@@ -79,6 +81,14 @@ def main() -> None:
         requests["STS Benchmark"] = replace(
             requests["reducers"], suite=whole, out=given.work / "stsb", chains=(), sizes=(), limit=None
         )
+    if given.domain:
+        requests["reducers in their domain"] = replace(
+            requests["reducers"],
+            suite=open_suite(given.domain),
+            out=given.work / "domain",
+            corpus=given.domain_corpus,
+            sizes=SIZES[1:2],
+        )
     figures = {}
     for name, request in requests.items():
         results, seconds = timed(request)
@@ -108,6 +118,7 @@ def condensed(results: Results, findings: Findings) -> dict[str, Any]:
         scores.setdefault(score.encoder, {}).setdefault(score.method, {})[score.task] = value
     return {
         "limit": results.request.limit,
+        "corpus": Path(results.request.corpus).name,
         "corpus_sentences": results.corpus_rows,
         "tasks": {task.task: task.type or task.error for task in results.tasks},
         "mean_norms": {result.member.name: result.mean_norm for result in results.encoders},
