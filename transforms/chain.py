@@ -183,9 +183,9 @@ class Chain(nn.Module):
         self.require_size(dimensions)
         return apply(self, rows, dimensions=dimensions)
 
-    def floats(self, rows: Any) -> Any:
+    def floats(self, rows: Any, dimensions: int | None = None) -> Any:
         """`transform`, in floats always: where it gives codes, what those stand for."""
-        return self.dequantize(self.transform(rows))
+        return self.dequantize(self.transform(rows, dimensions))
 
     def dequantize(self, codes: Any) -> Any:
         """The floats `(n, k)` that outputs stand for; those of a chain without quantisation are floats already."""

@@ -96,7 +96,7 @@ def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
     """Every label on every encoder that has it, over the tasks that all labels completed there."""
     found = []
     for encoder in grid.encoders:
-        methods = {label: [m for m in grid.methods(encoder, label) if grid.scored(encoder, m)] for label in labels}
+        methods = {label: grid.methods(encoder, label) for label in labels}
         tasks = grid.complete(encoder, [method for some in methods.values() for method in some])
         if not tasks:
             continue
@@ -104,7 +104,7 @@ def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
         for label, some in methods.items():
             if not some:
                 continue
-            scores = np.asarray(np.mean([grid.scores(encoder, m.name, tasks) for m in some], axis=0))
+            scores = grid.label_scores(encoder, label, tasks)
             each = [float(100 * (grid.scores(encoder, m.name, tasks) - control).mean()) for m in some]
             found.append(
                 Cell(
@@ -135,8 +135,7 @@ def overall(grid: Grid, labels: Sequence[str]) -> dict[str, Interval]:
     found = {}
     for label in labels:
         encoders = [encoder for encoder in grid.encoders if grid.methods(encoder, label)]
-        complete = [set(grid.complete(e, [m for one in labels for m in grid.methods(e, one)])) for e in encoders]
-        tasks = [task for task in grid.tasks if all(task in some for some in complete)]
+        tasks = grid.common({e: [m for one in labels for m in grid.methods(e, one)] for e in encoders})
         if encoders and tasks:
             columns = [100 * (grid.label_scores(e, label, tasks) - grid.control(e, tasks)) for e in encoders]
             found[label] = bootstrap(np.stack(columns, axis=1))
@@ -279,8 +278,7 @@ def estimation_rows(grid: Grid) -> list[EstimationRow]:
     found = []
     for count in sorted(counts):
         methods = {e: [m for label in estimated(count) for m in grid.methods(e, label)] for e in grid.encoders}
-        complete = [set(grid.complete(encoder, some)) for encoder, some in methods.items()]
-        tasks = [task for task in grid.tasks if all(task in some for some in complete)]
+        tasks = grid.common(methods)
         if tasks and all({m.label for m in some} == set(estimated(count)) for some in methods.values()):
             intervals = {name: bootstrap(rows) for name, rows in estimation(grid, count, tasks).items()}
             found.append(EstimationRow(count, **intervals))

@@ -1,6 +1,6 @@
 """Scores by encoder, method and task, as arrays."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Grid:
     def methods(self, encoder: str, label: str) -> list[Method]:
         """The methods of a label on an encoder: seeds or draws of one thing, not one thing at several sizes."""
         methods = self.encoders[encoder].methods.values()
-        return [method for method in methods if method.label == label and method.group != "sweep"]
+        return [m for m in methods if m.label == label and m.group != "sweep" and self.scored(encoder, m)]
 
     def scored(self, encoder: str, method: Method) -> bool:
         """Whether a method has any score on an encoder; one that failed on every task must not empty the tables."""
@@ -53,6 +53,11 @@ class Grid:
         """Tasks that every one of the methods, and the control, completed on an encoder."""
         names = [CONTROL, *(method.name for method in methods)]
         return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
+
+    def common(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
+        """Tasks complete on every one of some encoders, each with its own methods."""
+        complete = [set(self.complete(encoder, some)) for encoder, some in methods.items()]
+        return [task for task in self.tasks if all(task in some for some in complete)]
 
     def scores(self, encoder: str, method: str, tasks: Sequence[str]) -> Array:
         """A method's scores `(n,)`."""

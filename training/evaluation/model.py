@@ -55,7 +55,7 @@ class StoredModel(AbsEncoder):
         vectors = self.store.get([text_key(text, written) for text in texts_of(inputs)])
         if self.chain is None or not len(vectors):
             return vectors
-        return np.asarray(self.chain.dequantize(self.chain.transform(vectors, self.dimensions)), np.float32)
+        return np.asarray(self.chain.floats(vectors, self.dimensions), np.float32)
 
 
 class Collector(AbsEncoder):

@@ -46,9 +46,8 @@ def retentions(grid: Grid) -> list[Retention]:
     """Every reducer and nested chain at every size, over the tasks complete for all."""
     sized = {name: [m for m in e.methods.values() if m.size is not None] for name, e in grid.encoders.items()}
     sized = {name: methods for name, methods in sized.items() if methods}
-    complete = [set(grid.complete(encoder, methods)) for encoder, methods in sized.items()]
-    tasks = [task for task in grid.tasks if sized and all(task in some for some in complete)]
-    if not tasks:
+    tasks = grid.common(sized)
+    if not sized or not tasks:
         return []
     scores: dict[tuple[str, float], dict[str, Array]] = {}
     for encoder, methods in sized.items():

@@ -17,6 +17,7 @@ from training.evaluation.page import page
 from training.evaluation.run import Results
 from training.evaluation.tables import difference_rows, problem_lines, retention_rows, rows_of, score_rows
 from training.evaluation.words import sentences
+from transforms.artifact import replace_synced
 
 JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
 FIELDS = (
@@ -35,9 +36,7 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
         HTML: page(results, findings, said).encode(),
     }
     for name, content in files.items():
-        staging = out / f".{name}"
-        staging.write_bytes(content)
-        staging.replace(out / name)
+        replace_synced(out / name, content)
     return findings, [out / name for name in files]
 
 

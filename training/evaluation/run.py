@@ -2,7 +2,8 @@
 
 OUT/
 ├── vectors/       raw output of each encoder                       store.py
-├── methods/       fitted maps and what they keep of the geometry   methods.py
+├── methods/       fitted maps and what they keep of the geometry   shelf.py
+├── tasks.jsonl    what is known of each task                       scores.py
 ├── scores.jsonl   a line for each task, encoder and method         scores.py
 └── evaluation.json, scores.csv, report.html                        report.py
 """
@@ -314,9 +315,9 @@ class Evaluation:
         for trial in (trial for trial in self.trials if trial.key in usable):
             for member, store, methods in zip(group.members, stores, fitted, strict=True):
                 todo = [m for m in methods if not self.book.done((trial.key, member.output, m.key))]
-                prompts = dict(member.prompts), member.default_prompt
-                raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
                 if todo:
+                    prompts = dict(member.prompts), member.default_prompt
+                    raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
                     jobs.append((score_methods, (trial, raw, todo)))
         for done, (index, result) in enumerate(workers.run(jobs), 1):
             trial, raw, todo = jobs[index][1]

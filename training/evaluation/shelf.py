@@ -15,6 +15,7 @@ from training.evaluation.methods import CONTROL, Method
 from training.evaluation.worker import FittedMethod
 from transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
 from transforms.arrays import FloatArray
+from transforms.artifact import replace_synced
 from transforms.normalize import unit_rows
 
 
@@ -54,9 +55,7 @@ class MethodShelf:
         kept = self.folder / f"{key}.json"
         if not kept.exists():
             measures = intrinsic(Chain.load(folder), size, corpus.heldout)
-            staging = kept.with_suffix(".staging")
-            staging.write_text(json.dumps(measures))
-            staging.replace(kept)
+            replace_synced(kept, json.dumps(measures).encode())
         found: dict[str, float] = json.loads(kept.read_text())
         return found
 
@@ -81,7 +80,7 @@ def fit(method: Method, corpus: Corpus | None) -> Chain:
 def intrinsic(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
     """What a reduction keeps of the geometry: the measures of the GeoPres paper (its Table 1), and recall@10."""
     before = unit(heldout)
-    after = np.asarray(chain.dequantize(chain.transform(heldout, size if chain.nested else None)), np.float32)
+    after = np.asarray(chain.floats(heldout, size if chain.nested else None), np.float32)
     return {
         "local_spearman": local_spearman(before, after),
         "positional": positional_stress(before, after),

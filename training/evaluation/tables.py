@@ -46,8 +46,7 @@ def tables(results: Results, findings: Findings) -> dict[str, Rows]:
 def score_rows(results: Results) -> Rows:
     """Mean main score of the raw vectors by type, over tasks that all encoders completed."""
     grid = Grid(results)
-    complete = [set(grid.complete(name, [])) for name in grid.encoders]
-    tasks = [task for task in grid.tasks if all(task in some for some in complete)]
+    tasks = grid.common({name: [] for name in grid.encoders})
     types = grid.types(tasks)
     rows = [["encoder", "‖μ‖", "mean", *(f"{kind} ({len(places)})" for kind, places in types.items())]]
     for name, result in grid.encoders.items():
