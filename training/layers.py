@@ -59,13 +59,13 @@ class LayeredEncoder:
         alone: those for which it does.
     """
 
-    def __init__(self, specs: Sequence[EncoderSpec], device: str | None = None) -> None:
-        """Load the whole model, and each variant once to learn what it gives.
+    def __init__(self, whole: Encoder, specs: Sequence[EncoderSpec], device: str | None = None) -> None:
+        """Load each variant of a whole model once, to learn what it gives.
 
         Raises:
             EncoderError: if one cannot be loaded.
         """
-        self.whole = Encoder(replace(specs[0], layer=None, pooling=None), device)
+        self.whole = whole
         self.whole.transformer.auto_model.config.output_hidden_states = True
         self.variants: list[Encoder] = []
         self.modules: list[list[Any]] = []

@@ -28,7 +28,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def layered():
-    return LayeredEncoder(parse_variants(DEFAULT_ENCODER, "layers", LAYERS))
+    return LayeredEncoder(Encoder(DEFAULT_ENCODER), parse_variants(DEFAULT_ENCODER, "layers", LAYERS))
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_pass_tells_how_many_texts_are_done_and_takes_none_at_all(layered):
 
 
 def test_a_model_with_a_norm_after_its_last_layer_is_cut_and_run_itself(normed_at_the_end):
-    layered = LayeredEncoder(parse_variants(normed_at_the_end, "layers", 3))
+    layered = LayeredEncoder(Encoder(normed_at_the_end), parse_variants(normed_at_the_end, "layers", 3))
     assert layered.alone == [0, 1, 2, 3]  # the last layer's states are taken after the norm
     for variant, vectors in zip(layered.variants, layered.encode(TEXTS), strict=True):
         np.testing.assert_allclose(
@@ -117,9 +117,10 @@ def test_what_is_no_variant_is_answered_with_what_is(written):
 
 
 def test_a_layer_the_model_does_not_have_is_refused():
+    whole = Encoder(DEFAULT_ENCODER)
     for number in (0, 7):
         with pytest.raises(EncoderError, match=f"has layers 1 to 6, not {number}"):
-            LayeredEncoder(parse_variants(DEFAULT_ENCODER, f"layer{number}-cls", LAYERS))
+            LayeredEncoder(whole, parse_variants(DEFAULT_ENCODER, f"layer{number}-cls", LAYERS))
 
 
 def test_batches_hold_every_text_once_and_the_steps_of_a_pass_make_its_vectors(encoder):

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -115,12 +115,12 @@ class Layers:
     """Variants of one model; those of a pooling are a family."""
 
     def __init__(self, spec: EncoderSpec, written: Sequence[str], device: str | None) -> None:
-        whole = Encoder(spec, device)
+        whole = Encoder(replace(spec, layer=None, pooling=None), device)
         if whole.static:
             raise EncoderError(f"{spec.name} is a static model: it has no layers")
-        layers = whole.transformer.auto_model.config.num_hidden_layers
+        layers = spec.layer or whole.transformer.auto_model.config.num_hidden_layers
         specs = {one.name: one for item in written for one in parse_variants(spec, item, layers)}
-        self.layered = LayeredEncoder(list(specs.values()), device)
+        self.layered = LayeredEncoder(whole, list(specs.values()), device)
         self.members = [
             member(variant, f"{spec.name}, {variant.spec.pooling} pooling", None) for variant in self.layered.variants
         ]

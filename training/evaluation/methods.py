@@ -44,7 +44,7 @@ REDUCERS = (
 MEAN_DRAWS = 3
 """Draws of each number of sentences that a mean is estimated from."""
 
-Group = Literal["control", "chain", "ladder", "sweep", "means"]
+Purpose = Literal["control", "chain", "ladder", "sweep", "means"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Method:
     """
 
     name: str
-    group: Group
+    group: Purpose
     label: str
     steps: str = ""
     normalize: bool = True
