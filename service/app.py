@@ -26,7 +26,7 @@ from service.engine.process import WorkerProcess
 from service.engine.waiting import WaitingRoom
 from service.errors import RequestError, ServiceError, WrongShapeError, as_service_error, error_body
 from service.home import Home
-from service.index.indexes import Indexes
+from service.index.backend import open_indexes
 from service.jobs.store import JobStore
 from service.jobs.supervisor import Supervisor
 from service.key_file import KEY_VARIABLES
@@ -109,7 +109,7 @@ def build_services(settings: Settings) -> Services:
         registry=registry,
         places=places,
         embedder=embedder,
-        indexes=Indexes(home.indexes, settings.threads, settings.job_threads, embedder.encode_for_index),
+        indexes=open_indexes(settings, home, embedder.encode_for_index),
         jobs=store,
         supervisor=Supervisor(store, job_environment(settings)),
         make_engine=make_engine,
@@ -145,6 +145,7 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
             engine.start()
         if services.home_problem is None:
             services.supervisor.start()
+        if services.indexes_open:
             services.indexes.start()
         yield
         services.supervisor.stop()

@@ -11,6 +11,7 @@ ServiceError (Exception)
 ├── WrongShapeError    422  the wrong shape or type
 ├── OverloadedError    429  more than the service takes on; with Retry-After
 ├── ClientGoneError    499  the caller hung up
+├── NotSupportedError  501  what this backend of indexes cannot do
 └── UnavailableError   503  not ready, or its state cannot be read or written
 """
 
@@ -135,6 +136,13 @@ class ClientGoneError(RequestError):
 
     def __init__(self) -> None:
         super().__init__("the caller hung up")
+
+
+class NotSupportedError(RequestError):
+    """What the backend that keeps the indexes cannot do."""
+
+    status = 501
+    code = "not_supported"
 
 
 class UnavailableError(ServiceError):

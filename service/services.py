@@ -13,7 +13,7 @@ from service.embedder import Embedder
 from service.engine import Engine
 from service.errors import UnavailableError
 from service.home import Home
-from service.index.indexes import Indexes
+from service.index.protocol import SearchIndexes
 from service.jobs.store import JobStore
 from service.jobs.supervisor import Supervisor
 from service.places import Places
@@ -40,7 +40,7 @@ class Services:
     registry: Registry
     places: Places
     embedder: Embedder
-    indexes: Indexes
+    indexes: SearchIndexes
     jobs: JobStore
     supervisor: Supervisor
     make_engine: Callable[[EncoderSpec], Engine]
@@ -51,6 +51,16 @@ class Services:
         """Raise `UnavailableError` where the state folder cannot be written."""
         if self.home_problem:
             raise UnavailableError(self.home_problem, code="state_unwritable")
+
+    @property
+    def indexes_open(self) -> bool:
+        """Whether there is somewhere to keep indexes."""
+        return self.home_problem is None or not self.indexes.needs_home
+
+    def require_indexes_writable(self) -> None:
+        """The same, where indexes are kept in it."""
+        if self.indexes.needs_home:
+            self.require_writable()
 
 
 async def get_services(request: Request) -> Services:

@@ -55,6 +55,11 @@ class Settings(BaseSettings):
     """From which level on the service logs; info has a line for each request."""
     tracing: bool = False
     """Send traces to an OpenTelemetry collector, as the OTEL_… variables say; takes the extra `otel`."""
+    index_url: Annotated[str, Field(repr=False)] = ""
+    """Where indexes are kept: http://host:19530[/database] of a Milvus, or a file of Milvus Lite, FILE.db; empty: in
+    the state folder. Takes the extra `milvus`."""
+    index_token: Annotated[str, Field(repr=False)] = ""
+    """What that Milvus asks for: user:password, or an API key."""
     data_root: Path | None = None
     """Where the paths that a fit names over HTTP may lie; unset: nowhere."""
     device: str | None = None
@@ -88,6 +93,14 @@ class Settings(BaseSettings):
     def expand(cls, path: Path | None) -> Path | None:
         """Resolve ~ and relative paths once, at start."""
         return None if path is None else path.expanduser().absolute()
+
+    @field_validator("index_url")
+    @classmethod
+    def check_index_url(cls, url: str) -> str:
+        """An address, or a file that Milvus Lite takes."""
+        if url and not re.fullmatch(r"(https?://.+|.+\.db)", url):
+            raise ValueError("it must be http://HOST:19530[/DATABASE] of a Milvus, or FILE.db for Milvus Lite")
+        return url if "://" in url or not url else str(Path(url).expanduser().absolute())
 
     @field_validator("api_keys", "admin_keys", "cors_origins", mode="before")
     @classmethod

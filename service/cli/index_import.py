@@ -13,9 +13,9 @@ import typer
 from service.bodies import IndexBody, Metric
 from service.cli.options import ProgressBar, find_encoder, flag, load_encoder, numbers, registry_with_places, state
 from service.errors import BadValueError
-from service.index.importing import Cost, Ids, fill, measure, wait_for_graph
-from service.index.indexes import Indexes, require_same
-from service.index.ownership import own
+from service.index.backend import open_indexes
+from service.index.importing import Cost, Ids, fill, measure
+from service.index.indexes import require_same
 from service.index.reducer import Reducer
 from service.index.specs import Specs
 from service.settings import Settings
@@ -106,10 +106,11 @@ def import_rows(
     )
     reader = encoders.named(spec.encoder) if width is None else None
     named = Ids(ids, id_field, opened.count())
-    indexes = Indexes(home.indexes, settings.threads, settings.threads, lambda _, texts: encode(reader, texts))
+    working = settings.model_copy(update={"job_threads": settings.threads})  # nobody else is served meanwhile
+    indexes = open_indexes(working, home, lambda _, texts: encode(reader, texts))
     made = name not in indexes.names()
     if not made and not dry_run:
-        own(home.indexes / name, name).release()  # better now than after the store was read
+        indexes.require_owned(name)  # better now than after the store was read
     with ProgressBar() as progress:
         cost = measure(opened, reader, spec, Reducer(spec, artifact), progress)
     typer.echo(in_words(cost, f"{opened.name}, {spec.width} → {spec.dimensions} through {spec.chain}"), err=as_json)
@@ -119,13 +120,13 @@ def import_rows(
         key = hashlib.sha256(json.dumps([source_key(opened, reader), str(ids), id_field]).encode()).hexdigest()
         try:
             index = indexes.create(name, spec, artifact)
-            require_same(name, index.generation.spec, {field: spec.json()[field] for field in COMPARED})
+            require_same(name, index.spec, {field: spec.json()[field] for field in COMPARED})
             with ProgressBar() as progress:
                 result |= fill(index, opened, reader, named, key, progress, skip_zeros)
-                wait_for_graph(index, progress)
+                index.wait_until_linked(progress)
             result["count"] = index.describe()["count"]
         except BaseException:
-            if made and name in indexes.names() and not indexes.get(name).generation.rows.count:
+            if made and name in indexes.names() and not indexes.get(name).describe()["count"]:
                 indexes.delete(name)
             raise
         finally:

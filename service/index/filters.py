@@ -11,7 +11,7 @@ range; it does satisfy `ne`, `nin` and `not`. Nested fields are named with dots.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ from service.index.fields import Value, stored
 
 CONDITIONS_MOST = 256
 DEPTH_MOST = 16
-RANGES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+Range = Literal["gt", "gte", "lt", "lte"]
+RANGES: tuple[Range, ...] = ("gt", "gte", "lt", "lte")
 OPERATORS = ("eq", "ne", "in", "nin", "exists", *RANGES)
 
 Mask = NDArray[np.bool_]
@@ -29,10 +30,17 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Condition:
-    """One test of one field, as the WHERE clause of the record's table of fields."""
+    """One test of one field, with which each backend does what it can.
 
-    where: str
-    values: tuple[Value, ...]
+    Attributes:
+        field: its name, with dots.
+        test: that it exists, that it has or holds one of the values, or that it lies on one side of the only one.
+        values: as `stored` makes them; none for `exists`.
+    """
+
+    field: str
+    test: Literal["exists", "in"] | Range
+    values: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,32 +105,31 @@ def parse_operator(field: str, operator: str, wanted: Any) -> Filter:
     if operator == "exists":
         if not isinstance(wanted, bool):
             raise BadValueError(f"{field}: exists takes true or false", param="filter")
-        there = Condition("name = ?", (field,))
+        there = Condition(field, "exists")
         return there if wanted else Junction("not", (there,))
-    if operator in RANGES:
-        return within(field, operator, wanted)
+    for side in RANGES:
+        if operator == side:
+            return within(field, side, wanted)
     raise BadValueError(f"{field}: there is no operator {operator!r}; there are {', '.join(OPERATORS)}", param="filter")
 
 
 def equal(field: str, wanted: Any) -> Condition:
     """The field has, or holds, the value."""
-    return Condition("name = ? AND value = ?", (field, scalar(field, wanted)))
+    return Condition(field, "in", (scalar(field, wanted),))
 
 
 def among(field: str, wanted: Any) -> Condition:
     """The field has one of the values."""
     if not isinstance(wanted, list) or not 0 < len(wanted) <= 1000:
         raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
-    places = ",".join("?" * len(wanted))
-    return Condition(f"name = ? AND value IN ({places})", (field, *(scalar(field, value) for value in wanted)))
+    return Condition(field, "in", tuple(scalar(field, value) for value in wanted))
 
 
-def within(field: str, operator: str, wanted: Any) -> Condition:
+def within(field: str, side: Range, wanted: Any) -> Condition:
     """The field lies on one side of a number, or of a text."""
     if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
-        raise BadValueError(f"{field}: {operator} takes a number or a text", param="filter")
-    kinds = "'text'" if isinstance(wanted, str) else "'integer', 'real'"
-    return Condition(f"name = ? AND value {RANGES[operator]} ? AND typeof(value) IN ({kinds})", (field, stored(wanted)))
+        raise BadValueError(f"{field}: {side} takes a number or a text", param="filter")
+    return Condition(field, side, (stored(wanted),))
 
 
 def scalar(field: str, value: Any) -> Value:

@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 
 from service.errors import BadValueError
-from service.index.index import Index
 from service.index.items import require_ids
+from service.index.protocol import SearchIndex
 from service.index.reducer import Reducer, Vectors, require_lengths
 from service.index.spec import IndexSpec
 from training.encoders import Encoder
@@ -26,7 +26,6 @@ SAMPLE_ROWS = 2000
 NOTE = "import"
 ID_FIELDS = ("id", "_id")
 LINK_BYTES = 4
-POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def measure(source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Re
 
 
 def fill(
-    index: Index, source: Source, encoder: Encoder | None, ids: Ids, key: str, on_progress: Progress, zeros: bool
+    index: SearchIndex, source: Source, encoder: Encoder | None, ids: Ids, key: str, on_progress: Progress, zeros: bool
 ) -> dict[str, int]:
     """Put all rows of a source into an index; a stopped run goes on where it was.
 
@@ -196,8 +195,8 @@ def fill(
     Raises:
         BadValueError: for an id that stands twice within a batch, and for rows that cannot be kept.
     """
-    spec = index.generation.spec
-    note = index.record.meta(NOTE) or {}
+    spec = index.spec
+    note = index.note(NOTE) or {}
     done = int(note.get("rows", 0)) if note.get("key") == key else 0
     total, seen, put, left_out, replaced, begun = source.count(), 0, 0, 0, 0, time.monotonic()
     for batch in source.batches():
@@ -211,10 +210,10 @@ def fill(
             named, said = zip(*((rows[place].id, rows[place].metadata) for place in kept), strict=True)
             require_ids(named)
             written = index.upsert(named, vectors[kept], said, None, note={NOTE: {"key": key, "rows": seen}}).result()
-            replaced += len(written.dead)
+            replaced += written.gone or 0
         put, left_out = put + len(kept), left_out + len(batch) - len(kept)
         on_progress(seen / max(total, 1), pace(seen, total, seen - done, time.monotonic() - begun))
-    index.record.note({NOTE: None})
+    index.forget_note(NOTE)
     return {"imported": put, "left_out": left_out, "replaced": replaced}
 
 
@@ -248,11 +247,3 @@ def vectors_of(values: Any, encoder: Encoder | None, spec: IndexSpec) -> Vectors
         raise BadValueError(f"the index takes vectors {spec.width} wide, these are {vectors.shape[1]}", param="vectors")
     require_lengths(vectors)
     return vectors
-
-
-def wait_for_graph(index: Index, on_progress: Progress) -> None:
-    """Wait until the graph has every row."""
-    while index.generation.graph is not None and index.generation.covered < index.generation.rows.count:
-        linked, total = index.generation.covered, index.generation.rows.count
-        on_progress(linked / total, f"{linked:,} of {total:,} rows in the graph")
-        time.sleep(POLL_SECONDS)

@@ -4,9 +4,11 @@ import logging
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +24,20 @@ from service.index.graph import graph_problem
 from service.index.items import payload
 from service.index.keeper import Keeper
 from service.index.payloads import Payloads, fragment
+from service.index.protocol import Change, Hit, Payload
 from service.index.record import Record, Written
 from service.index.reducer import Reducer, Vectors, require_half
 from service.index.rows import Rows
 from service.index.snapshot import Snapshots, restore_snapshot
 from service.index.spec import IndexSpec
+from transforms.transform import Progress
 
 WORTH_COMPACTING = 0.3
 """Share of rows that are gone from which on it is said."""
 
+POLL_SECONDS = 0.1
 TRIES = 3
 """How often a search is done again that met rows of items being replaced."""
-
-Hit = dict[str, Any]
-"""`{id, score, metadata}`."""
 
 Texts = Callable[[IndexSpec, list[str]], Vectors]
 """Encodes texts by the encoder that a spec names."""
@@ -132,7 +134,7 @@ class Index:
         metadata: Sequence[Mapping[str, Any] | None],
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
-    ) -> "Future[Written]":
+    ) -> "Future[Change]":
         """Put items with their original vectors; in place of those with the same ids; all or none.
 
         Gives a future: writes take their turns, and whoever waits need not hold a thread.
@@ -180,7 +182,7 @@ class Index:
         self.keeper.news.set()
         return written
 
-    def delete(self, ids: Sequence[str]) -> "Future[Written]":
+    def delete(self, ids: Sequence[str]) -> "Future[Change]":
         """Remove those of the items that are there; a future, as `upsert`."""
         return self.in_turn(self.remove, ids)
 
@@ -229,6 +231,15 @@ class Index:
         return self.generation
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def spec(self) -> IndexSpec:
+        """The settings of the generation that serves."""
+        return self.generation.spec
+
+    def serving(self) -> "GenerationServing":
+        """The generation that serves now, whatever happens to the index meanwhile."""
+        return GenerationServing(self, self.generation)
 
     def search(
         self,
@@ -282,6 +293,25 @@ class Index:
             items.append(content | ({"vector": originals[label]} if label in originals else {}))
         return items
 
+    def note(self, key: str) -> Any:
+        """What a write noted in the record."""
+        return self.record.meta(key)
+
+    def forget_note(self, key: str) -> None:
+        """Remove a note."""
+        self.record.note({key: None})
+
+    def scan(self, most: int) -> Iterator[tuple[list[Payload], Vectors]]:
+        """All items as they are at one moment."""
+        return self.record.scan(most)
+
+    def wait_until_linked(self, on_progress: Progress) -> None:
+        """Wait until the graph has every row."""
+        while self.generation.graph is not None and self.generation.covered < self.generation.rows.count:
+            linked, total = self.generation.covered, self.generation.rows.count
+            on_progress(linked / total, f"{linked:,} of {total:,} rows in the graph")
+            time.sleep(POLL_SECONDS)
+
     def describe(self) -> dict[str, Any]:
         """What it is and how it is."""
         generation = self.generation
@@ -315,6 +345,31 @@ class Index:
             "notes": [*generation.notes, *hints(rows)],
             "moving_to": None if self.bridge is None else self.bridge.describe(),
         }
+
+
+@dataclass(frozen=True)
+class GenerationServing:
+    """One generation of an index, to be searched."""
+
+    index: Index
+    generation: Generation
+
+    @property
+    def spec(self) -> IndexSpec:
+        """The generation's."""
+        return self.generation.spec
+
+    def search(
+        self,
+        queries: Vectors,
+        k: int,
+        ef: int | None = None,
+        rescoring: float | None = None,
+        wanted: Filter | None = None,
+        reduced: bool = False,
+    ) -> list[list[Hit]]:
+        """As `Index.search`."""
+        return self.index.search(self.generation, queries, k, ef, rescoring, wanted, reduced)
 
 
 def hints(rows: Rows) -> list[str]:

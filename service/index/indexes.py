@@ -24,6 +24,8 @@ SWEPT_SECONDS = 3600.0
 class Indexes:
     """Opens indexes when they are asked for, and keeps them open: their folders are this process's then."""
 
+    needs_home = True
+
     def __init__(self, root: Path, threads: int, job_threads: int, encode: Texts) -> None:
         self.root = root
         self.threads = threads

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from service.errors import UnavailableError
 from service.index.fields import entries
 from service.index.filters import Condition
+from service.index.protocol import Change, Payload
 from service.index.rows import Labels
 from service.index.schema import (
     BUSY_SECONDS,
@@ -36,24 +37,20 @@ from service.index.schema import (
     read_meta,
     read_spec,
     require_readable,
+    where,
 )
 from service.index.spec import IndexSpec, spec_of
 
-Payload = tuple[str, bytes | None]
-"""An item's id and its metadata as JSON; None if it has none."""
-
 
 @dataclass(frozen=True)
-class Written:
-    """What a write did.
+class Written(Change):
+    """What a write did, for the rows.
 
     Attributes:
-        sequence: of the write.
         labels: of the new versions, in the order of the ids.
         dead: labels of versions that are gone.
     """
 
-    sequence: int
     labels: Labels
     dead: Labels
 
@@ -205,7 +202,7 @@ class Record:
                 ((name, value, label) for label, found in zip(numbers, fields, strict=True) for name, value in found),
             )
             put_meta(db, {"sequence": sequence, "last_label": last + len(ids), **(note or {})})
-        return Written(sequence, labels, dead)
+        return Written(sequence, len(dead), labels, dead)
 
     def delete(self, ids: Sequence[str]) -> Written:
         """Remove those of the items that are there."""
@@ -213,7 +210,7 @@ class Record:
             sequence = read_meta(db, "sequence") + 1
             dead = bury(db, ids, sequence)
             put_meta(db, {"sequence": sequence})
-        return Written(sequence, np.empty(0, np.int64), dead)
+        return Written(sequence, len(dead), np.empty(0, np.int64), dead)
 
     def note(self, values: Mapping[str, Any]) -> None:
         """Write meta values."""
@@ -316,9 +313,10 @@ class Record:
 
     def matching(self, condition: Condition, after: int, upto: int) -> Labels:
         """Labels in (after, upto] whose fields satisfy a condition."""
-        query = f"SELECT label FROM fields WHERE {condition.where} AND label > ? AND label <= ?"
+        clause, values = where(condition)
+        query = f"SELECT label FROM fields WHERE {clause} AND label > ? AND label <= ?"
         with self.reading() as db:
-            found = db.execute(query, (*condition.values, after, upto)).fetchall()
+            found = db.execute(query, (*values, after, upto)).fetchall()
         return np.array([row[0] for row in found], np.int64)
 
     def file_bytes(self) -> int:

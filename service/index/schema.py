@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import UnavailableError
+from service.index.fields import Value
+from service.index.filters import Condition
 from service.index.spec import IndexSpec, spec_of
 
 SCHEMA_VERSION = 1
@@ -14,6 +16,7 @@ APPLICATION_ID = 0x4C617468
 PAGE_BYTES = 8192
 """Five vectors of 384 floats to a page; with SQLite's 4096 a quarter of the file stays empty."""
 BUSY_SECONDS = 10
+SIDES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 PARAMETERS_MOST = 8192
 """Of one statement; SQLite takes 32,766."""
 
@@ -55,6 +58,19 @@ def put_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, byt
     db.execute("DELETE FROM chains")
     if artifact is not None:
         db.execute("INSERT INTO chains VALUES (?, ?, ?)", (spec.chain, *artifact))
+
+
+def where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
+    """A condition on the table of fields, and what its question marks stand for."""
+    if condition.test == "exists":
+        return "name = ?", (condition.field,)
+    if condition.test == "in":
+        return f"name = ? AND value IN ({places(condition.values)})", (condition.field, *condition.values)
+    kinds = "'text'" if isinstance(condition.values[0], str) else "'integer', 'real'"
+    return f"name = ? AND value {SIDES[condition.test]} ? AND typeof(value) IN ({kinds})", (
+        condition.field,
+        *condition.values,
+    )
 
 
 def require_readable(path: Path) -> None:

@@ -8,14 +8,13 @@ from typing import Any
 from service.bodies import IndexBody, ReindexBody
 from service.errors import BadValueError
 from service.index.index import Index
+from service.index.protocol import Artifact
 from service.index.reducer import read_artifact_files
 from service.index.spec import IndexSpec
 from service.registry import Registry
 from service.targets import RAW, Target, Targets
 from training.space import space_id
 from training.spec import HasSpace
-
-Artifact = tuple[bytes, bytes] | None
 
 
 class Specs:

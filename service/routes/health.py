@@ -37,7 +37,7 @@ async def ready(services: ServicesDep) -> Response:
     engines = services.embedder.engines
     states = {name: engine.state for name, engine in engines.items()}
     awaited = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
-    opened = services.indexes.ready.is_set() or services.home_problem is not None
+    opened = services.indexes.ready.is_set() or not services.indexes_open
     is_ready = opened and all(state == "ready" for name, state in states.items() if name in awaited)
     problems = [services.home_problem, *(engine.problem for engine in engines.values())]
     warnings = [problem for problem in problems if problem]

@@ -21,11 +21,11 @@ from service.bodies import (
     read_json,
 )
 from service.codec import require_rows
-from service.errors import BadValueError, ConflictError, UnavailableError, WrongShapeError
+from service.errors import BadValueError, ConflictError, NotSupportedError, UnavailableError, WrongShapeError
 from service.index.index import Index, SpaceMovedError
 from service.index.indexes import require_same
 from service.index.items import require_ids
-from service.index.record import Written
+from service.index.protocol import Change, SearchIndex
 from service.index.spec import IndexSpec
 from service.index.specs import Specs
 from service.jobs.store import Job
@@ -57,7 +57,7 @@ async def show_index(name: str, services: ServicesDep) -> Response:
 @router.put("/{name}", dependencies=ADMIN, openapi_extra=declared(IndexBody))
 async def create_index(name: str, request: Request, services: ServicesDep) -> Response:
     """Make an index; the same one again changes nothing."""
-    services.require_writable()
+    services.require_indexes_writable()
     body = await read_json(request, services.settings, IndexBody)
     index = await run_in_threadpool(create, name, body, services)
     return await json_answer(await run_in_threadpool(index.describe))
@@ -66,7 +66,7 @@ async def create_index(name: str, request: Request, services: ServicesDep) -> Re
 @router.delete("/{name}", dependencies=ADMIN)
 async def delete_index(name: str, services: ServicesDep) -> Response:
     """Remove an index for good, and what is being made for it."""
-    services.require_writable()
+    services.require_indexes_writable()
     await run_in_threadpool(services.indexes.require_owned, name)
     for job in await run_in_threadpool(reindexing, services, name):
         await run_in_threadpool(services.supervisor.cancel, job.id)
@@ -77,7 +77,7 @@ async def delete_index(name: str, services: ServicesDep) -> Response:
 @router.post("/{name}/upsert", dependencies=USE, openapi_extra=declared(UpsertBody))
 async def upsert(name: str, request: Request, services: ServicesDep) -> Response:
     """Put items, in place of those with the same ids; all of them or none."""
-    services.require_writable()
+    services.require_indexes_writable()
     body = await read_json(request, services.settings, UpsertBody)
     index = await run_in_threadpool(services.indexes.get, name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -85,7 +85,7 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
     said = space_said(body, request)
     require_as_many(body)
     for _ in range(MOVES_MOST):
-        spec = index.generation.spec
+        spec = index.spec
         if body.vectors is not None:
             require_said(said, spec)
         require_space(said, spec, of_originals=body.vectors is not None)
@@ -96,10 +96,10 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
         metadata = metadata_of(body, spec)
         try:
             writing = index.upsert(body.ids, vectors, metadata, spec.raw_space_id)
-            written: Written = await asyncio.wrap_future(writing)
+            written: Change = await asyncio.wrap_future(writing)
         except SpaceMovedError:
             if body.vectors is not None:
-                require_space(spec.raw_space_id, index.generation.spec, of_originals=True)
+                require_space(spec.raw_space_id, index.spec, of_originals=True)
             continue  # the index moved to another encoder meanwhile: the texts are embedded by that
         return await json_answer({"upserted": len(body.ids), "sequence": written.sequence})
     raise UnavailableError("the index keeps moving to other encoders; try again")
@@ -108,12 +108,12 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
 @router.post("/{name}/delete", dependencies=USE, openapi_extra=declared(IdsBody))
 async def delete(name: str, request: Request, services: ServicesDep) -> Response:
     """Remove items; ids that are not there are nothing to do."""
-    services.require_writable()
+    services.require_indexes_writable()
     body = await read_json(request, services.settings, IdsBody)
     index = await run_in_threadpool(services.indexes.get, name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
-    written: Written = await asyncio.wrap_future(index.delete(list(dict.fromkeys(body.ids))))
-    return await json_answer({"deleted": len(written.dead), "sequence": written.sequence})
+    written: Change = await asyncio.wrap_future(index.delete(list(dict.fromkeys(body.ids))))
+    return await json_answer({"deleted": written.gone, "sequence": written.sequence})
 
 
 @router.post("/{name}/get", dependencies=USE, openapi_extra=declared(GetBody))
@@ -131,18 +131,23 @@ async def reindex(name: str, request: Request, services: ServicesDep) -> Respons
     services.require_writable()
     body = await read_json(request, services.settings, ReindexBody)
     index = await run_in_threadpool(services.indexes.get, name)
+    if not isinstance(index, Index):
+        raise NotSupportedError(
+            f"an index in Milvus is not made anew in its place: lathe index export {name}, make another with the "
+            "settings you want, and import into that"
+        )
     job = await run_in_threadpool(create_reindex_job, name, index, body, services)
     url = f"/jobs/{job.id}"
     return await json_answer({"job_id": job.id, "status_url": url}, 202, {"location": url})
 
 
-def create(name: str, body: IndexBody, services: Services) -> Index:
+def create(name: str, body: IndexBody, services: Services) -> SearchIndex:
     """Make an index as asked."""
     require_name(name, "an index")
     if name not in services.indexes.names():
         services.indexes.create(name, *specs(services).of_new(body))
     index = services.indexes.get(name)
-    there = index.generation.spec
+    there = index.spec
     asked = {key: value for key in body.model_fields_set if (value := getattr(body, key)) is not None}
     if there.chain.partition("@")[0] == body.chain.removesuffix("@live"):  # it keeps to the version it was made with
         del asked["chain"]

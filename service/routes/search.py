@@ -14,8 +14,7 @@ from service.codec import JSON, dump_json
 from service.errors import BadValueError, ConflictError, TooLargeError
 from service.index.bridge import Bridge
 from service.index.filters import Filter, parse_filter
-from service.index.generation import Generation
-from service.index.index import Index
+from service.index.protocol import SearchIndex, Serving
 from service.index.reducer import Vectors
 from service.index.spec import IndexSpec
 from service.routes.originals import encoded_texts, given_vectors, require_said, require_space, space_said
@@ -33,16 +32,14 @@ class Question:
 
     Attributes:
         body: of the request.
-        index: to search.
-        generation: of it that answers, whatever happens to the index meanwhile.
+        serving: what answers, whatever happens to the index meanwhile.
         bridge: takes the queries to it; None where they are of its own encoder.
         wanted: the filter; None if there is none.
         reduced: the queries went through the index's chain already.
     """
 
     body: SearchBody
-    index: Index
-    generation: Generation
+    serving: Serving
     bridge: Bridge | None
     wanted: Filter | None
     reduced: bool
@@ -50,7 +47,7 @@ class Question:
     @property
     def spec(self) -> IndexSpec:
         """Where the queries belong."""
-        return self.generation.spec if self.bridge is None else self.bridge.spec
+        return self.serving.spec if self.bridge is None else self.bridge.spec
 
 
 @router.post(
@@ -79,11 +76,11 @@ def understood(content: bytes, name: str, request: Request, services: Services) 
         raise BadValueError(f"ef ({body.ef}) must be at least k ({body.k})", param="ef")
     wanted = parse_filter(body.filter) if body.filter is not None else None
     index = services.indexes.get(name)
-    generation = index.generation
-    bridge = bridge_for(body.encoder, index, generation)
+    serving = index.serving()
+    bridge = bridge_for(body.encoder, index, serving.spec)
     if bridge is None and body.encoder is not None:
-        require_own_encoder(body.encoder, name, generation.spec, services)
-    spec = generation.spec if bridge is None else bridge.spec
+        require_own_encoder(body.encoder, name, serving.spec, services)
+    spec = serving.spec if bridge is None else bridge.spec
     said = space_said(body, request)
     if body.vectors is not None:
         require_said(said, spec)
@@ -91,7 +88,7 @@ def understood(content: bytes, name: str, request: Request, services: Services) 
     reduced = body.texts is None and said == spec.space_id != spec.raw_space_id
     if reduced and body.rescore is not None:
         raise BadValueError("reduced queries cannot be rescored: send the encoder's own vectors", param="rescore")
-    return Question(body, index, generation, bridge, wanted, reduced)
+    return Question(body, serving, bridge, wanted, reduced)
 
 
 def answered(question: Question, queries: Vectors | None, services: Services) -> Response:
@@ -102,13 +99,12 @@ def answered(question: Question, queries: Vectors | None, services: Services) ->
         queries: the encoded texts; None where the question has vectors.
         services: of the server.
     """
-    body, bridge, spec = question.body, question.bridge, question.generation.spec
+    body, bridge, spec = question.body, question.bridge, question.serving.spec
     if queries is None:
         queries = given_vectors(body, question.spec, services, question.reduced)
     if len(queries) * body.k * (body.rescore or 1) > RESULTS_MOST:
         raise TooLargeError(f"queries × k × rescore may be at most {RESULTS_MOST:,}", param="k")
-    results = question.index.search(
-        question.generation,
+    results = question.serving.search(
         queries if bridge is None else bridge(queries),
         body.k,
         body.ef,
@@ -123,10 +119,10 @@ def answered(question: Question, queries: Vectors | None, services: Services) ->
     return Response(dump_json(content), 200, headers, media_type=JSON)
 
 
-def bridge_for(encoder: str | None, index: Index, generation: Generation) -> Bridge | None:
-    """What takes queries of an encoder to the space of a generation; None where none is needed, or there."""
+def bridge_for(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Bridge | None:
+    """What takes queries of an encoder to the space that serves; None where none is needed, or there."""
     bridge = index.bridge
-    if bridge is None or encoder != bridge.spec.encoder or bridge.spec.generation == generation.spec.generation:
+    if bridge is None or encoder != bridge.spec.encoder or bridge.spec.generation == spec.generation:
         return None
     return bridge
 

@@ -2,6 +2,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -103,6 +104,32 @@ class LiveServer:
         return status
 
 
+class MilvusServer:
+    """A Milvus Lite in a process of its own, spoken to as any Milvus is."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = None
+
+    def start(self):
+        command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.folder)]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(self.answers)
+
+    def answers(self):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+
+    def stop(self, how=signal.SIGINT):
+        self.process.send_signal(how)
+        self.process.wait(30)
+
+
 class AppUnderTest:
     """An app in this process, its client, and its admin's headers."""
 
@@ -140,6 +167,28 @@ def start_app():
             yield AppUnderTest(client, built)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def start_milvus(tmp_path_factory):
+    """Start a Milvus Lite; it ends with the tests, unless they end it."""
+    started = []
+
+    def start():
+        started.append(MilvusServer(tmp_path_factory.mktemp("milvus") / "data"))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for server in started:
+        if server.process.poll() is None:
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def milvus(start_milvus):
+    """One Milvus Lite for the tests that leave it running."""
+    return start_milvus()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -144,23 +144,53 @@ BROKEN += [b'{"ids": ["x"], "texts": ["a"], "metadata": [{"a": NaN}]}']
 
 
 @pytest.fixture(scope="module")
+def in_milvus(start_app, milvus, tmp_path_factory):
+    with start_app(home=tmp_path_factory.mktemp("home"), index_url=milvus.url) as app:
+        yield app
+
+
+@pytest.fixture(params=["lathe", "in_milvus"])
+def backend(request):
+    """What both backends refuse alike."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
 def index(lathe, sentences):
-    path = "/indexes/bad-input"
-    lathe.client.put(path, json={"chain": "compact", "text_field": "text"}, headers=lathe.admin)
-    body = {"ids": [f"s{place}" for place in range(6)], "texts": sentences, "metadata": [{"place": 1}, *[None] * 5]}
-    assert lathe.client.post(f"{path}/upsert", json=body).status_code == 200
-    yield path
-    lathe.client.delete(path, headers=lathe.admin)
+    with filled(lathe, sentences) as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def milvus_index(in_milvus, sentences):
+    with filled(in_milvus, sentences) as path:
+        yield path
 
 
 @pytest.fixture
-def unchanged(lathe, index):
-    before = lathe.client.get(index).json()
-    jobs = lathe.client.get("/jobs").json()
+def path(request, backend, lathe):
+    """Of the same index in either backend."""
+    return request.getfixturevalue("index" if backend is lathe else "milvus_index")
+
+
+@contextmanager
+def filled(app, sentences):
+    path = "/indexes/bad-input"
+    app.client.put(path, json={"chain": "compact", "text_field": "text"}, headers=app.admin)
+    body = {"ids": [f"s{place}" for place in range(6)], "texts": sentences, "metadata": [{"place": 1}, *[None] * 5]}
+    assert app.client.post(f"{path}/upsert", json=body).status_code == 200
+    yield path
+    app.client.delete(path, headers=app.admin)
+
+
+@pytest.fixture
+def unchanged(backend, path):
+    before = backend.client.get(path).json()
+    jobs = backend.client.get("/jobs").json()
     yield
-    after = lathe.client.get(index).json()
-    assert (after["count"], after["sequence"]) == (before["count"], before["sequence"])
-    assert lathe.client.get("/jobs").json() == jobs
+    after = backend.client.get(path).json()
+    assert (after["count"], after.get("sequence")) == (before["count"], before.get("sequence"))
+    assert backend.client.get("/jobs").json() == jobs
 
 
 @pytest.fixture
@@ -176,7 +206,7 @@ def copied(lathe, index):
 
 
 def check_refused(answer, status):
-    assert answer.status_code == status, answer.text[:500]
+    assert answer.status_code in (status if isinstance(status, tuple) else (status,)), answer.text[:500]
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"} and len(error["message"]) > 10
     assert answer.headers["content-type"] == "application/json"
@@ -192,43 +222,45 @@ def answers(lathe, name, *methods):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_makes_no_sense_is_refused_and_changes_nothing(lathe, index, unchanged, case):
+def test_what_makes_no_sense_is_refused_and_changes_nothing(backend, lathe, path, unchanged, case):
     call, body, status = CASES[case]
-    check_refused(lathe.client.post(f"{index}/{call}", json=body, headers=lathe.admin), status)
+    if call == "reindex" and backend is not lathe:  # refused before anything is looked up, or for what it is
+        status = status if status == 422 else (400, 501)
+    check_refused(backend.client.post(f"{path}/{call}", json=body, headers=backend.admin), status)
 
 
 @pytest.mark.parametrize("call", ["upsert", "search"])
 @pytest.mark.parametrize("body", BROKEN)
-def test_what_is_not_json_is_400(lathe, index, unchanged, call, body):
-    check_refused(lathe.client.post(f"{index}/{call}", content=body), 400)
+def test_what_is_not_json_is_400(backend, path, unchanged, call, body):
+    check_refused(backend.client.post(f"{path}/{call}", content=body), 400)
 
 
 @pytest.mark.parametrize(
     ("body", "status"), [(body, status) for status, bodies in NO_INDEXES.items() for body in bodies]
 )
-def test_an_index_that_cannot_be_is_refused_and_not_made(lathe, body, status):
-    check_refused(lathe.client.put("/indexes/never", json=body, headers=lathe.admin), status)
-    check_refused(lathe.client.get("/indexes/never"), 404)
+def test_an_index_that_cannot_be_is_refused_and_not_made(backend, body, status):
+    check_refused(backend.client.put("/indexes/never", json=body, headers=backend.admin), status)
+    check_refused(backend.client.get("/indexes/never"), 404)
 
 
 @pytest.mark.parametrize(("name", "status"), [(name, status) for status, names in NAMES.items() for name in names])
-def test_names_that_cannot_be_folders_are_refused(lathe, unchanged, name, status):
-    check_refused(lathe.client.put(f"/indexes/{name}", json={"chain": "none"}, headers=lathe.admin), status)
-    assert name not in lathe.client.get("/indexes").text
+def test_names_that_cannot_be_folders_are_refused(backend, unchanged, name, status):
+    check_refused(backend.client.put(f"/indexes/{name}", json={"chain": "none"}, headers=backend.admin), status)
+    assert name not in backend.client.get("/indexes").text
 
 
 @pytest.mark.parametrize("name", ["nobody", "none", ".lock", "a" * 300, "%00"])
-def test_an_unknown_index_is_404_whatever_is_asked_of_it(lathe, name):
-    for answer in answers(lathe, name, "GET", "DELETE", "POST"):
+def test_an_unknown_index_is_404_whatever_is_asked_of_it(backend, name):
+    for answer in answers(backend, name, "GET", "DELETE", "POST"):
         check_refused(answer, 404)
 
 
-def test_a_filter_on_what_no_item_has_finds_nothing_and_a_large_k_all_there_is(lathe, index, unchanged):
+def test_a_filter_on_what_no_item_has_finds_nothing_and_a_large_k_all_there_is(backend, path, unchanged):
     for wanted in ({"nobody": 1}, {"place": "1"}, {"place": {"gt": 1}}, {"": 1}, {"x" * 10_000: {"in": [1]}}):
-        answer = lathe.client.post(f"{index}/search", json=find(filter=wanted))
+        answer = backend.client.post(f"{path}/search", json=find(filter=wanted))
         assert (answer.status_code, answer.json()["results"]) == (200, [[]]), answer.text
-    found = lathe.client.post(f"{index}/search", json=find(k=10_000)).json()["results"][0]
-    assert len(found) == lathe.client.get(index).json()["count"]
+    found = backend.client.post(f"{path}/search", json=find(k=10_000)).json()["results"][0]
+    assert len(found) == backend.client.get(path).json()["count"]
 
 
 @pytest.mark.parametrize("length", [1e6, 1e-9])
@@ -247,18 +279,18 @@ def test_what_half_precision_cannot_hold_is_refused_or_keeps_its_direction(lathe
 
 
 @pytest.mark.parametrize("call", ["upsert", "search", "get", "delete"])
-def test_a_call_to_an_index_that_is_deleted_meanwhile_is_no_servers_error(lathe, sentences, call):
+def test_a_call_to_an_index_that_is_deleted_meanwhile_is_no_servers_error(backend, sentences, call):
     path, slow = "/indexes/doomed", call in ("upsert", "search")
-    lathe.client.put(path, json={"chain": "compact"}, headers=lathe.admin)
+    backend.client.put(path, json={"chain": "compact"}, headers=backend.admin)
     texts = {"texts": [f"{text} {place}" for text in sentences for place in range(20)]} if slow else {}
     body = texts | ({} if call == "search" else {"ids": [f"s{place}" for place in range(120)]})
     with ThreadPoolExecutor() as pool:
-        late = pool.submit(lathe.client.post, f"{path}/{call}", json=body)
+        late = pool.submit(backend.client.post, f"{path}/{call}", json=body)
         time.sleep(0.1 if slow else 0)  # its texts are being encoded
-        assert lathe.client.delete(path, headers=lathe.admin).status_code == 200
+        assert backend.client.delete(path, headers=backend.admin).status_code == 200
         answer = late.result()
     assert answer.status_code in (200, 404, 409) or answer.json()["error"]["code"] == "closing", answer.text
-    check_refused(lathe.client.get(path), 404)
+    check_refused(backend.client.get(path), 404)
 
 
 def test_an_index_that_another_process_owns_is_refused_and_the_others_serve(lathe, index, copied):

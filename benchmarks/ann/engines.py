@@ -1,0 +1,148 @@
+"""What searches vectors: graphs, codes and exact search, each built on one thread.
+
+An engine is built on unit vectors `(n, k)` and finds rows by inner product. Its effort is what it
+trades speed for: candidates of a graph (`ef`), lists of an inverted file (`nprobe`), nothing for exact search.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from benchmarks.ann.data import Numbers, Vectors
+
+EFS = (10, 20, 40, 80, 120, 200, 400)
+PROBES = (2, 4, 8, 16, 32, 64, 128)
+TRAINED_ON = 20_000
+ROTATIONS = 8
+"""Of OPQ's training; FAISS's own 50 take a quarter of an hour on two cores."""
+
+
+class Engine(Protocol):
+    """Something that is built once and searched at many efforts."""
+
+    def build(self, vectors: Vectors) -> None:
+        """Take in vectors `(n, k)`."""
+
+    def set_effort(self, effort: int) -> None:
+        """For the searches that follow."""
+
+    def search(self, queries: Vectors, count: int) -> Numbers:
+        """The nearest rows `(q, count)` to queries `(q, k)`, the best first; −1 where there are no more."""
+
+    @property
+    def bytes(self) -> int:
+        """What it keeps to search in."""
+
+
+class Hnswlib:
+    """hnswlib's graph over float32."""
+
+    def __init__(self, m: int, ef_construction: int, seed: int) -> None:
+        self.m, self.ef_construction, self.seed = m, ef_construction, seed
+        self.index: Any = None
+
+    def build(self, vectors: Vectors) -> None:
+        """One thread, so that the same seed gives the same graph."""
+        import hnswlib
+
+        self.index = hnswlib.Index("ip", vectors.shape[1])
+        self.index.init_index(len(vectors), self.m, self.ef_construction, self.seed)
+        self.index.add_items(vectors, num_threads=1)
+
+    def set_effort(self, effort: int) -> None:
+        """`ef`."""
+        self.index.set_ef(effort)
+
+    def search(self, queries: Vectors, count: int) -> Numbers:
+        """By the graph."""
+        rows, _ = self.index.knn_query(queries, count, num_threads=1)
+        return np.asarray(rows, np.int64)
+
+    @property
+    def bytes(self) -> int:
+        """Of the graph with its vectors."""
+        return int(self.index.index_file_size())
+
+
+class Faiss:
+    """A FAISS index by its factory string.
+
+    Args:
+        factory: such as `HNSW16`, `HNSW16,SQ8`, `Flat`, `IVF512,RaBitQ`, `OPQ48,IVF512,PQ48`.
+        ef_construction: of a graph.
+        seed: picks the rows that codes are trained on.
+    """
+
+    def __init__(self, factory: str, ef_construction: int, seed: int) -> None:
+        self.factory, self.ef_construction, self.seed = factory, ef_construction, seed
+        self.index: Any = None
+
+    def build(self, vectors: Vectors) -> None:
+        """Codes are trained on some of the vectors they are for, as their users do; only that takes all threads."""
+        import faiss
+
+        self.index = faiss.index_factory(vectors.shape[1], self.factory, faiss.METRIC_INNER_PRODUCT)
+        if "HNSW" in self.factory:
+            faiss.ParameterSpace().set_index_parameter(self.index, "efConstruction", self.ef_construction)
+        if not self.index.is_trained:
+            if "OPQ" in self.factory:
+                rotation: Any = faiss.downcast_VectorTransform(self.index.chain.at(0))
+                rotation.niter = ROTATIONS
+            rows = np.random.default_rng(self.seed).permutation(len(vectors))[:TRAINED_ON]
+            self.index.train(vectors[np.sort(rows)])
+        faiss.omp_set_num_threads(1)
+        self.index.add(vectors)
+
+    def set_effort(self, effort: int) -> None:
+        """`efSearch` of a graph, `nprobe` of an inverted file."""
+        import faiss
+
+        name = "efSearch" if "HNSW" in self.factory else "nprobe"
+        if name == "efSearch" or "IVF" in self.factory:
+            faiss.ParameterSpace().set_index_parameter(self.index, name, effort)
+
+    def search(self, queries: Vectors, count: int) -> Numbers:
+        """By whatever it is."""
+        _, rows = self.index.search(queries, count)
+        return np.asarray(rows, np.int64)
+
+    @property
+    def bytes(self) -> int:
+        """Of the index as it is written."""
+        import faiss
+
+        return int(faiss.serialize_index(self.index).nbytes)
+
+
+def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -> Engine:
+    """An engine by its name.
+
+    Args:
+        name: `hnswlib`, `faiss-hnsw`, `faiss-hnsw-sq8`, `flat`, `opq48` (that many bytes), `rabitq`.
+        rows: to be built on; an inverted file has about as many lists as their square root, twice.
+        m: links of a node of a graph.
+        ef_construction: candidates when it is linked.
+        seed: of whatever is drawn.
+    """
+    if name == "hnswlib":
+        return Hnswlib(m, ef_construction, seed)
+    lists = 2 ** round(np.log2(2 * np.sqrt(rows)))
+    size = name.removeprefix("opq")
+    factories = {
+        "faiss-hnsw": f"HNSW{m}",
+        "faiss-hnsw-sq8": f"HNSW{m},SQ8",
+        "flat": "Flat",
+        "rabitq": f"IVF{lists},RaBitQ",
+        f"opq{size}": f"OPQ{size},IVF{lists},PQ{size}",
+    }
+    return Faiss(factories[name], ef_construction, seed)
+
+
+def efforts_of(name: str, efs: Sequence[int]) -> list[int]:
+    """The efforts to search with."""
+    if name == "lathe":  # a request takes milliseconds
+        return list(efs)[1::2]
+    if "hnsw" in name:
+        return list(efs)
+    return [1] if name == "flat" else list(PROBES)

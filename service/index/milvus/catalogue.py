@@ -1,0 +1,128 @@
+"""The settings and chains of all indexes in a Milvus, in a collection of their own, so that every server knows them.
+
+An entry has a key, and a value of at most 65,535 bytes; longer ones are cut into parts:
+
+index:<name>            {"collection", "spec", "artifact": [bytes of manifest, of tensors]}
+chain:<collection>:<n>  part n of the artifact, in base64
+note:<name>             how far an import came
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from service.index.milvus.client import CollectionGoneError, Connection
+from service.index.protocol import Artifact
+from service.index.spec import IndexSpec, spec_of
+
+COLLECTION = "lathe_catalogue"
+PART_BYTES = 48_000
+INDEX, CHAIN, NOTE = "index:", "chain:", "note:"
+NOTHING = [0.0, 0.0]
+"""Milvus wants a vector in every collection."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An index as the catalogue has it."""
+
+    collection: str
+    spec: IndexSpec
+    artifact_bytes: tuple[int, int] | None
+
+
+class Catalogue:
+    """Entries of all indexes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def create(self) -> None:
+        """Make its collection, unless it is there."""
+        from pymilvus import DataType
+
+        client = self.connection.client
+        if client.has_collection(COLLECTION):
+            return
+        schema = client.create_schema(enable_dynamic_field=False)
+        schema.add_field("key", DataType.VARCHAR, is_primary=True, max_length=512)
+        schema.add_field("value", DataType.VARCHAR, max_length=65_535)
+        schema.add_field("nothing", DataType.FLOAT_VECTOR, dim=len(NOTHING))
+        indexes = client.prepare_index_params()
+        indexes.add_index("nothing", index_type="FLAT", metric_type="L2")
+        self.connection.call(
+            "create_collection", COLLECTION, schema=schema, index_params=indexes, consistency_level="Strong"
+        )
+
+    def names(self) -> list[str]:
+        """Of all indexes."""
+        try:
+            found = self.connection.call("query", COLLECTION, filter=f'key like "{INDEX}%"', output_fields=["key"])
+        except CollectionGoneError:
+            return []
+        return sorted(row["key"].removeprefix(INDEX) for row in found)
+
+    def find(self, name: str) -> Entry | None:
+        """An index's entry; None if there is none."""
+        content = self.read(f"{INDEX}{name}")
+        if content is None:
+            return None
+        sizes = content["artifact"]
+        return Entry(content["collection"], spec_of(content["spec"]), tuple(sizes) if sizes else None)
+
+    def add(self, name: str, collection: str, spec: IndexSpec, artifact: Artifact) -> None:
+        """Write an index's entry, after its chain."""
+        parts = [] if artifact is None else parts_of(b"".join(artifact))
+        self.write({f"{CHAIN}{collection}:{number}": part for number, part in enumerate(parts)})
+        sizes = None if artifact is None else [len(file) for file in artifact]
+        content = {"collection": collection, "spec": spec.json(), "artifact": sizes}
+        self.write({f"{INDEX}{name}": orjson.dumps(content).decode()})
+
+    def artifact(self, entry: Entry) -> Artifact:
+        """The chain of an index."""
+        if entry.artifact_bytes is None:
+            return None
+        total = sum(entry.artifact_bytes)
+        keys = [f"{CHAIN}{entry.collection}:{number}" for number in range(-(-total // PART_BYTES))]
+        found = {row["key"]: row["value"] for row in self.get(keys)}
+        content = b"".join(base64.b64decode(found[key]) for key in keys)
+        return content[: entry.artifact_bytes[0]], content[entry.artifact_bytes[0] :]
+
+    def remove(self, name: str, entry: Entry) -> None:
+        """Forget an index: from now on nobody finds it."""
+        count = 0 if entry.artifact_bytes is None else -(-sum(entry.artifact_bytes) // PART_BYTES)
+        self.forget(f"{INDEX}{name}", f"{NOTE}{name}")
+        if count:
+            self.forget(*(f"{CHAIN}{entry.collection}:{number}" for number in range(count)))
+
+    def read(self, key: str) -> Any:
+        """A value; None if there is none."""
+        try:
+            found = self.get([key])
+        except CollectionGoneError:
+            return None
+        return orjson.loads(found[0]["value"]) if found else None
+
+    def get(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+        """Entries of keys, in any order."""
+        return list(self.connection.call("get", COLLECTION, ids=list(keys), output_fields=["key", "value"]))
+
+    def write(self, values: dict[str, str]) -> None:
+        """Put entries."""
+        if values:
+            rows = [{"key": key, "value": value, "nothing": NOTHING} for key, value in values.items()]
+            self.connection.call("upsert", COLLECTION, rows)
+
+    def forget(self, *keys: str) -> None:
+        """Remove entries."""
+        self.connection.call("delete", COLLECTION, ids=list(keys))
+
+
+def parts_of(content: bytes) -> list[str]:
+    """Base64 of bytes, in parts that a value holds."""
+    return [
+        base64.b64encode(content[start : start + PART_BYTES]).decode() for start in range(0, len(content), PART_BYTES)
+    ]

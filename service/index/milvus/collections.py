@@ -1,0 +1,94 @@
+"""What an index and its items are in Milvus."""
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.errors import TooLargeError
+from service.index.fields import FIELDS_MOST, entries
+from service.index.items import ID_CHARACTERS
+from service.index.milvus.client import Connection
+from service.index.milvus.expressions import DIGEST_BYTES, entries_of, ranges_of
+from service.index.reducer import Vectors
+from service.index.spec import IndexSpec
+
+ID, METADATA, ENTRIES, RANGES, VECTOR, ORIGINAL = "id", "metadata", "entries", "ranges", "vector", "original"
+METRICS = {"cosine": "IP", "ip": "IP", "l2": "L2"}
+"""Reduced vectors have length 1 where the metric is cosine."""
+BYTES_OF_A_CHARACTER = 4
+JSON_BYTES = 65_536
+"""Milvus's limit for a field of JSON."""
+NAMES_MOST = 4 * FIELDS_MOST
+
+Row = dict[str, Any]
+
+
+def collection_name(index: str) -> str:
+    """A name for a new index's collection that no other has or had: Milvus takes letters, digits and underscores."""
+    return f"lathe_{re.sub(r'[^A-Za-z0-9]', '_', index)}_{secrets.token_hex(6)}"
+
+
+def create_collection(connection: Connection, name: str, spec: IndexSpec) -> None:
+    """Make the collection of an index; what is written is found at once by whoever asks."""
+    from pymilvus import DataType
+
+    client = connection.client
+    schema = client.create_schema(enable_dynamic_field=False)
+    schema.add_field(ID, DataType.VARCHAR, is_primary=True, max_length=ID_CHARACTERS * BYTES_OF_A_CHARACTER)
+    schema.add_field(METADATA, DataType.JSON)
+    schema.add_field(
+        ENTRIES, DataType.ARRAY, element_type=DataType.VARCHAR, max_capacity=NAMES_MOST, max_length=2 * DIGEST_BYTES
+    )
+    schema.add_field(RANGES, DataType.JSON)
+    schema.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=spec.dimensions)
+    schema.add_field(ORIGINAL, DataType.FLOAT_VECTOR, dim=spec.width)
+    indexes = client.prepare_index_params()
+    parameters = {"M": spec.m, "efConstruction": spec.ef_construction}
+    indexes.add_index(VECTOR, index_type="HNSW", metric_type=METRICS[spec.metric], params=parameters)
+    indexes.add_index(ORIGINAL, index_type="FLAT", metric_type=METRICS[spec.metric])  # Milvus wants one; never searched
+    connection.call("create_collection", name, schema=schema, index_params=indexes, consistency_level="Strong")
+
+
+def rows_of(
+    ids: Sequence[str],
+    originals: Vectors,
+    reduced: Vectors,
+    metadata: Sequence[Mapping[str, Any] | None],
+    payloads: Sequence[bytes | None],
+) -> list[Row]:
+    """Items as Milvus takes them.
+
+    Raises:
+        TooLargeError: for metadata beyond Milvus's limit.
+        BadValueError: for metadata with too many values.
+    """
+    rows = []
+    for place, item in enumerate(ids):
+        found = entries(metadata[place] or {})
+        ranges = ranges_of(found)
+        for said in (payloads[place] or b"", orjson.dumps(ranges)):
+            if len(said) > JSON_BYTES:
+                raise TooLargeError(
+                    f"metadata[{place}] is larger than the {JSON_BYTES:,} bytes that Milvus keeps and filters by",
+                    param="metadata",
+                )
+        rows.append(
+            {
+                ID: item,
+                METADATA: orjson.loads(payloads[place] or b"{}"),
+                ENTRIES: entries_of(found),
+                RANGES: dict(ranges),
+                VECTOR: reduced[place],
+                ORIGINAL: originals[place],
+            }
+        )
+    return rows
+
+
+def matrix(rows: Sequence[Mapping[str, Any]], field: str) -> Vectors:
+    """A field of vectors `(n, d)`."""
+    return np.array([row[field] for row in rows], np.float32)

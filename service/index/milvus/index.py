@@ -1,0 +1,275 @@
+"""One index in Milvus."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.errors import UnavailableError, UnknownNameError
+from service.index.filters import Filter
+from service.index.generation import DEFAULT_EF, QUERIES_AT_ONCE, RESCORED_ENTRIES
+from service.index.items import payload
+from service.index.milvus.catalogue import NOTE, Catalogue, Entry
+from service.index.milvus.client import CollectionGoneError, Connection
+from service.index.milvus.collections import ID, METADATA, ORIGINAL, VECTOR, matrix, rows_of
+from service.index.milvus.expressions import EVERYTHING, expression
+from service.index.protocol import Change, Hit, Payload
+from service.index.reducer import Reducer, Vectors, unit
+from transforms.transform import Progress
+
+CANDIDATES_MOST = 16_384
+"""Of one query, Milvus's limit; `k` is at most 10,000."""
+EF_MOST = 32_768
+IDS_AT_ONCE = 1000
+
+
+class MilvusIndex:
+    """An index whose items are a collection of Milvus; several processes may have it open.
+
+    Attributes:
+        bridge: none; an index here does not move to another encoder.
+        gone: its collection was not there any more: another server deleted it, or made it anew.
+    """
+
+    bridge = None
+
+    def __init__(self, name: str, entry: Entry, connection: Connection, catalogue: Catalogue) -> None:
+        self.name = name
+        self.collection = entry.collection
+        self.spec = entry.spec
+        self.connection = connection
+        self.catalogue = catalogue
+        self.reduce = Reducer(entry.spec, catalogue.artifact(entry))
+        self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"milvus-{name}")
+        self.gone = False
+
+    def close(self) -> None:
+        """Finish the writes accepted."""
+        self.writer.shutdown(wait=True)
+
+    def serving(self) -> "MilvusIndex":
+        """Itself: its settings never change."""
+        return self
+
+    # ── writes, one after another ────────────────────────────────────────────────────────────
+
+    def upsert(
+        self,
+        ids: Sequence[str],
+        vectors: Vectors,
+        metadata: Sequence[Mapping[str, Any] | None],
+        raw_space_id: str | None,
+        note: Mapping[str, Any] | None = None,
+    ) -> "Future[Change]":
+        """As `SearchIndex.upsert`; `raw_space_id` has been compared with the settings, which never change."""
+        return self.in_turn(self.put, ids, vectors, metadata, note)
+
+    def put(
+        self,
+        ids: Sequence[str],
+        vectors: Vectors,
+        metadata: Sequence[Mapping[str, Any] | None],
+        note: Mapping[str, Any] | None,
+    ) -> Change:
+        """`upsert` in the writer thread; Milvus takes a request whole."""
+        payloads = [payload(place, given) for place, given in enumerate(metadata)]
+        rows = rows_of(ids, vectors, self.reduce(vectors), metadata, payloads)
+        self.call("upsert", rows)
+        for key, value in (note or {}).items():
+            self.catalogue.write({self.note_key(key): orjson.dumps(value).decode()})
+        return Change(None, None)
+
+    def delete(self, ids: Sequence[str]) -> "Future[Change]":
+        """Remove those of the items that are there."""
+        return self.in_turn(self.remove, ids)
+
+    def remove(self, ids: Sequence[str]) -> Change:
+        """`delete` in the writer thread; Milvus itself counts ids that are not there too."""
+        gone = 0
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            wanted = list(ids[start : start + IDS_AT_ONCE])
+            there = [row[ID] for row in self.call("get", ids=wanted, output_fields=[ID])]
+            if there:
+                self.call("delete", ids=there)
+            gone += len(there)
+        return Change(None, gone)
+
+    def in_turn(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
+        """Have something done by the writer thread.
+
+        Raises:
+            UnavailableError: if the server is stopping.
+        """
+        try:
+            return self.writer.submit(work, *arguments)
+        except RuntimeError:
+            raise UnavailableError(f"the index {self.name} is being closed", code="closing") from None
+
+    # ── reads ────────────────────────────────────────────────────────────────────────────────
+
+    def search(
+        self,
+        queries: Vectors,
+        k: int,
+        ef: int | None = None,
+        rescoring: float | None = None,
+        wanted: Filter | None = None,
+        reduced: bool = False,
+    ) -> list[list[Hit]]:
+        """As `Serving.search`: candidates from Milvus's graph, ranked here by what came with them."""
+        count = min(math.ceil(k * (rescoring or 1)), CANDIDATES_MOST)
+        asking = Asking(k, count, max(ef or DEFAULT_EF, count), "" if wanted is None else expression(wanted))
+        step = max(1, min(QUERIES_AT_ONCE, RESCORED_ENTRIES // (count * self.spec.width)))
+        found: list[list[Hit]] = []
+        for start in range(0, len(queries), step):
+            asked = queries[start : start + step]
+            directions = unit(asked) if self.spec.metric == "cosine" else asked
+            compact = directions if reduced else self.reduce(asked)
+            found += self.nearest(compact, directions, asking, rescored=rescoring is not None)
+        return found
+
+    def nearest(self, compact: Vectors, originals: Vectors, asking: "Asking", rescored: bool) -> list[list[Hit]]:
+        """The items nearest to some queries.
+
+        Args:
+            compact: queries `(q, k)` in the graph's space.
+            originals: the same in the originals' space; only used if they are rescored.
+            asking: what else is asked.
+            rescored: rank by the originals.
+        """
+        compared = ORIGINAL if rescored else VECTOR
+        by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
+        found = self.call(
+            "search",
+            data=list(compact),
+            anns_field=VECTOR,
+            limit=asking.count,
+            filter=asking.filter,
+            search_params={"params": {"ef": min(asking.ef, EF_MOST)}},
+            output_fields=[METADATA, *([compared] if rescored or by_distance else [])],
+        )
+        answers = []
+        for place, hits in enumerate(found):
+            scores = np.array([hit["distance"] for hit in hits], np.float32)
+            if len(hits) and (rescored or by_distance):
+                vectors = matrix([hit["entity"] for hit in hits], compared)
+                scores = compare(vectors, (originals if rescored else compact)[place], by_distance)
+            best = np.argsort(scores if by_distance else -scores, kind="stable")[: asking.k].tolist()
+            answers.append([shown(hits[row], float(scores[row])) for row in best])
+        return answers
+
+    def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
+        """As `SearchIndex.get`."""
+        fields = [ID, METADATA, *([ORIGINAL] if vectors else [])]
+        there: dict[str, Any] = {}
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            wanted = list(dict.fromkeys(ids[start : start + IDS_AT_ONCE]))
+            there |= {row[ID]: row for row in self.call("get", ids=wanted, output_fields=fields)}
+        return [self.item(there[item], vectors) if item in there else None for item in ids]
+
+    def item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
+        """An item for an answer."""
+        content = {"id": row[ID], "metadata": row[METADATA] or None}
+        return content | ({"vector": np.array(row[ORIGINAL], np.float32)} if vectors else {})
+
+    def describe(self) -> dict[str, Any]:
+        """As `SearchIndex.describe`; bytes and snapshots are Milvus's affair."""
+        state = self.call("describe_index", VECTOR)
+        spec, count = self.spec, self.count()
+        linked = min(int(state.get("indexed_rows", count)), count)
+        return {
+            "name": self.name,
+            "count": count,
+            "chain": spec.chain,
+            "space_id": spec.space_id,
+            "dimensions": spec.dimensions,
+            "state": "ready",
+            "encoder": spec.encoder,
+            "raw_space_id": spec.raw_space_id,
+            "width": spec.width,
+            "metric": spec.metric,
+            "m": spec.m,
+            "ef_construction": spec.ef_construction,
+            "originals": spec.originals,
+            "in_graph": linked,
+            "collection": self.collection,
+            "notes": [],
+            "moving_to": None,
+        }
+
+    def count(self) -> int:
+        """Items."""
+        return int(self.call("query", filter="", output_fields=["count(*)"])[0]["count(*)"])
+
+    # ── importing and exporting ──────────────────────────────────────────────────────────────
+
+    def note(self, key: str) -> Any:
+        """What an import noted."""
+        return self.catalogue.read(self.note_key(key))
+
+    def forget_note(self, key: str) -> None:
+        """Remove a note."""
+        self.catalogue.forget(self.note_key(key))
+
+    def note_key(self, key: str) -> str:
+        """Where the catalogue has a note."""
+        return f"{NOTE}{self.name}:{key}"
+
+    def scan(self, most: int) -> Iterator[tuple[list[Payload], Vectors]]:
+        """All items as Milvus has them when they are reached."""
+        rows = self.call("query_iterator", batch_size=most, filter=EVERYTHING, output_fields=[ID, METADATA, ORIGINAL])
+        try:
+            while found := rows.next():
+                said = [orjson.dumps(row[METADATA]) if row[METADATA] else None for row in found]
+                yield list(zip((row[ID] for row in found), said, strict=True)), matrix(found, ORIGINAL)
+        finally:
+            rows.close()
+
+    def wait_until_linked(self, on_progress: Progress) -> None:
+        """Milvus links what it was given when it finds the time, and searches the rest exactly."""
+        on_progress(1.0, "Milvus has every row")
+
+    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """A call on the index's collection.
+
+        Raises:
+            UnknownNameError: if another server deleted the index.
+            UnavailableError: if Milvus does not answer.
+        """
+        try:
+            return self.connection.call(name, self.collection, *arguments, **options)
+        except CollectionGoneError:
+            self.gone = True
+            raise UnknownNameError(f"the index {self.name} was deleted", param="name") from None
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What is asked of Milvus beside the queries.
+
+    Attributes:
+        k: items wanted.
+        count: candidates.
+        ef: those the graph looks at.
+        filter: expression; empty for none.
+    """
+
+    k: int
+    count: int
+    ef: int
+    filter: str
+
+
+def shown(hit: Any, score: float) -> Hit:
+    """What Milvus found, for an answer."""
+    return {"id": hit[ID], "score": score, "metadata": hit["entity"][METADATA] or None}
+
+
+def compare(vectors: Vectors, query: Vectors, by_distance: bool) -> Vectors:
+    """Inner products of vectors `(n, d)` with a query, or their Euclidean distances from it."""
+    scores: Vectors = np.linalg.norm(vectors - query, axis=1) if by_distance else vectors @ query
+    return scores
