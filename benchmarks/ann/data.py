@@ -54,6 +54,11 @@ class Data:
         found.update(b"" if self.queries is None else self.queries.tobytes())
         return found.hexdigest()[:16]
 
+    @property
+    def notes_as_sentences(self) -> list[str]:
+        """The notes, to be read."""
+        return [f"{note}." for note in self.notes]
+
 
 @dataclass(frozen=True)
 class Split:
@@ -170,9 +175,8 @@ def split(data: Data, seed: int, corpus: int, queries: int, fit: int, k: int) ->
 
 def nearest(queries: Vectors, corpus: Vectors, k: int) -> Numbers:
     """Exact search: rows `(q, k)` by inner product, the best first; on a GPU where FAISS finds one."""
-    gpu = on_gpu(queries, corpus, k)
-    if gpu is not None:
-        return gpu
+    if gpu():
+        return nearest_on_gpu(queries, corpus, k)
     found = []
     whole = torch.from_numpy(corpus)
     for start in range(0, len(queries), 128):
@@ -181,13 +185,18 @@ def nearest(queries: Vectors, corpus: Vectors, k: int) -> Numbers:
     return np.concatenate(found)
 
 
-def on_gpu(queries: Vectors, corpus: Vectors, k: int) -> Numbers | None:
-    """The same by faiss-gpu; None without it."""
+def gpu() -> bool:
+    """Whether FAISS finds a GPU."""
     try:
         import faiss
     except ImportError:
-        return None
-    if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
-        return None
+        return False
+    return hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() > 0
+
+
+def nearest_on_gpu(queries: Vectors, corpus: Vectors, k: int) -> Numbers:
+    """`nearest` by faiss-gpu."""
+    import faiss
+
     _, rows = faiss.knn_gpu(faiss.StandardGpuResources(), queries, corpus, k, metric=faiss.METRIC_INNER_PRODUCT)
     return np.asarray(rows, np.int64)

@@ -14,6 +14,8 @@ from benchmarks.ann.data import Numbers, Vectors
 EFS = (10, 20, 40, 80, 120, 200, 400)
 PROBES = (2, 4, 8, 16, 32, 64, 128)
 TRAINED_ON = 20_000
+GPU = "flat-gpu"
+"""Exact search on a GPU, where FAISS is installed with one."""
 ROTATIONS = 8
 """Of OPQ's training; FAISS's own 50 take a quarter of an hour on two cores."""
 
@@ -72,10 +74,11 @@ class Faiss:
         factory: such as `HNSW16`, `HNSW16,SQ8`, `Flat`, `IVF512,RaBitQ`, `OPQ48,IVF512,PQ48`.
         ef_construction: of a graph.
         seed: picks the rows that codes are trained on.
+        gpu: search on a GPU.
     """
 
-    def __init__(self, factory: str, ef_construction: int, seed: int) -> None:
-        self.factory, self.ef_construction, self.seed = factory, ef_construction, seed
+    def __init__(self, factory: str, ef_construction: int, seed: int, gpu: bool = False) -> None:
+        self.factory, self.ef_construction, self.seed, self.gpu = factory, ef_construction, seed, gpu
         self.index: Any = None
 
     def build(self, vectors: Vectors) -> None:
@@ -93,6 +96,8 @@ class Faiss:
             self.index.train(vectors[np.sort(rows)])
         faiss.omp_set_num_threads(1)
         self.index.add(vectors)
+        if self.gpu:
+            self.index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, self.index)
 
     def set_effort(self, effort: int) -> None:
         """`efSearch` of a graph, `nprobe` of an inverted file."""
@@ -112,14 +117,15 @@ class Faiss:
         """Of the index as it is written."""
         import faiss
 
-        return int(faiss.serialize_index(self.index).nbytes)
+        index = faiss.index_gpu_to_cpu(self.index) if self.gpu else self.index
+        return int(faiss.serialize_index(index).nbytes)
 
 
 def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -> Engine:
     """An engine by its name.
 
     Args:
-        name: `hnswlib`, `faiss-hnsw`, `faiss-hnsw-sq8`, `flat`, `opq48` (that many bytes), `rabitq`.
+        name: `hnswlib`, `faiss-hnsw`, `faiss-hnsw-sq8`, `flat`, `flat-gpu`, `opq48` (that many bytes), `rabitq`.
         rows: to be built on; an inverted file has about as many lists as their square root, twice.
         m: links of a node of a graph.
         ef_construction: candidates when it is linked.
@@ -133,10 +139,11 @@ def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -
         "faiss-hnsw": f"HNSW{m}",
         "faiss-hnsw-sq8": f"HNSW{m},SQ8",
         "flat": "Flat",
+        GPU: "Flat",
         "rabitq": f"IVF{lists},RaBitQ",
         f"opq{size}": f"OPQ{size},IVF{lists},PQ{size}",
     }
-    return Faiss(factories[name], ef_construction, seed)
+    return Faiss(factories[name], ef_construction, seed, gpu=name == GPU)
 
 
 def efforts_of(name: str, efs: Sequence[int]) -> list[int]:
@@ -145,4 +152,4 @@ def efforts_of(name: str, efs: Sequence[int]) -> list[int]:
         return list(efs)[1::2]
     if "hnsw" in name:
         return list(efs)
-    return [1] if name == "flat" else list(PROBES)
+    return [1] if name.startswith("flat") else list(PROBES)

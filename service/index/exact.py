@@ -81,7 +81,8 @@ def rescore(
         k: how many to keep.
         metric: as in `exact_search`.
     """
-    vectors = originals[np.maximum(candidates, 0)].astype(np.float32)
+    gathered = torch.from_numpy(originals[np.maximum(candidates, 0)])
+    vectors = gathered.float().numpy()  # torch widens float16 several times quicker than NumPy
     if metric == "l2":
         scores = -np.linalg.norm(vectors - queries[:, None, :], axis=2)
     else:

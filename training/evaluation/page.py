@@ -1,6 +1,6 @@
 """The page of an evaluation: sentences first, then pictures, then tables; it needs nothing but itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,15 +17,50 @@ TEMPLATE = "report.html.j2"
 
 def page(results: Results, findings: Findings, said: Sequence[str]) -> str:
     """The whole page as HTML."""
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
-    return environment.get_template(TEMPLATE).render(
-        title=results.request.suite.title,
-        reference=results.request.suite.reference,
+    return render_page(
+        title=f"Evaluation: {results.request.suite.title}",
         about=about(results),
         sentences=said,
         pictures=pictures(results, findings),
         tables=tables(results, findings),
-        problems=list(problem_lines(results)),
+        problems=problem_lines(results),
+        files="evaluation.json and scores.csv",
+        reference=results.request.suite.reference,
+    )
+
+
+def render_page(
+    title: str,
+    about: str,
+    sentences: Sequence[str],
+    pictures: Mapping[str, str],
+    tables: Mapping[str, Sequence[Sequence[str]]],
+    problems: Iterable[str],
+    files: str,
+    reference: str | None = None,
+) -> str:
+    """A page that needs nothing but itself: sentences, then pictures, then tables.
+
+    Args:
+        title: of the page.
+        about: what was measured, in a sentence.
+        sentences: what it says.
+        pictures: SVG by what it shows.
+        tables: rows of cells by what they show; the first row is the header.
+        problems: what went wrong.
+        files: which files beside the page hold all figures.
+        reference: an address to read on.
+    """
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
+    return environment.get_template(TEMPLATE).render(
+        title=title,
+        reference=reference,
+        about=about,
+        sentences=sentences,
+        pictures=pictures,
+        tables=tables,
+        problems=list(problems),
+        files=files,
         version=version("lathe"),
     )
 

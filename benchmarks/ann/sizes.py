@@ -1,0 +1,95 @@
+"""Methods at equal bytes a vector, by exact search: what the representation itself keeps, whatever searches it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.ann.data import Numbers, Split, Vectors, nearest
+from benchmarks.ann.engines import Faiss
+from benchmarks.ann.point import overlap
+from benchmarks.ann.spaces import find_space
+
+OVERSAMPLING = (1, 4, 8)
+FLOAT_BYTES = 4
+BITS = 8
+RABITQ_EXTRA = 8
+"""Bytes that RaBitQ keeps beside the bits: a norm and a factor."""
+
+Progress = Callable[[float, str], None]
+
+
+def methods_of(size: int, width: int, codes: bool) -> list[str]:
+    """Everything that makes so many bytes of a vector of so many floats.
+
+    Args:
+        size: bytes.
+        width: floats.
+        codes: FAISS's own too; OPQ takes minutes to train.
+    """
+    reducers = ("geopres", "pca", "truncation")
+    found = []
+    if size % FLOAT_BYTES == 0 and size // FLOAT_BYTES < width:
+        found += [f"{kind}:{size // FLOAT_BYTES}" for kind in reducers]
+    if size < width:
+        found += [f"{kind}:{size},int8" for kind in reducers]
+    if size == width:
+        found.append("int8")
+    if size * BITS == width:
+        found += ["binary", *(["RaBitQ"] if codes else [])]
+    if codes and width % size == 0 and size * BITS <= width:
+        found.append(f"OPQ{size},PQ{size}")
+    return found
+
+
+def at_equal_bytes(
+    splits: Sequence[Split], sizes: Sequence[int], k: int, codes: bool, on_progress: Progress
+) -> list[dict[str, Any]]:
+    """End-to-end recall of every method at every size, for every split.
+
+    Args:
+        splits: one for each seed.
+        sizes: bytes a vector.
+        k: neighbours.
+        codes: measure OPQ with PQ, and RaBitQ, too.
+        on_progress: told a fraction and a sentence.
+    """
+    width = splits[0].corpus.shape[1]
+    wanted = [(size, method) for size in sizes for method in methods_of(size, width, codes)]
+    found = []
+    for seed, cut in enumerate(splits):
+        truth = nearest(cut.queries, cut.corpus, k)
+        for number, (size, method) in enumerate(wanted):
+            on_progress((seed + number / len(wanted)) / len(splits), f"{method} in {size} bytes, seed {seed}")
+            candidates = candidates_of(method, cut, seed, k * max(OVERSAMPLING))
+            originals = cut.corpus.astype(np.float16)
+            recalls = {
+                str(times): float(
+                    overlap(rescored(candidates[:, : k * times], cut.queries, originals, k), truth).mean()
+                )
+                for times in OVERSAMPLING
+            }
+            extra = RABITQ_EXTRA if method == "RaBitQ" else 0
+            found.append({"seed": seed, "bytes": size + extra, "method": method, "recall": recalls})
+    return found
+
+
+def candidates_of(method: str, cut: Split, seed: int, count: int) -> Numbers:
+    """The nearest rows `(q, count)` in a method's own space, found exactly."""
+    if method.startswith(("OPQ", "RaBitQ")):
+        engine = Faiss(method, 0, seed)
+        engine.build(cut.corpus)
+        return engine.search(cut.queries, count)
+    space = find_space(method, cut.fit, seed)
+    return nearest(space.ask(cut.queries), space.reduce(cut.corpus), count)
+
+
+def rescored(candidates: Numbers, queries: Vectors, originals: Any, k: int) -> Numbers:
+    """The k best `(q, k)` of candidates `(q, c)` by their originals; as they are where there are no more."""
+    if candidates.shape[1] == k:
+        return candidates
+    best = np.empty((len(queries), k), np.int64)
+    for number, (query, rows) in enumerate(zip(queries, candidates, strict=True)):
+        rows = rows[rows >= 0]
+        best[number] = rows[np.argsort(-(originals[rows].astype(np.float32) @ query))[:k]]
+    return best

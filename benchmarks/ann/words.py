@@ -1,0 +1,148 @@
+"""What a benchmark says, in sentences."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks.ann.findings import FAR, Cost, Findings, Growth
+from benchmarks.ann.frontier import Mean
+from benchmarks.ann.grid import EXACT, Grid
+from benchmarks.ann.spaces import FULL
+
+MUCH = 1.05
+"""A ratio of speeds within which two are called equal."""
+
+
+def sentences(findings: Findings, grid: Grid, width: int) -> list[str]:
+    """The verdict first, then what it rests on."""
+    return [*verdicts(findings, grid), *growing(findings, grid), *deepening(findings, grid, width)]
+
+
+def verdicts(findings: Findings, grid: Grid) -> Iterator[str]:
+    """For every target: what to use, and why, at the largest corpus that was measured."""
+    rows = max((cost.rows for cost in findings.costs), default=0)
+    for target in grid.targets:
+        there = [c for c in findings.costs if (c.rows, c.target) == (rows, target)]
+        local = [c for c in there if c.settings[0]["engine"] != "lathe"]
+        if not local:
+            yield f"No setting reaches a recall@{grid.k} of {target} on {rows:,} vectors."
+            continue
+        quickest, smallest = min(local, key=slowness), min(local, key=lambda c: c.graph_bytes)
+        yield (
+            f"At recall@{grid.k} {target} of {rows:,} vectors, use {name(quickest)} for speed: {rate(quickest)} on one "
+            f"thread, {megabytes(quickest.graph_bytes)} to search in."
+        )
+        if smallest is not quickest:
+            yield (
+                f"For memory, use {name(smallest)}: {megabytes(smallest.graph_bytes)} to search in, "
+                f"{rate(smallest)}{beside(smallest)}."
+            )
+        yield from against_full_width(there, target, grid)
+
+
+def against_full_width(there: Sequence[Cost], target: float, grid: Grid) -> Iterator[str]:
+    """The method that is judged against full width, engine by engine."""
+    for engine in grid.engines:
+        full = next((c for c in there if c.series == f"{FULL} · {engine}"), None)
+        ours = [c for c in there if c.settings[0]["method"] in grid.methods[1:2] and c.settings[0]["engine"] == engine]
+        if full is None or not ours or (best := min(ours, key=slowness)).speed is None:
+            continue
+        memory = best.graph_bytes / full.graph_bytes
+        speed = best.speed.value
+        said = f"{ratio(best.speed)} the queries a second of full width"
+        if 1 / MUCH < speed < MUCH:
+            said = f"as many queries a second as full width ({ratio(best.speed)})"
+        built = best.build_seconds / full.build_seconds
+        yield (
+            f"In {engine} at {target}, {best.settings[0]['method']} ({best.setting}) answers {said}, with "
+            f"{100 * memory:.0f} % of the memory to search in and {100 * built:.0f} % of the build time."
+            + (" There, comparing fewer floats saves less than looking at more candidates costs." if speed < 1 else "")
+        )
+
+
+def growing(findings: Findings, grid: Grid) -> Iterator[str]:
+    """How the answer moves with the corpus."""
+    for target in grid.targets:
+        for engine in (grid.engines[0], EXACT):
+            full = growth(findings, f"{FULL} · {engine}", target)
+            for method in grid.methods[1:2]:
+                ours = growth(findings, f"{method}, rescored · {engine}", target)
+                if full is None or ours is None:
+                    continue
+                ratios = [f"{full.measured[rows] / ours.measured[rows]:.2f} × at {rows:,}" for rows in ours.measured]
+                yield (
+                    f"Growing, in {engine} at {target}: {method} rescored answers {', '.join(ratios)} the queries a "
+                    f"second of full width. Computed for {FAR:,} (time ∝ rows^{full.exponent:.2f} and "
+                    f"rows^{ours.exponent:.2f}): {full.far_microseconds / ours.far_microseconds:.2f} ×, "
+                    f"{gigabytes(ours.far_bytes)} to search in instead of {gigabytes(full.far_bytes)}."
+                )
+
+
+def deepening(findings: Findings, grid: Grid, width: int) -> Iterator[str]:
+    """How many candidates a larger corpus wants."""
+    for depth in findings.depths:
+        for target in grid.targets:
+            enough = {
+                rows: min((t for t, by_rows in depth.recall.items() if by_rows[rows] >= target), default=None)
+                for rows in next(iter(depth.recall.values()))
+            }
+            far = min((times for times, recall in depth.far_recall.items() if recall >= target), default=None)
+            told = ", ".join(f"{times_of(times)} at {rows:,}" for rows, times in enough.items())
+            more = f"; computed for {FAR:,}: {times_of(far)}" if depth.far_recall else ""
+            yield f"{depth.method} must be rescored {told} to reach {target} by exact search{more}."
+
+
+def growth(findings: Findings, series: str, target: float) -> Growth | None:
+    """A series' growth; None if it was not measured at enough sizes."""
+    return next((g for g in findings.growth if (g.series, g.target) == (series, target)), None)
+
+
+def name(cost: Cost) -> str:
+    """A cost's method, engine and parameters."""
+    setting = cost.settings[0]
+    method = "full width" if setting["method"] == FULL else setting["method"]
+    return f"{method} in {setting['engine']} ({cost.setting})"
+
+
+def slowness(cost: Cost) -> float:
+    """To sort by."""
+    return cost.microseconds.value
+
+
+def rate(cost: Cost) -> str:
+    """Queries a second."""
+    return f"{1e6 / cost.microseconds.value:,.0f} queries a second"
+
+
+def beside(cost: Cost) -> str:
+    """What is kept beside for rescoring."""
+    return f", with {cost.beside_bytes:,} bytes a vector beside for rescoring" if cost.beside_bytes else ""
+
+
+def ratio(mean: Mean) -> str:
+    """A ratio with its interval."""
+    if mean.half is None:
+        return f"{mean.value:.2f} ×"
+    factor = math.exp(mean.half)
+    return f"{mean.value:.2f} × [{mean.value / factor:.2f}, {mean.value * factor:.2f}]"
+
+
+def times_of(times: int | None) -> str:
+    """An oversampling."""
+    return "deeper than was measured" if times is None else "not at all" if times == 1 else f"{times} ×"
+
+
+def megabytes(size: float) -> str:
+    """Bytes."""
+    return f"{size / 1e6:,.0f} MB"
+
+
+def gigabytes(size: float) -> str:
+    """The same, for more of them."""
+    return f"{size / 1e9:,.1f} GB"
+
+
+def counted(results: Sequence[dict[str, Any]]) -> str:
+    """How many points there are, and how many failed."""
+    failures = sum("error" in result for result in results)
+    return f"{len(results)} points, {failures} failed" if failures else f"{len(results)} points"
