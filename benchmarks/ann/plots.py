@@ -14,13 +14,14 @@ from training.evaluation.plots import STYLE, drawn
 
 Rows = Sequence[dict[str, Any]]
 
-TICKS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+TICKS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999)
 TITLES = {
     "frontiers": "Recall against queries a second, one thread, transform and rescoring included",
     "growth": "Time of a query at equal recall, as the corpus grows",
     "equal-bytes": "Recall at equal bytes a vector, by exact search",
     "dimensions": "Dimensions, recall and latency (the GeoPres paper's Figure 1)",
 }
+HIGHEST = 0.9995
 LEAST = 0.5
 """Recall below which a frontier is of no use, and not drawn."""
 
@@ -50,19 +51,30 @@ def frontiers(results: Sequence[dict[str, Any]]) -> Any:
     engines = list(dict.fromkeys(series.rpartition(" · ")[2] for series in here))
     if not engines:
         return None
+    methods = dict.fromkeys(settings["method"] for settings in flat(results))
+    colours = {method: "black" if method == FULL else f"C{number}" for number, method in enumerate(methods)}
     columns = min(3, len(engines))
     lines = -(-len(engines) // columns)
     figure, axes = plt.subplots(
-        lines, columns, figsize=(4.2 * columns, 3.4 * lines), layout="constrained", squeeze=False, sharex=True
+        lines,
+        columns,
+        figsize=(4.2 * columns, 3.4 * lines),
+        layout="constrained",
+        squeeze=False,
+        sharex=True,
+        sharey=True,
     )
     for axis, engine in zip(axes.flat, engines, strict=False):
         for series, by_seed in here.items():
-            method, _, of = series.rpartition(" · ")
+            label, _, of = series.rpartition(" · ")
+            settings = [setting for ours in by_seed.values() for setting in ours]
             if of == engine:
-                draw_frontier(axis, method, [setting for ours in by_seed.values() for setting in ours])
+                draw_frontier(axis, label, colours[settings[0]["method"]], settings)
         axis.set_title(f"{engine}, {rows:,} vectors")
         axis.set_yscale("log")
-        axis.set_xticks([logit(tick) for tick in TICKS], [str(tick) for tick in TICKS], rotation=45)
+        in_logarithms(axis.yaxis)
+        axis.set_xticks([logit(tick) for tick in TICKS], [str(tick) for tick in TICKS], rotation=60)
+        axis.set_xlim(place_of(LEAST), place_of(1) + 0.2)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
     for axis in axes.flat[len(engines) :]:
@@ -72,24 +84,34 @@ def frontiers(results: Sequence[dict[str, Any]]) -> Any:
     return figure
 
 
-def draw_frontier(axis: Any, method: str, settings: Sequence[Setting]) -> None:
-    """The points of a series and the line that nothing of it beats."""
+def draw_frontier(axis: Any, label: str, colour: str, settings: Sequence[Setting]) -> None:
+    """The points of a series and the line that nothing of it beats; dashed where it is not rescored."""
     shown = [s for s in settings if s["recall"] >= LEAST]
     best = frontier(shown)
     if not best:
         return
-    style = {"color": "black"} if method == FULL else {}
-    (line,) = axis.plot(
-        [logit(s["recall"]) for s in best], [1e6 / s["microseconds"] for s in best], label=method, **style
-    )
+    alone = settings[0]["oversampling"] == 1 and settings[0]["method"] != FULL
+    recalls, rates = [place_of(s["recall"]) for s in best], [1e6 / s["microseconds"] for s in best]
+    axis.plot(recalls, rates, "--" if alone else "-", color=colour, label=label)
     axis.plot(
-        [logit(s["recall"]) for s in shown],
+        [place_of(s["recall"]) for s in shown],
         [1e6 / s["microseconds"] for s in shown],
         ".",
-        color=line.get_color(),
+        color=colour,
         alpha=0.35,
         markersize=4,
     )
+
+
+def place_of(recall: float) -> float:
+    """Where a recall stands on the axis; what is nearly all stands at its end."""
+    return logit(min(recall, HIGHEST))
+
+
+def in_logarithms(axis: Any) -> None:
+    """Plain numbers on a logarithmic axis; the style reads no powers."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axis.set_minor_formatter(lambda value, _: f"{value:,.0f}" if str(value)[0] in "25" else "")
 
 
 def growth(findings: Findings) -> Any:
@@ -104,6 +126,8 @@ def growth(findings: Findings) -> Any:
                 axis.plot(list(found.measured), list(found.measured.values()), "o-", markersize=4, label=found.series)
         axis.set_xscale("log")
         axis.set_yscale("log")
+        in_logarithms(axis.xaxis)
+        in_logarithms(axis.yaxis)
         axis.set_title(f"recall {target}")
         axis.set_xlabel("vectors")
         axis.grid(alpha=0.3)
@@ -156,6 +180,7 @@ def dimensions(figure: Sequence[dict[str, Any]]) -> Any:
         axes, (f"recall@{k} in its own space", f"recall@{k} end to end", "microseconds a query"), strict=True
     ):
         axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axis.set_title(title)
         axis.set_xlabel("dimensions")
         axis.grid(alpha=0.3)

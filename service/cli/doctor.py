@@ -7,10 +7,14 @@ from importlib.util import find_spec
 
 import typer
 
-from service.cli.index import described
+from service.cli.index import described, no_texts
 from service.cli.options import state
+from service.errors import ServiceError
+from service.home import Home
+from service.index.backend import open_indexes
 from service.index.indexes import index_folders
 from service.registry import Registry
+from service.settings import Settings
 from training.encoders import OFFLINE_PACKAGE, best_device, locate
 from training.precision import resolve_dtype
 from training.spec import DEFAULT_MODEL
@@ -25,6 +29,7 @@ EXTRAS = {
     "hnswlib": "graphs of indexes, which search exactly without: pip install 'lathe[index]' (needs a C++ compiler)",
     "opentelemetry.sdk": "traces: pip install 'lathe[otel]'",
     "h5py": "import of ann-benchmarks files: pip install 'lathe[hdf5]'",
+    "pymilvus": "indexes in Milvus: pip install 'lathe[milvus]'",
     "mteb": "lathe evaluate: pip install 'lathe[evaluation]'",
 }
 
@@ -56,6 +61,9 @@ def doctor() -> None:
             except ArtifactError as error:
                 damaged += 1
                 say(f"chain {name}@{number}", f"damaged: {error}")
+    no_milvus = milvus_problem(settings, home) if settings.index_url else None
+    if settings.index_url:
+        say("Milvus", no_milvus or "answers")
     for folder in index_folders(home.indexes):
         index = described(folder)
         damaged += "error" in index
@@ -64,8 +72,20 @@ def doctor() -> None:
             index.get("error") or f"{index['count']:,} items in {index['chain']}, record readable",
         )
     say("chains", f"{len(registry.names())} registered, {damaged} damaged")
-    if problem or damaged:
+    if problem or damaged or no_milvus:
         raise typer.Exit(1)
+
+
+def milvus_problem(settings: Settings, home: Home) -> str | None:
+    """Why the indexes in Milvus cannot be reached; None if they can."""
+    indexes = open_indexes(settings, home, no_texts)
+    try:
+        indexes.names()
+    except ServiceError as error:
+        return error.message
+    finally:
+        indexes.close()
+    return None
 
 
 def say(what: str, state_of_it: str) -> None:

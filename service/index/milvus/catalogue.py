@@ -4,7 +4,7 @@ An entry has a key, and a value of at most 65,535 bytes; longer ones are cut int
 
 index:<name>            {"collection", "spec", "artifact": [bytes of manifest, of tensors]}
 chain:<collection>:<n>  part n of the artifact, in base64
-note:<name>             how far an import came
+note:<name>             what the last write noted: how far an import came
 """
 
 import base64
@@ -42,16 +42,15 @@ class Catalogue:
 
     def create(self) -> None:
         """Make its collection, unless it is there."""
-        from pymilvus import DataType
-
-        client = self.connection.client
-        if client.has_collection(COLLECTION):
+        if self.connection.call("has_collection", COLLECTION):
             return
-        schema = client.create_schema(enable_dynamic_field=False)
+        from pymilvus import DataType, MilvusClient
+
+        schema = MilvusClient.create_schema(enable_dynamic_field=False)
         schema.add_field("key", DataType.VARCHAR, is_primary=True, max_length=512)
         schema.add_field("value", DataType.VARCHAR, max_length=65_535)
         schema.add_field("nothing", DataType.FLOAT_VECTOR, dim=len(NOTHING))
-        indexes = client.prepare_index_params()
+        indexes = MilvusClient.prepare_index_params()
         indexes.add_index("nothing", index_type="FLAT", metric_type="L2")
         self.connection.call(
             "create_collection", COLLECTION, schema=schema, index_params=indexes, consistency_level="Strong"

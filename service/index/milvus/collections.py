@@ -34,10 +34,9 @@ def collection_name(index: str) -> str:
 
 def create_collection(connection: Connection, name: str, spec: IndexSpec) -> None:
     """Make the collection of an index; what is written is found at once by whoever asks."""
-    from pymilvus import DataType
+    from pymilvus import DataType, MilvusClient
 
-    client = connection.client
-    schema = client.create_schema(enable_dynamic_field=False)
+    schema = MilvusClient.create_schema(enable_dynamic_field=False)
     schema.add_field(ID, DataType.VARCHAR, is_primary=True, max_length=ID_CHARACTERS * BYTES_OF_A_CHARACTER)
     schema.add_field(METADATA, DataType.JSON)
     schema.add_field(
@@ -46,7 +45,7 @@ def create_collection(connection: Connection, name: str, spec: IndexSpec) -> Non
     schema.add_field(RANGES, DataType.JSON)
     schema.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=spec.dimensions)
     schema.add_field(ORIGINAL, DataType.FLOAT_VECTOR, dim=spec.width)
-    indexes = client.prepare_index_params()
+    indexes = MilvusClient.prepare_index_params()
     parameters = {"M": spec.m, "efConstruction": spec.ef_construction}
     indexes.add_index(VECTOR, index_type="HNSW", metric_type=METRICS[spec.metric], params=parameters)
     indexes.add_index(ORIGINAL, index_type="FLAT", metric_type=METRICS[spec.metric])  # Milvus wants one; never searched

@@ -79,8 +79,8 @@ class MilvusIndex:
         payloads = [payload(place, given) for place, given in enumerate(metadata)]
         rows = rows_of(ids, vectors, self.reduce(vectors), metadata, payloads)
         self.call("upsert", rows)
-        for key, value in (note or {}).items():
-            self.catalogue.write({self.note_key(key): orjson.dumps(value).decode()})
+        if note:
+            self.catalogue.write({f"{NOTE}{self.name}": orjson.dumps(note).decode()})
         return Change(None, None)
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
@@ -209,21 +209,21 @@ class MilvusIndex:
 
     def note(self, key: str) -> Any:
         """What an import noted."""
-        return self.catalogue.read(self.note_key(key))
+        return (self.catalogue.read(f"{NOTE}{self.name}") or {}).get(key)
 
     def forget_note(self, key: str) -> None:
-        """Remove a note."""
-        self.catalogue.forget(self.note_key(key))
-
-    def note_key(self, key: str) -> str:
-        """Where the catalogue has a note."""
-        return f"{NOTE}{self.name}:{key}"
+        """Remove what the last write noted."""
+        self.catalogue.forget(f"{NOTE}{self.name}")
 
     def scan(self, most: int) -> Iterator[tuple[list[Payload], Vectors]]:
         """All items as Milvus has them when they are reached."""
         rows = self.call("query_iterator", batch_size=most, filter=EVERYTHING, output_fields=[ID, METADATA, ORIGINAL])
         try:
-            while found := rows.next():
+            while True:
+                with self.connection.asking():
+                    found = rows.next()
+                if not found:
+                    break
                 said = [orjson.dumps(row[METADATA]) if row[METADATA] else None for row in found]
                 yield list(zip((row[ID] for row in found), said, strict=True)), matrix(found, ORIGINAL)
         finally:
