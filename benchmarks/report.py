@@ -35,7 +35,7 @@ def write_report(out: Path, name: str, figures: Any) -> Path:
     module = sys.modules["__main__"].__spec__
     arguments = [re.sub(r"/[^\s>]*/", "", argument) for argument in sys.argv[1:]]  # no folders of this machine
     report = {
-        "command": " ".join(["python -m", module.name if module else name, *arguments]),
+        "command": " ".join(["python -m", module.name.removesuffix(".__main__") if module else name, *arguments]),
         "machine": machine(),
         "libraries": {p: version(p) for p in ("torch", "numpy", "sentence-transformers", "lathe")},
         "date": datetime.now(UTC).date().isoformat(),

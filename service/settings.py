@@ -6,6 +6,7 @@ import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -98,7 +99,12 @@ class Settings(BaseSettings):
     @classmethod
     def check_index_url(cls, url: str) -> str:
         """An address, or a file that Milvus Lite takes."""
-        if url and not re.fullmatch(r"(https?://.+|.+\.db)", url):
+        try:
+            parts = urlsplit(url)
+            reached = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port beyond 65,535, a bracket left open
+            reached = False
+        if url and not reached and ("://" in url or not re.search(r"[^/]\.db$", url)):
             raise ValueError("it must be http://HOST:19530[/DATABASE] of a Milvus, or FILE.db for Milvus Lite")
         return url if "://" in url or not url else str(Path(url).expanduser().absolute())
 

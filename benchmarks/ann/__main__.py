@@ -19,6 +19,7 @@ from benchmarks.ann.data import Data, DataError, gpu, read_data, split
 from benchmarks.ann.engines import GPU
 from benchmarks.ann.figure import POINTS, RUNS, recall_by_dimension
 from benchmarks.ann.grid import Grid, Runner, failed
+from benchmarks.ann.point import SERVER
 from benchmarks.ann.report import read_json, write
 from benchmarks.ann.sizes import at_equal_bytes
 from benchmarks.ann.spaces import FULL, find_space, is_fitted_here
@@ -42,7 +43,7 @@ def main() -> None:
     try:
         data = read_data(given.vectors, None if given.vectors else given.source, given.queries)
         failures = run(given, data)
-    except (DataError, TrainingError, TransformError, ServiceError, OSError) as error:
+    except (DataError, TrainingError, TransformError, ServiceError, OSError, ValueError) as error:
         sys.exit(f"benchmarks.ann: {error}")
     except KeyboardInterrupt:
         sys.exit(f"\nstopped; what was measured is in {given.out}, and the same command goes on from there")
@@ -76,7 +77,13 @@ def options() -> Any:
     found.add_argument("--target", type=float, nargs="+", default=list(defaults.targets), help="recalls to compare at")
     found.add_argument("--bytes", type=int, nargs="*", default=list(BYTES), help="sizes to compare methods at")
     found.add_argument("--no-figure", action="store_true", help="leave out the GeoPres paper's Figure 1")
-    return found.parse_args()
+    given = found.parse_args()
+    for name in ("seeds", "query_count", "fit_rows", "k", "runs"):
+        if getattr(given, name) < 1:
+            found.error(f"--{name.replace('_', '-')} must be at least 1")
+    if min([*given.sizes, *given.bytes, *given.m, *given.ef, *given.oversampling]) < 1:
+        found.error("sizes, bytes, links, candidates and oversampling must be at least 1")
+    return given
 
 
 def grid_of(given: Any) -> Grid:
@@ -99,7 +106,8 @@ def grid_of(given: Any) -> Grid:
     )
     if not given.quick:
         return grid
-    engines = tuple(engine for engine in grid.engines if not engine.startswith("opq") and engine != "lathe")
+    slow = () if given.engine else ("opq48", SERVER)
+    engines = tuple(engine for engine in grid.engines if engine not in slow)
     return replace(
         grid,
         engines=engines,
@@ -142,7 +150,10 @@ def run(given: Any, data: Data) -> list[str]:
         points = min(POINTS, runner.available)
         figure = kept(work / "figure.json", [key], lambda: recall_by_dimension(data, RUNS, points, show))
     print("\r\033[K", end="", file=sys.stderr)
-    print(write(given.out, data, grid, results, sizes, figure, chains))
+    without = [row for row in sizes if "error" in row]
+    for row in without:
+        print(f"{row['method']} in {row['bytes']} bytes, seed {row['seed']}: {row['error']}", file=sys.stderr)
+    print(write(given.out, data, grid, results, [row for row in sizes if row not in without], figure, chains))
     return failed(results)
 
 

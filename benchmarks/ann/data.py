@@ -88,7 +88,7 @@ def read_data(vectors: str | None, source: str | None, queries: str | None) -> D
         SourceError: for what cannot be read.
     """
     written = vectors or source or ""
-    path = Path(written)
+    path = Path(written.partition("#")[0])
     notes: list[str] = []
     asked: Vectors | None
     if path.suffix in HDF5:

@@ -149,7 +149,7 @@ def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -
 def efforts_of(name: str, efs: Sequence[int]) -> list[int]:
     """The efforts to search with."""
     if name == "lathe":  # a request takes milliseconds
-        return list(efs)[1::2]
+        return list(efs)[1::2] or list(efs)
     if "hnsw" in name:
         return list(efs)
     return [1] if name.startswith("flat") else list(PROBES)

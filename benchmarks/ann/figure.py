@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.ann.data import Data, Vectors, nearest, split
 from benchmarks.ann.engines import Hnswlib
-from benchmarks.ann.point import overlap, pin
+from benchmarks.ann.point import WARMING, one_core, overlap
 from benchmarks.ann.spaces import find_space
 
 POINTS, QUERIES, RUNS = 20_000, 300, 5
@@ -64,19 +64,18 @@ def vectors_of(
 def searched(corpus: Vectors, queries: Vectors, originals: tuple[Vectors, Vectors], seed: int) -> dict[str, Any]:
     """What one graph gives at fixed parameters, one query at a time on one thread."""
     graph = Hnswlib(M, EF_CONSTRUCTION, seed)
-    pin("hnswlib")
-    begun = time.monotonic()
-    graph.build(corpus)
-    built = time.monotonic() - begun
-    graph.set_effort(EF)
-    for query in queries[:50]:
-        graph.search(query[None], max(KS))
     rows, times = [], []
-    for query in queries:
-        asked = time.perf_counter_ns()
-        rows.append(graph.search(query[None], max(KS))[0])
-        times.append(time.perf_counter_ns() - asked)
-    pin("")
+    with one_core():
+        begun = time.monotonic()
+        graph.build(corpus)
+        built = time.monotonic() - begun
+        graph.set_effort(EF)
+        for query in queries[:WARMING]:
+            graph.search(query[None], max(KS))
+        for query in queries:
+            asked = time.perf_counter_ns()
+            rows.append(graph.search(query[None], max(KS))[0])
+            times.append(time.perf_counter_ns() - asked)
     nearest_here, truly = nearest(queries, corpus, max(KS)), nearest(*originals, max(KS))
     return {
         "index_recall": recalls(rows, nearest_here),

@@ -85,7 +85,7 @@ def at_recall(settings: Sequence[Setting], target: float) -> AtRecall | None:
         return AtRecall(above["microseconds"], above["p99"], above)
     below = best[enough[0] - 1]
     span = logit(above["recall"]) - logit(below["recall"])
-    share = (logit(target) - logit(below["recall"])) / span
+    share = (logit(target) - logit(below["recall"])) / span if span else 1.0
     between = [math.exp((1 - share) * math.log(below[key]) + share * math.log(above[key])) for key in TIMES]
     return AtRecall(between[0], between[1], above)
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from benchmarks.ann.data import Data, Split, nearest, split
 from benchmarks.ann.engines import EFS
 from benchmarks.ann.point import SERVER, Job
-from benchmarks.ann.spaces import FULL, find_space, is_fitted_here
+from benchmarks.ann.spaces import FULL, find_space, is_fitted_here, size_of
 
 POINT_SECONDS = 3600
 EXACT = "flat"
@@ -115,6 +115,7 @@ class Runner:
         self.kept = folder / "points.jsonl"
         self.splits: dict[int, Split] = {}
         self.digest = data.digest
+        self.digests: dict[str, str | None] = {}
 
     @property
     def available(self) -> int:
@@ -125,6 +126,8 @@ class Runner:
         """Every point's result; one that failed has an `error` instead, and is tried again by the next run."""
         done = self.read()
         wanted = list(points(self.grid, self.available))
+        for point in wanted:
+            self.chain_digest(point)  # a chain there is not is said before anything is measured
         with tqdm(wanted, unit="point", disable=None, file=sys.stderr) as bar:
             found = []
             for point in bar:
@@ -161,13 +164,17 @@ class Runner:
     def key(self, point: Point) -> str:
         """Tells a point's result from that of any other data, grid or chain."""
         grid = {name: value for name, value in asdict(self.grid).items() if name in MEASURED}
-        digest = None if point.method == FULL or is_fitted_here(point.method) else self.space_digest(point)
-        content = json.dumps([self.digest, grid, max(self.grid.sizes), asdict(point), digest], sort_keys=True)
+        measured = [self.digest, grid, max(self.grid.sizes), asdict(point), self.chain_digest(point)]
+        content = json.dumps(measured, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
-    def space_digest(self, point: Point) -> str | None:
-        """Of the chain that the method names now."""
-        return find_space(point.method, self.data.vectors[:1], point.seed).digest
+    def chain_digest(self, point: Point) -> str | None:
+        """Of the chain that the method names; None for one that is fitted here."""
+        if point.method not in self.digests:
+            named = point.method != FULL and not is_fitted_here(point.method)
+            space = find_space(point.method, self.data.vectors[:1], point.seed) if named else None
+            self.digests[point.method] = space.digest if space else None
+        return self.digests[point.method]
 
     def result(self, point: Point, key: str) -> dict[str, Any]:
         """Do one point in a process of its own."""
@@ -178,15 +185,16 @@ class Runner:
         path = Path(job.result).with_suffix(".job")
         path.write_bytes(job.json())
         log = path.with_suffix(".log")
-        with log.open("wb") as errors:
-            ended = subprocess.run(
-                [sys.executable, "-m", "benchmarks.ann.point", str(path)],
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                timeout=POINT_SECONDS,
-                check=False,
-            )
-        path.unlink()
+        command = [sys.executable, "-m", "benchmarks.ann.point", str(path)]
+        try:
+            with log.open("wb") as errors:
+                ended = subprocess.run(
+                    command, stdout=subprocess.DEVNULL, stderr=errors, timeout=POINT_SECONDS, check=False
+                )
+        except subprocess.TimeoutExpired:
+            return {"error": f"was not done after {POINT_SECONDS:,} seconds"}
+        finally:
+            path.unlink()
         if ended.returncode:
             return {"error": last_line(log) or f"ended with {ended.returncode}"}
         return dict(json.loads(Path(job.result).read_bytes()))
@@ -195,7 +203,8 @@ class Runner:
         """The files a point reads, made where they are not there yet."""
         grid = self.grid
         base = self.folder / f"{self.digest}-{max(grid.sizes)}-{grid.queries}-{grid.fit}" / f"seed-{point.seed}"
-        place = base / hashlib.sha256(point.method.encode()).hexdigest()[:12]
+        chosen = f"{point.method} {self.chain_digest(point)}"
+        place = base / hashlib.sha256(chosen.encode()).hexdigest()[:12]
         originals, queries = base / "originals.npy", base / "queries.npy"
         truth, exact = base / f"truth-{point.rows}-{grid.k}.npy", place / f"exact-{point.rows}-{self.deepest}.npy"
         reduced, chain, size = place / "reduced.npy", place / "chain", size_of(point.method)
@@ -211,8 +220,8 @@ class Runner:
                 space = find_space(point.method, cut.fit, point.seed)
                 if not chain.exists():
                     space.save(chain)
-                save(reduced, space.reduce(cut.corpus))
                 save(place / "asked.npy", space.ask(cut.queries))
+                save(reduced, space.reduce(cut.corpus))  # last: what it stands for is there then
             save(exact, nearest(np.load(place / "asked.npy"), np.load(reduced)[: point.rows], self.deepest))
         (self.folder / "raw").mkdir(exist_ok=True)
         return Job(
@@ -259,12 +268,6 @@ def oversampling_of(point: Point, grid: Grid) -> tuple[int, ...]:
     if point.method == FULL and not point.engine.startswith((*CODES, "faiss-hnsw-sq8")):
         return (1,)
     return grid.oversampling[::2] if point.engine == SERVER else grid.oversampling
-
-
-def size_of(method: str) -> int | None:
-    """The size a chain there is is cut to; None for all of it."""
-    size = method.partition(":")[2]
-    return int(size) if size and not is_fitted_here(method) else None
 
 
 def save(path: Path, array: Any) -> None:

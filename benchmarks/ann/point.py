@@ -15,7 +15,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -26,7 +27,7 @@ import orjson
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.ann.data import Numbers, Vectors
+from benchmarks.ann.data import DataError, Numbers, Vectors
 from benchmarks.ann.engines import Engine, efforts_of, make_engine
 from benchmarks.ann.spaces import FULL, Space, load_space
 from benchmarks.server import Server
@@ -100,13 +101,13 @@ class Job:
 
 
 class Rescorer:
-    """The k best of candidates by the float16 originals, for one query at a time."""
+    """The k best of candidates by the float16 originals, in no order, for one query at a time."""
 
     def __init__(self, originals: NDArray[np.float16], k: int) -> None:
         self.originals, self.k = originals, k
 
     def __call__(self, query: Vectors, rows: Numbers) -> Numbers:
-        """Candidates `(c,)` of a query `(d,)`, ranked."""
+        """The best of candidates `(c,)` for a query `(d,)`."""
         vectors = torch.from_numpy(self.originals[rows]).float()  # torch widens float16 several times quicker
         scores = torch.mv(vectors, torch.from_numpy(query)).numpy()
         best = np.argpartition(-scores, self.k - 1)[: self.k] if len(rows) > self.k else np.arange(len(rows))
@@ -215,16 +216,15 @@ def measure(job: Job) -> dict[str, Any]:
     if job.engine == SERVER:
         return over_http(job, queries, truth, exact)
     engine = make_engine(job.engine, job.rows, job.m, job.ef_construction, job.seed)
-    pin(job.engine)
-    before, begun = resident(), time.monotonic()
-    engine.build(reduced)
-    built = {
-        "build_seconds": time.monotonic() - begun,
-        "resident_bytes": resident() - before,
-        "graph_bytes": engine.bytes,
-        "dimensions": int(reduced.shape[1]),
-    }
-    pin("")
+    with nullcontext() if job.engine.startswith("opq") else one_core():  # codes are trained on all there are
+        before, begun = resident(), time.monotonic()
+        engine.build(reduced)
+        built = {
+            "build_seconds": time.monotonic() - begun,
+            "resident_bytes": resident() - before,
+            "graph_bytes": engine.bytes,
+            "dimensions": int(reduced.shape[1]),
+        }
     library = Library(job, space, engine, originals)
     return built | searched(job, library, queries, truth, exact, lambda asked: batched(library, asked))
 
@@ -258,16 +258,20 @@ def searched(
     settings, raw = [], {}
     for oversampling in job.oversampling:
         for effort in efforts_of(job.engine, job.efs):
-            if "hnsw" in job.engine and effort < job.k * oversampling:
+            wanted = job.k * oversampling
+            if wanted > job.rows or ("hnsw" in job.engine and effort < wanted):
                 continue
             asker.prepare(effort, oversampling)
-            rows, candidates, times = timed(job, asker, queries, oversampling)
+            with nullcontext() if job.engine == SERVER else one_core():
+                rows, candidates, times = timed(job, asker, queries, oversampling)
             found = figures(job, rows, candidates, times, truth, exact, oversampling)
             if batch is not None and oversampling == 1:
                 found["batch_queries_per_second"] = batch(queries)
             settings.append({"effort": effort, "oversampling": oversampling} | found)
             raw[f"rows_{effort}_{oversampling}"] = rows
             raw[f"nanoseconds_{effort}_{oversampling}"] = times.sum(axis=2)
+    if not settings:
+        raise DataError(f"no effort is as large as k = {job.k}, or there are fewer rows than that")
     np.savez_compressed(Path(job.result).with_suffix(".npz"), **raw)  # type: ignore[arg-type]
     chosen = operating_point(settings, job.wanted)
     asker.prepare(chosen["effort"], chosen["oversampling"])
@@ -346,8 +350,6 @@ def together(asker: Asker, queries: Vectors, oversampling: int, callers: int) ->
     Processes that share the engine's memory, or threads where only an answer is waited for: threads of Python would
     wait for one another between two products.
     """
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     kind: Any = threading if isinstance(asker, OverHttp) else multiprocessing.get_context("fork")
     start, answers = kind.Barrier(callers), (queue.Queue() if kind is threading else kind.Queue())
 
@@ -368,10 +370,18 @@ def together(asker: Asker, queries: Vectors, oversampling: int, callers: int) ->
     return {"callers": callers, "queries_per_second": rate, "p99": float(np.quantile(every, 0.99))}
 
 
-def pin(engine: str) -> None:
-    """Hold this thread to the last core; codes are trained on all."""
-    if hasattr(os, "sched_setaffinity") and not engine.startswith("opq"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Hold this process to the last of its cores, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def resident() -> int:

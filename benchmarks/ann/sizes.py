@@ -9,6 +9,7 @@ from benchmarks.ann.data import Numbers, Split, Vectors, nearest
 from benchmarks.ann.engines import Faiss
 from benchmarks.ann.point import overlap
 from benchmarks.ann.spaces import find_space
+from transforms import TransformError
 
 OVERSAMPLING = (1, 4, 8)
 FLOAT_BYTES = 4
@@ -56,12 +57,16 @@ def at_equal_bytes(
     """
     width = splits[0].corpus.shape[1]
     wanted = [(size, method) for size in sizes for method in methods_of(size, width, codes)]
-    found = []
+    found: list[dict[str, Any]] = []
     for seed, cut in enumerate(splits):
         truth = nearest(cut.queries, cut.corpus, k)
         for number, (size, method) in enumerate(wanted):
             on_progress((seed + number / len(wanted)) / len(splits), f"{method} in {size} bytes, seed {seed}")
-            candidates = candidates_of(method, cut, seed, k * max(OVERSAMPLING))
+            try:
+                candidates = candidates_of(method, cut, seed, k * max(OVERSAMPLING))
+            except (TransformError, RuntimeError) as error:  # too few rows to fit or train on: the others go on
+                found.append({"seed": seed, "bytes": size, "method": method, "error": str(error)})
+                continue
             originals = cut.corpus.astype(np.float16)
             recalls = {
                 str(times): float(

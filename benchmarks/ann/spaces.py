@@ -8,7 +8,7 @@ from benchmarks.ann.data import DataError, Vectors
 from service.home import Home
 from service.settings import read_settings
 from service.starters import open_registry
-from transforms import Chain, parse_steps
+from transforms import Chain, Transform, build_steps, parse_steps
 from transforms.affine import Affine
 from transforms.transform import TRANSFORMS
 
@@ -99,21 +99,29 @@ def find_space(method: str, fit: Vectors, seed: int) -> Space:
     if method == FULL:
         return Space(method, None)
     if is_fitted_here(method):
-        steps = seeded(method, seed)
-        return Space(method, Chain(parse_steps(steps)).fit(fit))
-    name, _, size = method.partition(":")
+        return Space(method, Chain(seeded(method, seed)).fit(fit))
+    name, size = method.partition(":")[0], size_of(method)
     registry, _ = open_registry(Home(read_settings().home))
     loaded = registry.load(name)
     if loaded.chain.input_dimensions not in (None, fit.shape[1]):
         raise DataError(f"{name} takes vectors {loaded.chain.input_dimensions} wide, these are {fit.shape[1]}")
-    return Space(method, loaded.chain, int(size) if size else None)
+    return Space(method, loaded.chain, size)
 
 
-def seeded(method: str, seed: int) -> str:
-    """Steps with a seed, where they take one; it follows the step it is for."""
-    step, *rest = method.split(",")
-    takes = step.startswith(("geopres", "random", "autoencoder"))
-    return ",".join([step, *([f"seed={seed}"] if takes else []), *rest])
+def size_of(method: str) -> int | None:
+    """The size a chain there is is cut to; None for all of it."""
+    size = method.partition(":")[2]
+    if not size or is_fitted_here(method):
+        return None
+    if not size.isdecimal():
+        raise DataError(f"{method}: what follows the colon of a chain is a size")
+    return int(size)
+
+
+def seeded(steps: str, seed: int) -> list[Transform]:
+    """Unfitted steps, with a seed where they take one and were given none."""
+    specs = [step.spec() for step in parse_steps(steps)]
+    return build_steps([spec | ({"seed": seed} if spec.get("seed") == 0 else {}) for spec in specs])
 
 
 def load_space(method: str, folder: Path, size: int | None) -> Space:

@@ -25,7 +25,7 @@ def verdicts(findings: Findings, grid: Grid) -> Iterator[str]:
         there = [c for c in findings.costs if (c.rows, c.target) == (rows, target)]
         local = [c for c in there if c.settings[0]["engine"] != "lathe"]
         if not local:
-            yield f"No setting reaches a recall@{grid.k} of {target} on {rows:,} vectors."
+            yield f"No setting reaches a recall@{grid.k} of {target} in every seed."
             continue
         quickest, smallest = min(local, key=slowness), min(local, key=lambda c: c.graph_bytes)
         yield (
@@ -63,13 +63,14 @@ def against_full_width(there: Sequence[Cost], target: float, grid: Grid) -> Iter
 def growing(findings: Findings, grid: Grid) -> Iterator[str]:
     """How the answer moves with the corpus."""
     for target in grid.targets:
-        for engine in (grid.engines[0], EXACT):
+        for engine in dict.fromkeys((grid.engines[0], EXACT)):
             full = growth(findings, f"{FULL} · {engine}", target)
             for method in grid.methods[1:2]:
                 ours = growth(findings, f"{method}, rescored · {engine}", target)
                 if full is None or ours is None:
                     continue
-                ratios = [f"{full.measured[rows] / ours.measured[rows]:.2f} × at {rows:,}" for rows in ours.measured]
+                both = [rows for rows in ours.measured if rows in full.measured]
+                ratios = [f"{full.measured[rows] / ours.measured[rows]:.2f} × at {rows:,}" for rows in both]
                 yield (
                     f"Growing, in {engine} at {target}: {method} rescored answers {', '.join(ratios)} the queries a "
                     f"second of full width. Computed for {FAR:,} (time ∝ rows^{full.exponent:.2f} and "
@@ -80,7 +81,7 @@ def growing(findings: Findings, grid: Grid) -> Iterator[str]:
 
 def deepening(findings: Findings, grid: Grid, width: int) -> Iterator[str]:
     """How many candidates a larger corpus wants."""
-    for depth in findings.depths:
+    for depth in (depth for depth in findings.depths if depth.recall):
         for target in grid.targets:
             enough = {
                 rows: min((t for t, by_rows in depth.recall.items() if by_rows[rows] >= target), default=None)

@@ -91,7 +91,8 @@ class Ids:
             field = self.field_of(record)
             item = self.id_of(record, field, first + place)
             rest = {key: value for key, value in record.items() if key not in (left_out, field)}
-            if nested := as_object(rest.get("metadata")):
+            nested = as_object(rest.get("metadata"))
+            if nested is not None:
                 del rest["metadata"]
                 rest |= nested
             if text_field is not None and isinstance(batch.values, list):
@@ -138,12 +139,12 @@ def read_ids(path: Path) -> list[str]:
     return lines
 
 
-def as_object(value: Any) -> dict[str, Any]:
-    """An object, or the object that a text of JSON says; empty for anything else."""
+def as_object(value: Any) -> dict[str, Any] | None:
+    """An object, or the object that a text of JSON says; None for anything else."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
-    return value if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else None
 
 
 def measure(source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Reducer, on_progress: Progress) -> Cost:

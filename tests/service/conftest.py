@@ -157,13 +157,13 @@ def serving():
 
 @pytest.fixture(scope="session")
 def start_app():
-    """Start an app with settings of its own; ends with the block."""
+    """Start an app with settings of its own, and wait until it serves, or its indexes do; ends with the block."""
 
     @contextlib.contextmanager
-    def start(**settings):
+    def start(indexes_only=False, **settings):
         built = read_settings(**settings)
         with TestClient(create_app(built), raise_server_exceptions=False) as client:
-            wait_for(lambda: is_ready(client))
+            wait_for(client.app.state.services.indexes.ready.is_set if indexes_only else lambda: is_ready(client))
             yield AppUnderTest(client, built)
 
     return start

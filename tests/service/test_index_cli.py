@@ -177,3 +177,10 @@ def test_doctor_tells_of_a_damaged_record(run, home, store):
     assert status == 1
     assert "index damaged" in out
     assert "damaged" in run("index", "list")[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [("{}", {}), ({}, {}), ('{"a": 1}', {"a": 1}), ("text", None), ("{", None)]
+)
+def test_an_empty_object_of_metadata_is_one(given, found):
+    assert as_object(given) == found

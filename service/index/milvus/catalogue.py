@@ -107,7 +107,7 @@ class Catalogue:
 
     def get(self, keys: Sequence[str]) -> list[dict[str, Any]]:
         """Entries of keys, in any order."""
-        return list(self.connection.call("get", COLLECTION, ids=list(keys), output_fields=["key", "value"]))
+        return list(self.connection.call("query", COLLECTION, filter=key_in(keys), output_fields=["key", "value"]))
 
     def write(self, values: dict[str, str]) -> None:
         """Put entries."""
@@ -117,7 +117,12 @@ class Catalogue:
 
     def forget(self, *keys: str) -> None:
         """Remove entries."""
-        self.connection.call("delete", COLLECTION, ids=list(keys))
+        self.connection.call("delete", COLLECTION, filter=key_in(keys))
+
+
+def key_in(keys: Sequence[str]) -> str:
+    """The entries of keys; these are made of names, which hold nothing that must be quoted."""
+    return "key in [" + ", ".join(f'"{key}"' for key in keys) + "]"
 
 
 def parts_of(content: bytes) -> list[str]:

@@ -1,6 +1,5 @@
 """What an index and its items are in Milvus."""
 
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,9 +26,14 @@ NAMES_MOST = 4 * FIELDS_MOST
 Row = dict[str, Any]
 
 
+def alias_of(index: str) -> str:
+    """A name that stands for an index alone: Milvus takes letters, digits and underscores."""
+    return "lathe_" + "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):02x}" for c in index)
+
+
 def collection_name(index: str) -> str:
-    """A name for a new index's collection that no other has or had: Milvus takes letters, digits and underscores."""
-    return f"lathe_{re.sub(r'[^A-Za-z0-9]', '_', index)}_{secrets.token_hex(6)}"
+    """A name for a new index's collection, which no other has or had, nor any alias: those hold no two underscores."""
+    return f"{alias_of(index)}__{secrets.token_hex(6)}"
 
 
 def create_collection(connection: Connection, name: str, spec: IndexSpec) -> None:
@@ -46,7 +50,7 @@ def create_collection(connection: Connection, name: str, spec: IndexSpec) -> Non
     schema.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=spec.dimensions)
     schema.add_field(ORIGINAL, DataType.FLOAT_VECTOR, dim=spec.width)
     indexes = MilvusClient.prepare_index_params()
-    parameters = {"M": spec.m, "efConstruction": spec.ef_construction}
+    parameters = {"params": {"M": spec.m, "efConstruction": spec.ef_construction}}  # Milvus Lite reads no flat ones
     indexes.add_index(VECTOR, index_type="HNSW", metric_type=METRICS[spec.metric], params=parameters)
     indexes.add_index(ORIGINAL, index_type="FLAT", metric_type=METRICS[spec.metric])  # Milvus wants one; never searched
     connection.call("create_collection", name, schema=schema, index_params=indexes, consistency_level="Strong")

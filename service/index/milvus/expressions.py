@@ -8,11 +8,11 @@ number and text of each name, as texts that sort like them.
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from service.index.fields import Value
 from service.index.filters import Condition, Filter, Junction
+from service.index.items import CONTROL
 
 EVERYTHING = 'id != ""'
 DIGEST_BYTES = 16
@@ -40,7 +40,10 @@ def condition(wanted: Condition) -> str:
         among = ", ".join(f'"{digest(wanted.field, value)}"' for value in wanted.values)
         return f"array_contains_any(entries, [{among}])"
     sign, side = {"gt": (">", MOST), "gte": (">=", MOST), "lt": ("<", LEAST), "lte": ("<=", LEAST)}[wanted.test]
-    kind, bound = sortable(wanted.values[0])
+    (limit,) = wanted.values
+    if isinstance(limit, bytes):  # parse_filter lets no true, false or null through
+        raise TypeError(f"{wanted.field}: a range has a number or a text")
+    kind, bound = sortable(limit)
     place = f'ranges["{range_key(wanted.field, kind, side)}"]'
     return f'(exists {place} and {place} {sign} "{bound}")'
 
@@ -70,16 +73,22 @@ def range_key(name: str, kind: str, side: str) -> str:
     return f"{digest(name)}_{kind}_{side}"
 
 
+def among(ids: Sequence[str]) -> str:
+    """The items of some ids. pymilvus would not quote what ids hold, which then were an expression of the caller's."""
+    quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in ids if not CONTROL.search(item))
+    return "id in [" + ", ".join(f'"{item}"' for item in quoted) + "]"
+
+
 def digest(name: str, *value: Value) -> str:
     """A name, or a name with a value, in 32 letters that need no quoting."""
-    content: list[Any] = [name.encode("utf-8", "surrogatepass")]
+    named = name.encode("utf-8", "surrogatepass")
+    content = [len(named).to_bytes(8, "big"), named]  # with the length, no name can pass for one with a value
     for part in value:
-        content += [b"\x00", part if isinstance(part, bytes) else "".join(sortable(part)).encode()]
-        content.append(b"b" if isinstance(part, bytes) else b"s")
-    return hashlib.blake2b(b"\x00".join(content), digest_size=DIGEST_BYTES).hexdigest()
+        content += [b"b", part] if isinstance(part, bytes) else [b"s", "".join(sortable(part)).encode()]
+    return hashlib.blake2b(b"".join(content), digest_size=DIGEST_BYTES).hexdigest()
 
 
-def sortable(value: Value) -> tuple[str, str]:
+def sortable(value: int | float | str) -> tuple[str, str]:
     """A number or a text as letters that sort as it does among its kind: numbers exactly, texts by their bytes.
 
     A number is its double, bit by bit, the sign turned so that it sorts, then what rounding to the double left over.
@@ -90,5 +99,4 @@ def sortable(value: Value) -> tuple[str, str]:
         bits = bits ^ (2**64 - 1) if bits >> 63 else bits | 2**63
         left = int(value) - int(rounded) if isinstance(value, int) else 0
         return NUMBER, f"{bits:016x}{left + ROUNDED_MOST:04x}"
-    text = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
-    return TEXT, text.hex()
+    return TEXT, value.encode("utf-8", "surrogatepass").hex()

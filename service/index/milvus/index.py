@@ -16,7 +16,7 @@ from service.index.items import payload
 from service.index.milvus.catalogue import NOTE, Catalogue, Entry
 from service.index.milvus.client import CollectionGoneError, Connection
 from service.index.milvus.collections import ID, METADATA, ORIGINAL, VECTOR, matrix, rows_of
-from service.index.milvus.expressions import EVERYTHING, expression
+from service.index.milvus.expressions import EVERYTHING, among, expression
 from service.index.protocol import Change, Hit, Payload
 from service.index.reducer import Reducer, Vectors, unit
 from transforms.transform import Progress
@@ -47,9 +47,9 @@ class MilvusIndex:
         self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"milvus-{name}")
         self.gone = False
 
-    def close(self) -> None:
-        """Finish the writes accepted."""
-        self.writer.shutdown(wait=True)
+    def close(self, wait: bool = True) -> None:
+        """Finish the writes accepted; wait for them, unless told otherwise."""
+        self.writer.shutdown(wait=wait)
 
     def serving(self) -> "MilvusIndex":
         """Itself: its settings never change."""
@@ -91,11 +91,11 @@ class MilvusIndex:
         """`delete` in the writer thread; Milvus itself counts ids that are not there too."""
         gone = 0
         for start in range(0, len(ids), IDS_AT_ONCE):
-            wanted = list(ids[start : start + IDS_AT_ONCE])
-            there = [row[ID] for row in self.call("get", ids=wanted, output_fields=[ID])]
+            wanted = among(ids[start : start + IDS_AT_ONCE])
+            there = len(self.call("query", filter=wanted, output_fields=[ID]))
             if there:
-                self.call("delete", ids=there)
-            gone += len(there)
+                self.call("delete", filter=wanted)
+            gone += there
         return Change(None, gone)
 
     def in_turn(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
@@ -157,6 +157,8 @@ class MilvusIndex:
             scores = np.array([hit["distance"] for hit in hits], np.float32)
             if len(hits) and (rescored or by_distance):
                 vectors = matrix([hit["entity"] for hit in hits], compared)
+                if self.spec.metric == "cosine":
+                    vectors = unit(vectors)
                 scores = compare(vectors, (originals if rescored else compact)[place], by_distance)
             best = np.argsort(scores if by_distance else -scores, kind="stable")[: asking.k].tolist()
             answers.append([shown(hits[row], float(scores[row])) for row in best])
@@ -167,8 +169,8 @@ class MilvusIndex:
         fields = [ID, METADATA, *([ORIGINAL] if vectors else [])]
         there: dict[str, Any] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
-            wanted = list(dict.fromkeys(ids[start : start + IDS_AT_ONCE]))
-            there |= {row[ID]: row for row in self.call("get", ids=wanted, output_fields=fields)}
+            wanted = among(list(dict.fromkeys(ids[start : start + IDS_AT_ONCE])))
+            there |= {row[ID]: row for row in self.call("query", filter=wanted, output_fields=fields)}
         return [self.item(there[item], vectors) if item in there else None for item in ids]
 
     def item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:

@@ -2,17 +2,24 @@
 
 import logging
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
-from service.errors import NotSupportedError, ServiceError, UnknownNameError, as_service_error
+from service.errors import NotSupportedError, ServiceError, UnavailableError, UnknownNameError, as_service_error
 from service.index.milvus.catalogue import Catalogue
 from service.index.milvus.client import CollectionGoneError, Connection
-from service.index.milvus.collections import collection_name, create_collection
+from service.index.milvus.collections import alias_of, collection_name, create_collection
 from service.index.milvus.index import MilvusIndex
 from service.index.protocol import Artifact
 from service.index.spec import IndexSpec
 from service.names import is_name, require_name
+
+KNOWN_SECONDS = 1.0
+"""So long what the catalogue said of an index is believed."""
+CLAIM_SECONDS = 10.0
+"""A server that makes an index has made it by then, or died."""
+POLL_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +38,8 @@ class MilvusIndexes:
         self.connection = Connection(url, token)
         self.catalogue = Catalogue(self.connection)
         self.opened: dict[str, MilvusIndex] = {}
-        self.opening = threading.Lock()
+        self.looked_up: dict[str, float] = {}
+        self.changing = threading.Lock()
         self.ready = threading.Event()
 
     def start(self) -> None:
@@ -58,32 +66,43 @@ class MilvusIndexes:
         self.connection.close()
 
     def names(self) -> list[str]:
-        """Indexes there are."""
+        """Indexes there are; whoever lists them sees what other servers did until then."""
+        self.looked_up.clear()
         return self.catalogue.names()
 
     def get(self, name: str) -> MilvusIndex:
-        """An index; looked up once, and again when its collection turns out to be gone.
+        """An index; looked up again after a second, and when its collection turns out to be gone.
 
         Raises:
             UnknownNameError: if there is none of that name.
             UnavailableError: if Milvus does not answer.
         """
         found = self.opened.get(name)
-        if found is not None and not found.gone:
+        if found is not None and not found.gone and time.monotonic() < self.looked_up.get(name, 0) + KNOWN_SECONDS:
             return found
         entry = self.catalogue.find(name) if is_name(name) else None
         if entry is None:
-            self.opened.pop(name, None)
+            self.let_go(name)
             known = ", ".join(self.names()) or "none yet"
             raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
-        with self.opening:
+        with self.changing:
             found = self.opened.get(name)
             if found is None or found.collection != entry.collection:  # another server made it anew
+                self.let_go(name)
                 found = self.opened[name] = MilvusIndex(name, entry, self.connection, self.catalogue)
+            self.looked_up[name] = time.monotonic()
             return found
+
+    def let_go(self, name: str) -> None:
+        """Forget an index that is no more."""
+        found = self.opened.pop(name, None)
+        if found is not None:
+            found.close(wait=False)
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> MilvusIndex:
         """A new index; one that is there already is kept as it is.
+
+        Of several servers at once, one makes it: the one whose collection gets the index's alias.
 
         Raises:
             BadValueError: for a name no index can have.
@@ -96,25 +115,43 @@ class MilvusIndexes:
                 param="originals",
             )
         self.catalogue.create()
-        with self.opening:
-            if self.catalogue.find(name) is None:
-                collection = collection_name(name)
-                create_collection(self.connection, collection, spec)
+        if self.catalogue.find(name) is None:
+            collection = collection_name(name)
+            create_collection(self.connection, collection, spec)
+            if self.claim(name, collection):
                 self.catalogue.add(name, collection, spec, artifact)
+            else:
+                self.connection.call("drop_collection", collection)
+        self.looked_up.pop(name, None)
         return self.get(name)
+
+    def claim(self, name: str, collection: str) -> bool:
+        """Make a collection the index's; false if another server was quicker and has made it."""
+        try:
+            self.connection.call("create_alias", collection, alias_of(name))
+            return True
+        except UnavailableError:
+            self.connection.call("describe_alias", alias_of(name))  # if there is none, that was not the reason
+        deadline = time.monotonic() + CLAIM_SECONDS
+        while time.monotonic() < deadline:
+            if self.catalogue.find(name) is not None:
+                return False
+            time.sleep(POLL_SECONDS)
+        self.connection.call("alter_alias", collection, alias_of(name))  # of a server that died while it made it
+        return True
 
     def delete(self, name: str) -> None:
         """Remove an index for good; from the moment it is out of the catalogue nobody finds it."""
-        entry = self.catalogue.find(name)
-        self.require_owned(name)
-        with self.opening:
-            index = self.opened.pop(name, None)
-            if index is not None:
-                index.close()
-            if entry is not None:
-                self.catalogue.remove(name, entry)
-                with suppress(CollectionGoneError):
-                    self.connection.call("drop_collection", entry.collection)
+        self.looked_up.pop(name, None)
+        index, entry = self.get(name), self.catalogue.find(name)
+        index.close()
+        self.let_go(name)
+        if entry is not None:
+            self.catalogue.remove(name, entry)
+            with suppress(ServiceError):  # there is none, if it was made by a server that died
+                self.connection.call("drop_alias", alias_of(name))
+            with suppress(CollectionGoneError):
+                self.connection.call("drop_collection", entry.collection)
 
     def require_owned(self, name: str) -> None:
         """Raise unless there is such an index: whoever reaches Milvus may change it."""

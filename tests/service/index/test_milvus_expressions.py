@@ -155,3 +155,8 @@ def test_items_may_say_as_much_as_embedded_ones_and_hardly_more_than_milvus_keep
         index.upsert(["y"], np.ones((1, 4), np.float32), [{"a": "x" * 65_536}], None).result()
     assert index.get(["y"], vectors=False) == [None]
     indexes.delete("large")
+
+
+def test_no_name_passes_for_a_name_with_a_value():
+    assert len({digest("a"), digest("a\0"), digest("a", ""), digest("a\0s"), digest("as"), digest("a", b"")}) == 6
+    assert digest("tenant", "acme") != digest("tenant\0\0\0t61636d65\0s")

@@ -1,0 +1,162 @@
+import math
+
+import pytest
+
+from benchmarks.ann.findings import FAR, find, words_of
+from benchmarks.ann.frontier import Mean, logit
+from benchmarks.ann.grid import Grid
+from benchmarks.ann.words import counted, ratio, sentences, times_of
+
+SIZES = (1000, 4000, 16_000)
+TARGETS = (0.9,)
+GRID = Grid(methods=("none", "pca:8"), engines=("hnswlib", "flat"), sizes=SIZES, targets=TARGETS)
+
+
+def result(rows=1000, method="none", engine="hnswlib", seed=0, settings=((10, 1, 0.9, 100.0),), size=100, build=10.0):
+    """A point as the grid keeps it; a setting is its effort, oversampling, recall and microseconds."""
+    return {
+        "seed": seed,
+        "rows": rows,
+        "method": method,
+        "engine": engine,
+        "m": 16 if engine == "hnswlib" else 0,
+        "graph_bytes": size * rows,
+        "build_seconds": build,
+        "settings": [
+            {"effort": effort, "oversampling": times, "recall": recall, "microseconds": time, "p99": 2 * time}
+            for effort, times, recall, time in settings
+        ],
+        "concurrency": {},
+    }
+
+
+def by_series(costs):
+    return {(cost.series, cost.rows, cost.target): cost for cost in costs}
+
+
+def found_of(results, targets=TARGETS):
+    return find(results, 32, targets, "flat")
+
+
+def said_of(results, grid=GRID):
+    return sentences(find(results, 32, grid.targets, "flat"), grid, 32)
+
+
+@pytest.mark.parametrize(("factor", "exponent"), [(3.0, 0.25), (0.01, 1.0), (50.0, 0.0)])
+def test_the_growth_of_a_power_law_is_recovered_exactly(factor, exponent):
+    results = [result(rows, settings=[(10, 1, 0.9, factor * rows**exponent)]) for rows in SIZES]
+    (growth,) = found_of(results).growth
+    assert growth.exponent == pytest.approx(exponent, abs=1e-9)
+    assert growth.far_microseconds == pytest.approx(factor * FAR**exponent, rel=1e-6)
+    assert growth.measured == pytest.approx({rows: factor * rows**exponent for rows in SIZES})
+    assert (growth.series, growth.target) == ("none · hnswlib", 0.9)
+
+
+def test_bytes_grow_with_the_rows():
+    (growth,) = found_of([result(rows, size=132) for rows in SIZES]).growth
+    assert growth.far_bytes == pytest.approx(132 * FAR)
+
+
+def test_growth_takes_three_sizes():
+    assert found_of([result(rows) for rows in SIZES[:2]]).growth == ()
+    missed = [result(rows, settings=[(10, 1, 0.9 if rows < 10_000 else 0.8, 1.0)]) for rows in SIZES]
+    assert found_of(missed).growth == ()
+
+
+def test_a_series_that_not_every_seed_reaches_is_left_out():
+    reached = [result(seed=seed) for seed in range(3)]
+    missed = [result(seed=seed, engine="flat", settings=[(1, 1, 0.9 - 0.1 * (seed == 1), 1.0)]) for seed in range(3)]
+    assert set(by_series(found_of(reached + missed).costs)) == {("none · hnswlib", 1000, 0.9)}
+    assert len(found_of(reached + missed, (0.7, 0.9)).costs) == 3
+
+
+def test_a_cost_is_the_mean_over_seeds_and_its_speed_is_paired_with_full_width():
+    times = (100.0, 200.0, 400.0)
+    full = [result(seed=seed, settings=[(10, 1, 0.95, time)]) for seed, time in enumerate(times)]
+    ours = [
+        result(seed=seed, method="pca:8", settings=[(40, 4, 0.95, time / 2)], size=25, build=4.0)
+        for seed, time in enumerate(times)
+    ]
+    costs = by_series(found_of(full + ours).costs)
+    base, cost = costs["none · hnswlib", 1000, 0.9], costs["pca:8, rescored · hnswlib", 1000, 0.9]
+    assert base.speed is None and cost.speed.value == pytest.approx(2) and cost.speed.half == pytest.approx(0, abs=1e-9)
+    assert base.microseconds.value == pytest.approx(700 / 3) and base.p99.value == pytest.approx(1400 / 3)
+    assert (cost.graph_bytes, cost.build_seconds) == (25_000, 4)
+    assert (cost.beside_bytes, base.beside_bytes) == (64, 0)  # float16 originals, for rescoring alone
+    assert cost.setting == "M 16, ef 40, rescored 4×"
+
+
+def test_a_speed_needs_full_width_in_the_same_engine_and_seeds():
+    full = [result(seed=0), result(seed=1, settings=[(10, 1, 0.5, 1.0)])]
+    ours = [result(seed=seed, method="pca:8") for seed in (0, 1)]
+    assert by_series(found_of(full + ours).costs)["pca:8 · hnswlib", 1000, 0.9].speed is None
+    other = found_of([result(engine="flat"), result(method="pca:8")])
+    assert by_series(other.costs)["pca:8 · hnswlib", 1000, 0.9].speed is None
+
+
+def test_points_that_failed_change_nothing():
+    whole = [result(), result(method="pca:8")]
+    broken = {"seed": 0, "rows": 1000, "method": "none", "engine": "nothing", "m": 0, "error": "KeyError: 'nothing'"}
+    assert found_of([*whole, broken]) == found_of(whole)
+    assert [counted(whole), counted([*whole, broken])] == ["2 points", "3 points, 1 failed"]
+
+
+def test_depth_at_ten_million_follows_the_line_of_logits():
+    def recall(times, rows):
+        return 1 / (1 + math.exp(-(4 + times - 0.5 * math.log(rows))))
+
+    results = [
+        result(rows, "pca:8", "flat", seed, [(1, times, recall(times, rows), 1.0) for times in (1, 2, 4)])
+        for rows in SIZES
+        for seed in (0, 1)
+    ]
+    (depth,) = found_of([*results, result()]).depths
+    assert depth.method == "pca:8"
+    assert depth.recall[4][16_000] == pytest.approx(recall(4, 16_000))
+    assert depth.far_recall == pytest.approx({times: recall(times, FAR) for times in (1, 2, 4)}, rel=1e-6)
+    assert logit(depth.far_recall[1]) < logit(depth.recall[1][16_000])
+
+
+def test_depth_far_away_takes_three_sizes_too():
+    results = [result(rows, "pca:8", "flat", settings=[(1, 1, 0.5, 1.0), (1, 4, 0.95, 2.0)]) for rows in SIZES[:2]]
+    (depth,) = found_of(results).depths
+    assert depth.far_recall == {} and depth.recall == {1: {1000: 0.5, 4000: 0.5}, 4: {1000: 0.95, 4000: 0.95}}
+    assert said_of(results)[-1] == "pca:8 must be rescored 4 × at 1,000, 4 × at 4,000 to reach 0.9 by exact search."
+
+
+@pytest.mark.parametrize(
+    ("engine", "m", "effort", "times", "words"),
+    [("hnswlib", 16, 40, 1, "M 16, ef 40"), ("hnswlib", 32, 80, 8, "M 32, ef 80, rescored 8×")]
+    + [("opq48", 0, 8, 4, "nprobe 8, rescored 4×"), ("flat", 0, 1, 1, "exact"), ("flat", 0, 1, 2, "rescored 2×")],
+)
+def test_a_setting_is_said_in_words(engine, m, effort, times, words):
+    assert words_of({"engine": engine, "m": m, "effort": effort, "oversampling": times}) == words
+
+
+@pytest.mark.parametrize(("quickest", "time"), [("none", 400.0), ("pca:8", 50.0)])
+def test_the_verdict_names_the_quickest_at_the_largest_corpus_and_the_smallest(quickest, time):
+    results = [result(rows, settings=[(10, 1, 0.9, 100.0)], size=100) for rows in SIZES]
+    results += [result(rows, "pca:8", settings=[(40, 4, 0.9, time)], size=25, build=5.0) for rows in SIZES]
+    flat = [result(rows, "pca:8", "flat", settings=[(1, 4, 0.9, 500.0)], size=20) for rows in SIZES]
+    first, memory, against, *others = said_of(results + flat)
+    names = {"none": "full width in hnswlib (M 16, ef 10)", "pca:8": "pca:8 in hnswlib (M 16, ef 40, rescored 4×)"}
+    rate = f"{1e6 / min(time, 100):,.0f} queries a second on one thread"
+    assert first.startswith(f"At recall@10 0.9 of 16,000 vectors, use {names[quickest]} for speed: {rate}")
+    assert memory.startswith("For memory, use pca:8 in flat (rescored 4×): 0 MB") and "64 bytes a vector" in memory
+    assert f"{100 / time:.2f} × the queries a second of full width, with 25 % of the memory" in against
+    assert "50 % of the build time" in against
+    assert ("saves less than looking at more candidates costs" in against) == (quickest == "none")
+    assert any(f"{100 / time:.2f} × at 1,000" in line and "Computed for 10,000,000" in line for line in others)
+
+
+def test_a_recall_that_is_never_reached_is_said():
+    grid = Grid(methods=("none",), engines=("hnswlib",), sizes=(1000,), targets=(0.9, 0.99))
+    first, last = said_of([result()], grid)
+    assert first.startswith("At recall@10 0.9 of 1,000 vectors, use full width")
+    assert last == "No setting reaches a recall@10 of 0.99 on 1,000 vectors."
+
+
+def test_ratios_and_depths_are_said_with_what_is_known_of_them():
+    assert ratio(Mean(1.5, None, (1.5,))) == "1.50 ×"
+    assert ratio(Mean(1.5, math.log(2), (1.5,))) == "1.50 × [0.75, 3.00]"
+    assert [times_of(times) for times in (1, 8, None)] == ["not at all", "8 ×", "deeper than was measured"]

@@ -1,0 +1,191 @@
+import json
+import shutil
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks.ann.data import Data
+from benchmarks.ann.grid import Grid, Point, Runner, failed, oversampling_of, points, size_of
+
+BAD = "geopres:999"
+GRID = Grid(
+    methods=("none", BAD, "pca:8"),
+    engines=("hnswlib", "flat", "nothing"),
+    sizes=(300,),
+    seeds=1,
+    queries=20,
+    fit=60,
+    efs=(10, 40),
+    oversampling=(1, 4),
+    runs=1,
+)
+GOOD = replace(GRID, methods=("none", "pca:8"), engines=("hnswlib", "flat"))
+ASKED = {  # by method and engine, the efforts and oversamplings that a graph of ten neighbours can be asked with
+    ("none", "hnswlib"): {(10, 1), (40, 1)},
+    ("none", "flat"): {(1, 1)},
+    ("pca:8", "hnswlib"): {(10, 1), (40, 1), (40, 4)},
+    ("pca:8", "flat"): {(1, 1), (1, 4)},
+}
+
+
+@pytest.fixture(scope="module")
+def data(unit):
+    return Data("clusters", unit, None, ())
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, data):
+    """The one run that these tests look at."""
+    folder = tmp_path_factory.mktemp("grid")
+    return SimpleNamespace(folder=folder, results=Runner(GRID, data, folder).run())
+
+
+@pytest.fixture
+def copied(first, tmp_path):
+    """What it left, to go on with."""
+    return shutil.copytree(first.folder, tmp_path / "grid")
+
+
+def lines(folder):
+    return (folder / "points.jsonl").read_text().splitlines()
+
+
+def measured(results):
+    return {(r["method"], r["engine"]): r for r in results if "error" not in r}
+
+
+def settings_of(result):
+    return {(one["effort"], one["oversampling"]): one for one in result["settings"]}
+
+
+def test_every_point_is_measured_at_every_setting_it_can_be_asked_with(first):
+    found = measured(first.results)
+    assert {key: set(settings_of(result)) for key, result in found.items()} == ASKED
+    assert {key: result["dimensions"] for key, result in found.items()} == {
+        key: 8 if key[0] == "pca:8" else 32 for key in ASKED
+    }
+
+
+def test_recalls_are_shares_and_exact_search_has_them_all(first):
+    found = measured(first.results)
+    (exact,) = found["none", "flat"]["settings"]
+    assert (exact["recall"], exact["recall_p5"], exact["index_recall"]) == (1, 1, 1)
+    reduced = settings_of(found["pca:8", "flat"])
+    assert reduced[1, 1]["recall"] < reduced[1, 4]["recall"] <= 1
+    assert reduced[1, 1]["index_recall"] == reduced[1, 4]["index_recall"] == 1
+    for result in found.values():
+        for one in result["settings"]:
+            assert 0.5 < one["recall"] <= 1 and 0.5 < one["index_recall"] <= 1
+            assert 0 < one["p50"] <= one["p99"] and one["runs"] == 1
+    graph = settings_of(found["pca:8", "hnswlib"])
+    assert graph[40, 1]["recall"] == pytest.approx(reduced[1, 1]["recall"], abs=0.05)
+
+
+def test_points_say_what_they_took_and_what_several_callers_get(first):
+    found = measured(first.results)
+    assert found["pca:8", "hnswlib"]["graph_bytes"] < found["none", "hnswlib"]["graph_bytes"]
+    assert 300 * 32 * 4 <= found["none", "flat"]["graph_bytes"] < 300 * 32 * 4 + 1000
+    for result in found.values():
+        assert result["build_seconds"] > 0
+        at = result["concurrency"]
+        assert settings_of(result)[at["effort"], at["oversampling"]]["recall"] == at["recall"]
+        assert [caller["callers"] for caller in at["callers"]] == [1, 2, 4]
+        assert all(caller["queries_per_second"] > 0 < caller["p99"] for caller in at["callers"])
+
+
+def test_raw_rows_and_times_are_kept(first):
+    (found,) = [result for result in first.results if (result["method"], result["engine"]) == ("none", "flat")]
+    raw = np.load(first.folder / "raw" / f"{found['key']}.npz")
+    truth = np.load(next(first.folder.glob("*/seed-0/truth-300-10.npy")))
+    assert raw["rows_1_1"].shape == (20, 10) and raw["nanoseconds_1_1"].shape == (1, 20)
+    np.testing.assert_array_equal(np.sort(raw["rows_1_1"], axis=1), np.sort(truth, axis=1))
+
+
+def test_what_cannot_be_done_is_an_error_and_the_rest_goes_on(first):
+    errors = {(r["method"], r["engine"]): r["error"] for r in first.results if "error" in r}
+    assert set(errors) == {("none", "nothing"), *((BAD, engine) for engine in GRID.engines)}
+    assert errors["none", "nothing"] == "KeyError: 'nothing'"
+    assert errors[BAD, "flat"].startswith("StepError: geopres to 999 must follow vectors wider than that")
+    assert len(failed(first.results)) == 4
+    assert failed(first.results)[0] == "nothing on 300 of none, seed 0: KeyError: 'nothing'"
+    assert [json.loads(line) for line in lines(first.folder)] == first.results
+
+
+def test_a_second_run_measures_nothing_again(copied, data, first):
+    before = (copied / "points.jsonl").stat().st_mtime_ns, lines(copied)
+    again = Runner(GOOD, data, copied).run()
+    assert ((copied / "points.jsonl").stat().st_mtime_ns, lines(copied)) == before
+    assert measured(again) == measured(first.results) and len(again) == 4
+
+
+def test_a_last_line_that_was_cut_off_is_measured_again(copied, data):
+    *kept, last = lines(copied)
+    (copied / "points.jsonl").write_text("\n".join([*kept, last[:30]]))
+    again = Runner(GOOD, data, copied).run()
+    assert lines(copied)[:-1] == [*kept, last[:30]]
+    assert json.loads(lines(copied)[-1])["key"] == json.loads(last)["key"]
+    assert set(measured(again)) == set(ASKED)
+    before = lines(copied)
+    assert Runner(GOOD, data, copied).run() == again and lines(copied) == before
+
+
+def test_a_whole_last_line_without_a_newline_counts(copied, data, first):
+    text = (copied / "points.jsonl").read_text()
+    (copied / "points.jsonl").write_text(text.rstrip("\n"))
+    assert measured(Runner(GOOD, data, copied).run()) == measured(first.results)
+    assert (copied / "points.jsonl").read_text() == text.rstrip("\n")
+
+
+def test_what_failed_is_tried_again_by_the_next_run(copied, data):
+    grid = replace(GRID, methods=("none", BAD), engines=("hnswlib", "flat"))
+    before = lines(copied)
+    assert len(failed(Runner(grid, data, copied).run())) == 2
+    added = [json.loads(line) for line in lines(copied)[len(before) :]]
+    assert [(r["method"], r["engine"]) for r in added] == [(BAD, "hnswlib"), (BAD, "flat")]
+    mended = json.dumps({name: value for name, value in added[0].items() if name != "error"} | {"settings": []})
+    with (copied / "points.jsonl").open("a") as file:
+        file.write(mended + "\n")
+    assert len(failed(Runner(grid, data, copied).run())) == 1
+
+
+def test_a_key_is_of_the_data_the_grid_and_the_chain(data, unit, tmp_path, clusters):
+    point = Point(0, 300, "pca:8", "flat", 0)
+    runner = Runner(GRID, data, tmp_path)
+    others = [replace(point, **{name: 1}) for name in ("seed", "m")] + [replace(point, method="pca:9")]
+    keys = [runner.key(other) for other in [point, *others]]
+    for changed in ({"k": 5}, {"efs": (10,)}, {"runs": 2}, {"sizes": (300, 310)}, {"targets": (0.5,)}):
+        keys.append(Runner(replace(GRID, **changed), data, tmp_path).key(point))
+    keys.append(Runner(GRID, replace(data, vectors=unit[:390]), tmp_path).key(point))
+    assert len(set(keys)) == len(keys)
+    assert Runner(GOOD, data, tmp_path).key(point) == keys[0]  # other methods and engines are no matter of its own
+    wide = Runner(GRID, replace(data, vectors=clusters(30, 384)), tmp_path)
+    assert wide.key(replace(point, method="compact")) != wide.key(replace(point, method="debias"))
+
+
+def test_only_the_judged_meet_every_engine_and_codes_meet_full_width():
+    grid = Grid(("none", "compact", "pca:8"), ("hnswlib", "flat", "rabitq", "lathe"), (100, 1000), seeds=2, ms=(8, 16))
+    found = [asdict(point) for point in points(grid, 500)]
+    assert {p["rows"] for p in found} == {100, 500} and [p["seed"] for p in found] == sorted(p["seed"] for p in found)
+    largest = [(p["method"], p["engine"], p["m"]) for p in found if (p["seed"], p["rows"]) == (0, 500)]
+    judged = [(method, "hnswlib", m) for method in ("none", "compact") for m in (8, 16)]
+    rest = [(method, "flat", 0) for method in grid.methods] + [("pca:8", "hnswlib", 8), ("none", "rabitq", 0)]
+    assert sorted(largest) == sorted(judged + rest + [("none", "lathe", 8), ("compact", "lathe", 8)])
+    smaller = {p["engine"] for p in found if p["rows"] == 100}
+    assert smaller == {"hnswlib", "flat"}
+
+
+@pytest.mark.parametrize(
+    ("method", "engine", "times"),
+    [("none", "flat", (1,)), ("none", "rabitq", (1, 2, 4)), ("none", "faiss-hnsw-sq8", (1, 2, 4))]
+    + [("pca:8", "flat", (1, 2, 4)), ("compact", "lathe", (1, 4)), ("none", "lathe", (1,))],
+)
+def test_only_what_lost_something_is_rescored(method, engine, times):
+    assert oversampling_of(Point(0, 9, method, engine, 0), replace(GRID, oversampling=(1, 2, 4))) == times
+
+
+def test_sizes_are_of_chains_there_are():
+    assert [size_of(method) for method in ("none", "compact", "compact:64", "compact@1:32", "pca:8")] == [
+        *(None, None, 64, 32, None)
+    ]

@@ -1,0 +1,154 @@
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks.ann.data import nearest
+from benchmarks.ann.engines import PROBES, efforts_of, make_engine
+from benchmarks.ann.point import Library, Rescorer, figures, operating_point, overlap, pin, timed
+from benchmarks.ann.spaces import Space, find_space
+
+
+@pytest.fixture
+def job():
+    """What `timed` and `figures` read of a job."""
+    return SimpleNamespace(k=5, runs=3, engine="flat")
+
+
+def setting(recall, microseconds):
+    return {"recall": recall, "microseconds": microseconds}
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "share"),
+    [
+        ([1, 2, 3], [1, 2, 3], 1),
+        ([3, 1, 2], [1, 2, 3], 1),  # in any order
+        ([1, 2, 9], [1, 2, 3], 2 / 3),
+        ([7, 8, 9], [1, 2, 3], 0),
+        ([5, 4, 3, 2, 1], [1, 2], 1),  # candidates
+        ([1, -1, -1], [1, 2, 3], 1 / 3),  # no more were found
+        ([1, 1, 1], [1, 2, 3], 1 / 3),
+    ],
+)
+def test_overlap_is_the_share_of_what_was_wanted(found, wanted, share):
+    assert overlap(np.array([found]), np.array([wanted])) == pytest.approx([share])
+    other = overlap(np.array([found, wanted + [-1] * (len(found) - len(wanted))]), np.array([wanted, wanted]))
+    assert other == pytest.approx([share, 1])
+
+
+def test_rows_of_other_queries_do_not_count():
+    np.testing.assert_array_equal(overlap(np.array([[1, 2], [3, 4]]), np.array([[3, 4], [1, 2]])), [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen"),
+    [(0.9, (0.95, 2.0)), (0.95, (0.95, 2.0)), (0.96, (0.99, 5.0)), (0.3, (0.4, 1.0)), (0.999, (0.99, 5.0))],
+)
+def test_the_operating_point_is_the_quickest_with_enough_recall_or_the_one_with_most(wanted, chosen):
+    settings = [setting(0.99, 6.0), setting(0.4, 1.0), setting(0.95, 2.0), setting(0.99, 5.0), setting(0.8, 3.0)]
+    if wanted == 0.999:
+        settings = settings[1:]
+    assert tuple(operating_point(settings, wanted).values()) == chosen
+
+
+@pytest.mark.parametrize("candidates", [1, 4, 5, 6, 40])
+def test_rescoring_keeps_the_best_by_the_originals(unit, candidates):
+    originals = unit.astype(np.float16)
+    rescore = Rescorer(originals, 5)
+    rng = np.random.default_rng(0)
+    for query in unit[:20] + np.float32(0.01):
+        rows = rng.permutation(len(unit))[:candidates]
+        found = rescore(query, rows)
+        best = rows[np.argsort(-(originals[rows].astype(np.float64) @ query))[:5]]
+        assert len(found) == min(5, candidates)
+        assert set(found) == set(best)
+
+
+@pytest.mark.parametrize("name", ["hnswlib", "faiss-hnsw", "faiss-hnsw-sq8", "flat", "rabitq"])
+def test_an_engine_finds_neighbours_and_says_what_it_keeps(unit, name):
+    engine = make_engine(name, 400, 16, 100, 0)
+    engine.build(unit)
+    engine.set_effort(max(efforts_of(name, (10, 200))))
+    found = engine.search(unit[:50], 10)
+    assert found.shape == (50, 10) and found.dtype == np.int64
+    recall = overlap(found, nearest(unit[:50], unit, 10)).mean()
+    assert recall > (0.5 if name == "rabitq" else 0.97)
+    least = {"rabitq": 400 * 4, "faiss-hnsw-sq8": unit.nbytes // 4}.get(name, unit.nbytes)
+    assert least < engine.bytes < 4 * unit.nbytes
+
+
+def test_more_effort_finds_no_less_in_a_graph_and_in_lists(unit):
+    truth = nearest(unit[:50], unit, 10)
+    for name, little, much in (("hnswlib", 10, 200), ("faiss-hnsw", 10, 200), ("rabitq", 2, 32)):
+        engine = make_engine(name, 400, 4, 20, 0)
+        engine.build(unit)
+        recalls = []
+        for effort in (little, much):
+            engine.set_effort(effort)
+            recalls.append(overlap(engine.search(unit[:50], 10), truth).mean())
+        assert recalls[0] < recalls[1]
+
+
+def test_the_same_seed_gives_the_same_graph(unit):
+    found = []
+    for seed in (1, 1, 2):
+        engine = make_engine("hnswlib", 400, 4, 10, seed)
+        engine.build(unit)
+        engine.set_effort(10)
+        found.append(engine.search(unit, 10))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert (found[0] != found[2]).any()
+
+
+def test_efforts_are_candidates_of_graphs_and_lists_of_codes():
+    efs = (10, 20, 40, 80)
+    assert [efforts_of(name, efs) for name in ("hnswlib", "faiss-hnsw-sq8")] == [list(efs)] * 2
+    assert [efforts_of(name, efs) for name in ("opq48", "rabitq")] == [list(PROBES)] * 2
+    assert [efforts_of(name, efs) for name in ("flat", "flat-gpu", "lathe")] == [[1], [1], [20, 80]]
+
+
+def test_exact_search_of_full_width_finds_everything_and_its_times_add_up(job, unit):
+    engine = make_engine("flat", 380, 0, 0, 0)
+    engine.build(unit[:380])
+    library = Library(job, Space("none", None), engine, unit[:380].astype(np.float16))
+    queries, truth = unit[380:], nearest(unit[380:], unit[:380], 5)
+    rows, candidates, times = timed(job, library, queries, 1)
+    np.testing.assert_array_equal(rows, truth)
+    np.testing.assert_array_equal(candidates, truth)
+    assert times.shape == (3, 20, 3) and (times >= 0).all() and times[..., 1].all()
+    found = figures(job, rows, candidates, times, truth, truth, 1)
+    assert (found["recall"], found["recall_p5"], found["index_recall"], found["runs"]) == (1, 1, 1, 3)
+    assert found["microseconds"] == pytest.approx(times.sum() / 60 / 1000)
+    assert found["p50"] <= found["p95"] <= found["p99"] <= found["p99_9"] <= times.sum(axis=2).max() / 1000
+    parts = found["transform_microseconds"] + found["rescoring_microseconds"]
+    assert parts == pytest.approx(times[..., [0, 2]].sum() / 60 / 1000)
+
+
+def test_rescoring_wins_back_what_few_floats_lose(job, unit):
+    space = find_space("pca:4", unit, 0)
+    engine = make_engine("flat", 380, 0, 0, 0)
+    engine.build(space.reduce(unit[:380]))
+    library = Library(job, space, engine, unit[:380].astype(np.float16))
+    queries, truth = unit[380:], nearest(unit[380:], unit[:380], 5)
+    exact = nearest(space.ask(queries), space.reduce(unit[:380]), 40)
+    found = {}
+    for times in (1, 8):
+        rows, candidates, nanoseconds = timed(job, library, queries, times)
+        assert candidates.shape == (20, 5 * times)
+        found[times] = figures(job, rows, candidates, nanoseconds, truth, exact, times)
+    assert found[1]["recall"] < 0.8 < found[8]["recall"]
+    assert found[1]["index_recall"] == found[8]["index_recall"] == 1  # exact in its own space, however few floats
+    assert found[8]["rescoring_microseconds"] > found[1]["rescoring_microseconds"]
+
+
+def test_a_thread_is_held_to_its_last_core_unless_codes_are_trained():
+    before = os.sched_getaffinity(0)
+    try:
+        pin("opq48")
+        assert os.sched_getaffinity(0) == before
+        pin("hnswlib")
+        assert os.sched_getaffinity(0) == {max(before)}
+    finally:
+        os.sched_setaffinity(0, before)

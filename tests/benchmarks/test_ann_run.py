@@ -1,0 +1,156 @@
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from benchmarks.ann.__main__ import grid_of, kept, options
+from benchmarks.ann.grid import Grid
+from benchmarks.ann.report import FIELDS
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--quick", "--sizes", "300", "--query-count", "20", "--fit-rows", "60", "--bytes", "32"]
+ENGINES = ["--engine", "hnswlib", "--engine", "flat"]
+SETTINGS = {"none hnswlib": 5, "none flat": 1, "pca:8 hnswlib": 5 + 4 + 3 + 2, "pca:8 flat": 4}
+ELSEWHERE = re.compile(r"(?:src|href)\s*=\s*['\"]?(?:https?:|//)|url\(\s*['\"]?(?:https?:|//)|@import|<script|<link")
+
+
+def ann(*arguments):
+    """A run in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.ann", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, vectors):
+    """The one run that these tests look at: of vectors of which one is zero and one a copy."""
+    folder = tmp_path_factory.mktemp("run")
+    np.save(folder / "sets.npy", np.vstack([vectors, 2 * vectors[:1], 0 * vectors[:1]]))
+    given = ["--vectors", folder / "sets.npy", *SMALL]
+    ended = ann(*given, "--out", folder / "out", "--method", "pca:8", *ENGINES)
+    return SimpleNamespace(given=given, out=folder / "out", ended=ended)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The grid of some options."""
+
+    def parse(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ann", *arguments])
+        return grid_of(options())
+
+    return parse
+
+
+def refuse(name):
+    raise AssertionError(f"{name} is no JSON")
+
+
+def test_a_run_ends_well_and_writes_its_files(first):
+    assert first.ended.returncode == 0, first.ended.stderr
+    written = {path.name for path in first.out.iterdir() if path.is_file()}
+    assert written == {"ann.json", "ann.csv", "ann.html", "ann-frontiers.svg", "ann-equal-bytes.svg"}
+    for path in first.out.glob("*.svg"):
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+
+
+def test_the_json_has_everything_but_no_nan_and_no_folder_of_the_machine(first):
+    text = (first.out / "ann.json").read_text()
+    report = json.loads(text, parse_constant=refuse)
+    for folder in (first.out.parent, ROOT, Path.home(), Path(sys.prefix)):
+        assert str(folder) not in text
+    figures = report["figures"]
+    assert figures["data"] | {"digest": ""} == {"name": "sets.npy", "vectors": 400, "width": 32, "digest": ""}
+    assert {f"{p['method']} {p['engine']}": len(p["settings"]) for p in figures["points"]} == SETTINGS
+    assert [row["method"] for row in figures["equal_bytes"]] == ["geopres:8", "pca:8", "truncation:8", "int8"]
+    assert report["command"].startswith("python -m benchmarks.ann")
+    assert " --vectors sets.npy --quick " in report["command"] and "/" not in report["command"]
+    assert figures["engines"]["hnswlib"] and figures["grid"]["sizes"] == [300]
+
+
+def test_what_was_left_out_and_the_verdict_are_said_everywhere(first):
+    said = json.loads((first.out / "ann.json").read_text())["figures"]["sentences"]
+    assert said[:2] == [
+        "1 of 402 vectors are zero and were left out.",
+        "1 of 401 vectors are duplicates and were left out.",
+    ]
+    assert said[2].startswith("At recall@10 0.95 of 300 vectors, use ")
+    page = (first.out / "ann.html").read_text()
+    for sentence in said:
+        assert sentence in first.ended.stdout and sentence in page
+
+
+def test_the_page_needs_nothing_but_itself(first):
+    page = (first.out / "ann.html").read_text()
+    assert not ELSEWHERE.search(page)
+    assert page.count("<svg") == 2 and page.count("<table") >= 4
+    assert "400 distinct vectors of sets.npy, 32 floats each" in page and "Problems" not in page
+    assert str(first.out.parent) not in page
+
+
+def test_the_csv_has_a_line_for_every_setting(first):
+    with (first.out / "ann.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == FIELDS and len(rows) == sum(SETTINGS.values())
+    assert all(0 < float(row["recall"]) <= 1 and float(row["microseconds"]) > 0 for row in rows)
+    (exact,) = [row for row in rows if (row["method"], row["engine"]) == ("none", "flat")]
+    assert float(exact["recall"]) == 1 and exact["dimensions"] == "32"
+
+
+def test_a_point_that_fails_is_in_the_report_and_in_the_exit_code(first, tmp_path):
+    shutil.copytree(first.out, tmp_path / "out")
+    ended = ann(*first.given, "--out", tmp_path / "out", "--method", "geopres:999", *ENGINES)
+    line = "hnswlib M=16 on 300 of geopres:999, seed 0: StepError: geopres to 999 must follow vectors wider than that"
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr
+    assert line in ended.stdout and line in (tmp_path / "out" / "ann.html").read_text()
+    points = json.loads((tmp_path / "out" / "ann.json").read_text(), parse_constant=refuse)["figures"]["points"]
+    assert [(p["method"], "error" in p) for p in points] == [("none", False)] * 2 + [("geopres:999", True)] * 2
+    kept_before = (first.out / "ann-work" / "points.jsonl").read_text()
+    assert (tmp_path / "out" / "ann-work" / "points.jsonl").read_text().startswith(kept_before)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [(None, "there is no file or folder"), (9, "9 distinct vectors leave 0 to search with 9 queries")],
+    ids=["missing", "too few"],
+)
+def test_bad_input_ends_with_one_sentence(tmp_path, vectors, rows, sentence):
+    if rows is not None:
+        np.save(tmp_path / "sets.npy", vectors[:rows])
+    ended = ann("--vectors", tmp_path / "sets.npy", *SMALL, "--out", tmp_path / "out", *ENGINES)
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert ended.stderr.startswith(f"benchmarks.ann: {sentence}") and len(ended.stderr.splitlines()) == 1
+
+
+def test_full_width_is_always_measured_first_and_nothing_twice(asked):
+    assert asked().methods == ("none", "compact")
+    given = ("--method", "pca:8", "--method", "none", "--method", "pca:8", "--method", "compact:64")
+    assert asked(*given).methods == ("none", "pca:8", "compact:64")
+    grid = asked("--ef", "80", "10", "--oversampling", "8", "--target", "0.99", "0.9", "--m", "8")
+    assert (grid.efs, grid.oversampling, grid.targets, grid.ms) == ((10, 80), (1, 8), (0.9, 0.99), (8,))
+
+
+def test_a_quick_run_is_small_whatever_else_is_asked(asked):
+    grid = asked("--quick", "--seeds", "9", "--runs", "7", "--query-count", "10000")
+    assert (grid.seeds, grid.runs, grid.queries, grid.sizes, grid.ms) == (1, 1, 300, (20_000,), (16,))
+    assert not {"opq48", "lathe"} & set(grid.engines) and {"hnswlib", "flat"} <= set(grid.engines)
+    assert asked("--quick", "--sizes", "500", "100000").sizes == (500,)
+    assert asked("--sizes", "500", "100000").sizes == (500, 100_000) != Grid().sizes
+
+
+def test_what_was_measured_with_the_same_key_is_kept(tmp_path):
+    path, calls = tmp_path / "sizes.json", []
+
+    def measure():
+        calls.append(len(calls))
+        return [{"call": len(calls)}]
+
+    found = [kept(path, key, measure) for key in (["a", [1]], ["a", [1]], ["a", [2]], ["a", [2]])]
+    assert found == [[{"call": 1}], [{"call": 1}], [{"call": 2}], [{"call": 2}]] and calls == [0, 1]

@@ -1,0 +1,161 @@
+import os
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from benchmarks.ann.data import Data, nearest, split
+from benchmarks.ann.figure import KS, NORMAL, REDUCED, TURNED, recall_by_dimension, vectors_of
+from benchmarks.ann.findings import Findings
+from benchmarks.ann.plots import pictures
+from benchmarks.ann.point import overlap
+from benchmarks.ann.report import figure_table, size_table
+from benchmarks.ann.sizes import at_equal_bytes, candidates_of, methods_of, rescored
+
+NOTHING = Findings((), (), ())
+REDUCERS = ("geopres", "pca", "truncation")
+
+
+@pytest.fixture(scope="module")
+def cut(unit):
+    return split(Data("clusters", unit, None, ()), 0, 280, 40, 80, 10)
+
+
+@pytest.fixture(scope="module")
+def sizes(cut):
+    """Two seeds at 32 bytes."""
+    told = []
+    found = at_equal_bytes([cut, cut], [32], 10, False, lambda fraction, message: told.append(fraction))
+    assert told == sorted(told) and len(told) == len(found) and 0 <= told[0] <= told[-1] < 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def figure(clusters):
+    """One run of few points; it holds this process to one core, which the tests after it must not be."""
+    rows = clusters(700, 32)
+    data = Data("clusters", rows / np.linalg.norm(rows, axis=1, keepdims=True), None, ())
+    cores = os.sched_getaffinity(0)
+    try:
+        return recall_by_dimension(data, 1, 300, lambda fraction, message: None)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def by_kind(figure, kind):
+    return {row["dimensions"]: row for row in figure if row["kind"] == kind}
+
+
+@pytest.mark.parametrize(
+    ("size", "codes", "methods"),
+    [
+        (384, True, [*(f"{kind}:96" for kind in REDUCERS), "int8"]),
+        (128, True, [f"{kind}:{size}" for size in ("32", "128,int8") for kind in REDUCERS]),
+        (48, False, [*(f"{kind}:{size}" for size in ("12", "48,int8") for kind in REDUCERS), "binary"]),
+        (1536, True, []),
+        (30, True, [f"{kind}:30,int8" for kind in REDUCERS]),
+    ],
+)
+def test_methods_of_384_floats_take_so_many_bytes(size, codes, methods):
+    assert methods_of(size, 384, codes) == methods
+
+
+def test_codes_of_faiss_are_rivals_at_their_own_sizes():
+    assert methods_of(48, 384, True)[-3:] == ["binary", "RaBitQ", "OPQ48,PQ48"]
+    assert methods_of(24, 384, True)[-1] == "OPQ24,PQ24"
+
+
+def test_recall_at_equal_bytes_grows_with_rescoring(sizes):
+    methods = [*(f"{kind}:8" for kind in REDUCERS), "int8"]
+    assert [(row["seed"], row["method"]) for row in sizes] == [(seed, name) for seed in (0, 1) for name in methods]
+    assert {row["bytes"] for row in sizes} == {32}
+    for row in sizes:
+        alone, four, eight = (row["recall"][times] for times in ("1", "4", "8"))
+        assert 0 < alone <= four <= eight <= 1
+    by_method = {row["method"]: row["recall"] for row in sizes}
+    assert by_method["int8"]["1"] > 0.9 > by_method["truncation:8"]["1"]
+    assert by_method["pca:8"]["1"] > by_method["truncation:8"]["1"]
+
+
+def test_the_recall_of_a_method_is_that_of_plain_numpy(cut, sizes):
+    truth = np.argsort(-(cut.queries @ cut.corpus.T), axis=1)[:, :10]
+    few = [rows[:, :8] / np.linalg.norm(rows[:, :8], axis=1, keepdims=True) for rows in (cut.queries, cut.corpus)]
+    found = np.argsort(-(few[0] @ few[1].T), axis=1)
+    expected = overlap(found[:, :10], truth).mean()
+    (row,) = [row for row in sizes if (row["method"], row["seed"]) == ("truncation:8", 0)]
+    assert row["recall"]["1"] == pytest.approx(expected, abs=0.005)
+    best = rescored(found[:, :40], cut.queries, cut.corpus.astype(np.float16), 10)
+    assert row["recall"]["4"] == pytest.approx(overlap(best, truth).mean(), abs=0.005)
+
+
+def test_codes_of_faiss_are_searched_exactly(cut):
+    found = candidates_of("RaBitQ", cut, 0, 80)
+    truth = nearest(cut.queries, cut.corpus, 10)
+    assert found.shape == (40, 80)
+    assert 0.3 < overlap(found[:, :10], truth).mean() < overlap(found, truth).mean()
+
+
+def test_rescoring_is_by_the_originals_and_passes_over_rows_that_are_not_there():
+    originals = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5]], np.float16)
+    query = np.array([[1, 0]], np.float32)
+    assert rescored(np.array([[3, -1, 2, 1, 0]]), query, originals, 2).tolist() == [[0, 1]]
+    assert rescored(np.array([[3, 2]]), query, originals, 2).tolist() == [[3, 2]]
+
+
+def test_the_figure_has_every_kind_at_every_dimension_once(figure):
+    dimensions = (16, 32, 64, 128, 192, 256, 384, 768, 1536)
+    wanted = [(NORMAL, d) for d in dimensions] + [(REDUCED, 16)] + [(TURNED, d) for d in (32, 768, 1536)]
+    assert [(row["kind"], row["dimensions"]) for row in figure] == wanted
+    for row in figure:
+        assert row["microseconds"] > 0 and row["build_seconds"] > 0 and row["run"] == 0
+        assert all(0 <= row[side][str(k)] <= 1 for side in ("index_recall", "recall") for k in KS)
+
+
+def test_only_what_was_reduced_loses_more_than_the_graph_does(figure):
+    for row in by_kind(figure, NORMAL).values():
+        assert row["recall"] == row["index_recall"]
+    for row in by_kind(figure, TURNED).values():
+        assert row["recall"] == pytest.approx(row["index_recall"], abs=0.005)
+    (reduced,) = by_kind(figure, REDUCED).values()
+    assert reduced["recall"]["10"] < reduced["index_recall"]["10"] - 0.05
+
+
+def test_normal_vectors_get_harder_with_dimensions(figure):
+    recalls = [row["index_recall"]["10"] for row in by_kind(figure, NORMAL).values()]
+    assert recalls[0] > recalls[-1]
+
+
+@pytest.mark.parametrize("dimensions", [32, 100, 768])
+def test_turning_into_more_dimensions_is_an_isometry(cut, dimensions):
+    rng = np.random.default_rng(0)
+    corpus, queries, originals = vectors_of(TURNED, dimensions, cut.corpus, cut.queries, cut.fit, rng, 0)
+    assert corpus.shape[1] == queries.shape[1] == dimensions
+    np.testing.assert_allclose(queries @ corpus.T, cut.queries @ cut.corpus.T, rtol=0, atol=1e-5)
+    assert originals[0] is cut.queries and originals[1] is cut.corpus
+    assert np.abs(corpus[:, :32] - cut.corpus).max() > 0.1
+
+
+def test_normal_vectors_are_their_own_truth(cut):
+    rng = np.random.default_rng(0)
+    corpus, queries, originals = vectors_of(NORMAL, 16, cut.corpus, cut.queries, cut.fit, rng, 0)
+    assert (corpus.shape, queries.shape, corpus.dtype) == ((280, 16), (40, 16), np.float32)
+    np.testing.assert_allclose(np.linalg.norm(corpus, axis=1), 1, rtol=0, atol=1e-5)
+    assert originals[0] is queries and originals[1] is corpus
+
+
+def test_tables_are_means(sizes, figure):
+    changed = [row | {"recall": {times: r / 2 for times, r in row["recall"].items()}} for row in sizes[4:]]
+    header, *rows = size_table([*sizes[:4], *changed])
+    assert len(header) == 5 and [row[1] for row in rows] == [row["method"] for row in sizes[:4]]
+    assert rows[-1] == ["32", "int8", *(f"{0.75 * recall:.3f}" for recall in sizes[3]["recall"].values())]
+    header, *rows = figure_table(figure)
+    assert {len(row) for row in rows} == {len(header)} and len(rows) == len(figure)
+    assert rows[0][2] == f"{figure[0]['index_recall']['1']:.3f}"
+
+
+def test_pictures_are_drawn_of_what_there_is(sizes, figure):
+    drawn = pictures([], NOTHING, sizes, figure)
+    assert set(drawn) == {"equal-bytes", "dimensions"}
+    for picture in drawn.values():
+        assert ElementTree.fromstring(picture).tag.endswith("svg")
+    assert pictures([], NOTHING, [], []) == {}
