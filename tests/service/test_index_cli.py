@@ -4,6 +4,7 @@ import faiss
 import numpy as np
 import pytest
 
+from service.index.importing import as_object
 from service.index.indexes import Indexes
 from service.index.record import Record
 
@@ -179,8 +180,9 @@ def test_doctor_tells_of_a_damaged_record(run, home, store):
     assert "damaged" in run("index", "list")[1]
 
 
-@pytest.mark.parametrize(
-    ("given", "found"), [("{}", {}), ({}, {}), ('{"a": 1}', {"a": 1}), ("text", None), ("{", None)]
-)
+OBJECTS = [("{}", {}), ({}, {}), ('{"a": 1}', {"a": 1}), ("text", None), ("{", None), (None, None)]
+
+
+@pytest.mark.parametrize(("given", "found"), OBJECTS)
 def test_an_empty_object_of_metadata_is_one(given, found):
     assert as_object(given) == found

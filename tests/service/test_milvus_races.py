@@ -10,16 +10,6 @@ from service.index.milvus.collections import alias_of
 RAW = {"chain": "none", "width": 4}
 SPITEFUL = ["it's", "back\\slash", 'a"b', "\\", '\\"', "%", "日本"]
 SPITEFUL += ["x'] or id != '' or id in ['", 'x"] or id != "" or id in ["']
-    "x'] or id != '' or id in ['",
-    'x"] or id != "" or id in ["',
-    "back\\slash",
-    "it's",
-    'a"b',
-    "\\",
-    '\\"',
-    "%",
-    "日本",
-]
 
 
 @pytest.fixture(scope="module")
