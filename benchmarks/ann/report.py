@@ -117,7 +117,19 @@ def tables(
 
 def cost_table(costs: Sequence[Cost]) -> Table:
     """What each series costs at a recall, the quickest first."""
-    table = [["", "setting", "queries a second", "× full width", "p99 ms", "MB searched", "bytes beside", "build s"]]
+    table = [
+        [
+            "",
+            "setting",
+            "queries a second",
+            "× full width",
+            "p99 ms",
+            "MB searched",
+            "bytes a vector",
+            "beside",
+            "build s",
+        ]
+    ]
     for cost in sorted(costs, key=lambda c: c.microseconds.value):
         table.append(
             [
@@ -127,6 +139,7 @@ def cost_table(costs: Sequence[Cost]) -> Table:
                 ratio(cost.speed) if cost.speed else "–",
                 f"{cost.p99.value / 1000:.2f}{plus_minus(cost.p99)}",
                 f"{cost.graph_bytes / 1e6:,.1f}",
+                f"{cost.graph_bytes / cost.rows:,.0f}",
                 str(cost.beside_bytes or "–"),
                 f"{cost.build_seconds:,.1f}",
             ]

@@ -153,10 +153,26 @@ def test_a_recall_that_is_never_reached_is_said():
     grid = Grid(methods=("none",), engines=("hnswlib",), sizes=(1000,), targets=(0.9, 0.99))
     first, last = said_of([result()], grid)
     assert first.startswith("At recall@10 0.9 of 1,000 vectors, use full width")
-    assert last == "No setting reaches a recall@10 of 0.99 on 1,000 vectors."
+    assert last == "No setting reaches a recall@10 of 0.99 in every seed."
 
 
 def test_ratios_and_depths_are_said_with_what_is_known_of_them():
     assert ratio(Mean(1.5, None, (1.5,))) == "1.50 ×"
     assert ratio(Mean(1.5, math.log(2), (1.5,))) == "1.50 × [0.75, 3.00]"
     assert [times_of(times) for times in (1, 8, None)] == ["not at all", "8 ×", "deeper than was measured"]
+
+
+def test_growth_is_compared_where_both_reach_the_recall():
+    grid = Grid(methods=("none", "pca:8"), engines=("flat",), sizes=(100, 200, 400, 800), targets=(0.9,))
+    results = [result(engine="flat", rows=rows) for rows in grid.sizes[1:]]
+    results.append(result(engine="flat", rows=100, settings=[(10, 1, 0.5, 100.0)]))
+    rescored = [(10, 4, 0.9, 50.0)]
+    results += [result(method="pca:8", engine="flat", rows=rows, settings=rescored) for rows in grid.sizes]
+    (growing,) = [sentence for sentence in said_of(results, grid) if sentence.startswith("Growing")]
+    assert "2.00 × at 200, 2.00 × at 400, 2.00 × at 800 the" in growing
+
+
+def test_a_grid_without_exact_search_says_what_it_can():
+    grid = Grid(methods=("none", "pca:8"), engines=("hnswlib",), sizes=(1000,), targets=(0.9,))
+    said = said_of([result(), result(method="pca:8")], grid)
+    assert said[0].startswith("At recall@10 0.9 of 1,000 vectors") and not any("deep" in sentence for sentence in said)

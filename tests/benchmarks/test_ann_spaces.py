@@ -92,8 +92,8 @@ def test_steps_are_told_from_names_of_chains(method, fitted):
 
 
 def test_steps_that_draw_take_the_seed_and_only_they(wide):
-    assert seeded("geopres:8,int8", 3) == "geopres:8,seed=3,int8"
-    assert seeded("pca:8,int8", 3) == "pca:8,int8"
+    assert [step.spec().get("seed") for step in seeded("geopres:8,int8", 3)] == [3, None]
+    assert [step.spec().get("seed") for step in seeded("r2,rand,geopres:8,seed=5", 3)] == [None, 3, 5]
     first, again, other = (find_space("random_projection:8", wide, seed).ask(wide) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 0.01

@@ -1,4 +1,3 @@
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -91,5 +90,5 @@ def test_what_a_server_that_died_began_is_finished_by_the_next(one, client, monk
 def test_the_graphs_parameters_reach_milvus(one, client):
     collection = put(one, "linked", m=24, ef_construction=77).json()["collection"]
     told = client.describe_index(collection, "vector")
-    assert json.loads(told["params"]) == {"M": 24, "efConstruction": 77} and told["index_type"] == "HNSW"
+    assert told["params"] == {"M": 24, "efConstruction": 77} and told["index_type"] == "HNSW"
     delete(one, "linked")
