@@ -56,8 +56,10 @@ class Growth:
 
     Attributes:
         measured: rows to microseconds.
-        exponent: of time = a · rows^b.
-        far_microseconds: by it.
+        exponent: of time = a · rows^b through them.
+        far_microseconds: the least and the most. A graph's time grows with the logarithm of the rows, and more where
+            a larger one leaves the caches: the least is by time = a + b · log(rows), the most by the power. Exact
+            search is linear from the largest corpus on.
         far_bytes: of what is searched, by the bytes a vector takes.
     """
 
@@ -65,7 +67,7 @@ class Growth:
     target: float
     measured: dict[int, float]
     exponent: float
-    far_microseconds: float
+    far_microseconds: tuple[float, float]
     far_bytes: float
 
 
@@ -110,7 +112,7 @@ def find(results: Sequence[dict[str, Any]], width: int, targets: Sequence[float]
             if len(there) == len(by_seed):  # a mean over the seeds that happen to reach it would flatter
                 reached[series, rows, target] = there
     costs = tuple(cost_of(key, there, reached, width) for key, there in reached.items())
-    return Findings(costs, tuple(growths(costs)), tuple(depths(settings, exact)))
+    return Findings(costs, tuple(growths(costs, exact)), tuple(depths(settings, exact)))
 
 
 def cost_of(
@@ -152,7 +154,7 @@ def words_of(setting: Setting) -> str:
     return ", ".join(words) or "exact"
 
 
-def growths(costs: Sequence[Cost]) -> list[Growth]:
+def growths(costs: Sequence[Cost], exact: str) -> list[Growth]:
     """Every series that was measured at three sizes or more."""
     found = []
     for series, target in dict.fromkeys((cost.series, cost.target) for cost in costs):
@@ -160,14 +162,19 @@ def growths(costs: Sequence[Cost]) -> list[Growth]:
         if len(ours) < 3:
             continue
         measured = {cost.rows: cost.microseconds.value for cost in ours}
-        slope, start = np.polyfit(np.log(list(measured)), np.log(list(measured.values())), 1)
+        rows, times = np.array(list(measured)), np.array(list(measured.values()))
+        slope, start = np.polyfit(np.log(rows), np.log(times), 1)
+        power = math.exp(start + slope * math.log(FAR))
+        logarithm = float(np.polyval(np.polyfit(np.log(rows), times, 1), math.log(FAR)))
+        if ours[0].settings[0]["engine"] == exact:
+            power = logarithm = float(times[-1]) * FAR / float(rows[-1])
         found.append(
             Growth(
                 series=series,
                 target=target,
                 measured=measured,
                 exponent=float(slope),
-                far_microseconds=math.exp(start + slope * math.log(FAR)),
+                far_microseconds=(min(logarithm, power), max(logarithm, power)),
                 far_bytes=ours[-1].graph_bytes / ours[-1].rows * FAR,
             )
         )

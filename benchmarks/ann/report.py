@@ -178,10 +178,11 @@ def size_table(sizes: Sequence[dict[str, Any]]) -> Table:
 def growth_table(findings: Findings) -> Table:
     """Microseconds by corpus, and computed for ten million."""
     sizes = sorted({rows for found in findings.growth for rows in found.measured})
-    table = [["", "recall", *(f"µs at {rows:,}" for rows in sizes), "time ∝", "µs at 10 M (computed)", "GB at 10 M"]]
+    table = [["", "recall", *(f"µs at {rows:,}" for rows in sizes), "time ∝", "ms at 10 M (computed)", "GB"]]
     for found in findings.growth:
         cells = [f"{found.measured[rows]:,.0f}" if rows in found.measured else "–" for rows in sizes]
-        computed = [f"rows^{found.exponent:.2f}", f"{found.far_microseconds:,.0f}", f"{found.far_bytes / 1e9:,.1f}"]
+        far = dict.fromkeys(f"{value / 1000:,.1f}" for value in found.far_microseconds)
+        computed = [f"rows^{found.exponent:.2f}", " to ".join(far), f"{found.far_bytes / 1e9:,.1f}"]
         table.append([found.series, str(found.target), *cells, *computed])
     return table
 

@@ -27,7 +27,8 @@ def verdicts(findings: Findings, grid: Grid) -> Iterator[str]:
         if not local:
             yield f"No setting reaches a recall@{grid.k} of {target} in every seed."
             continue
-        quickest, smallest = min(local, key=slowness), min(local, key=lambda c: c.graph_bytes)
+        as_quick = [c for c in local if slowness(c) < MUCH * min(map(slowness, local))]
+        quickest, smallest = (min(among, key=lambda c: c.graph_bytes) for among in (as_quick, local))
         yield (
             f"At recall@{grid.k} {target} of {rows:,} vectors, use {name(quickest)} for speed: {rate(quickest)} on one "
             f"thread, {megabytes(quickest.graph_bytes)} to search in."
@@ -62,7 +63,8 @@ def compared(cost: Cost, full: Cost, target: float) -> str:
     if 1 / MUCH < faster < MUCH and speed:
         said = f"as many queries a second as full width ({ratio(speed)})"
     memory, built = cost.graph_bytes / full.graph_bytes, cost.build_seconds / full.build_seconds
-    why = " There, comparing fewer floats saves less than looking at more candidates costs." if faster < 1 else ""
+    slower = speed is not None and speed.half is not None and math.log(speed.value) + speed.half < 0
+    why = " There, comparing fewer floats saves less than looking at more candidates costs." if slower else ""
     return (
         f"In {setting['engine']} at {target}, {setting['method']} ({cost.setting}) answers {said}, with "
         f"{100 * memory:.0f} % of the memory to search in and {100 * built:.0f} % of the build time.{why}"
@@ -82,8 +84,7 @@ def growing(findings: Findings, grid: Grid) -> Iterator[str]:
                 ratios = [f"{full.measured[rows] / ours.measured[rows]:.2f} × at {rows:,}" for rows in both]
                 yield (
                     f"Growing, in {engine} at {target}: {method} rescored answers {', '.join(ratios)} the queries a "
-                    f"second of full width. Computed for {FAR:,} (time ∝ rows^{full.exponent:.2f} and "
-                    f"rows^{ours.exponent:.2f}): {full.far_microseconds / ours.far_microseconds:.2f} ×, "
+                    f"second of full width. Computed for {FAR:,}: {far_ratio(full, ours)}, "
                     f"{gigabytes(ours.far_bytes)} to search in instead of {gigabytes(full.far_bytes)}."
                 )
 
@@ -100,6 +101,13 @@ def deepening(findings: Findings, grid: Grid, width: int) -> Iterator[str]:
             told = ", ".join(f"{times_of(times)} at {rows:,}" for rows, times in enough.items())
             more = f"; computed for {FAR:,}: {times_of(far)}" if depth.far_recall else ""
             yield f"{depth.method} must be rescored {told} to reach {target} by exact search{more}."
+
+
+def far_ratio(full: Growth, ours: Growth) -> str:
+    """The computed ratio, both by logarithms and both by powers."""
+    ratios = sorted(f / o for f, o in zip(full.far_microseconds, ours.far_microseconds, strict=True))
+    least, most = (f"{value:.2f}" for value in ratios)
+    return f"{least} ×" if least == most else f"{least} to {most} ×"
 
 
 def growth(findings: Findings, series: str, target: float) -> Growth | None:
