@@ -63,7 +63,7 @@ def compared(cost: Cost, full: Cost, target: float) -> str:
     if 1 / MUCH < faster < MUCH and speed:
         said = f"as many queries a second as full width ({ratio(speed)})"
     memory, built = cost.graph_bytes / full.graph_bytes, cost.build_seconds / full.build_seconds
-    slower = speed is not None and speed.half is not None and math.log(speed.value) + speed.half < 0
+    slower = speed is not None and math.log(speed.value) + (speed.half or 0.0) < 0
     why = " There, comparing fewer floats saves less than looking at more candidates costs." if slower else ""
     return (
         f"In {setting['engine']} at {target}, {setting['method']} ({cost.setting}) answers {said}, with "
