@@ -1,6 +1,8 @@
 """A benchmark's findings as SVG."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -44,7 +46,7 @@ def pictures(
 
 
 def frontiers(results: Sequence[dict[str, Any]]) -> Any:
-    """One panel for each engine at the largest corpus; a line for each series, of all seeds together."""
+    """One panel for each engine at the largest corpus; a line for each series, of means over the seeds."""
     groups = grouped(flat(results))
     rows = max((rows for _, rows in groups), default=0)
     here = {series: by_seed for (series, of), by_seed in groups.items() if of == rows}
@@ -67,7 +69,7 @@ def frontiers(results: Sequence[dict[str, Any]]) -> Any:
     for axis, engine in zip(axes.flat, engines, strict=False):
         for series, by_seed in here.items():
             label, _, of = series.rpartition(" · ")
-            settings = [setting for ours in by_seed.values() for setting in ours]
+            settings = means_over_seeds(by_seed.values())
             if of == engine:
                 draw_frontier(axis, label, colours[settings[0]["method"]], settings)
         axis.set_title(f"{engine}, {rows:,} vectors")
@@ -90,9 +92,16 @@ def draw_frontier(axis: Any, label: str, colour: str, settings: Sequence[Setting
     best = frontier(shown)
     if not best:
         return
-    alone = settings[0]["oversampling"] == 1 and settings[0]["method"] != FULL
+    first = settings[0]
+    coded = first["method"] != FULL or first["engine"].startswith(("rabitq", "opq", "faiss-hnsw-sq8"))
     recalls, rates = [place_of(s["recall"]) for s in best], [1e6 / s["microseconds"] for s in best]
-    axis.plot(recalls, rates, "--" if alone else "-", color=colour, label=label)
+    axis.plot(
+        recalls,
+        rates,
+        "--" if coded and first["oversampling"] == 1 else "-",
+        color=colour,
+        label=label.replace(FULL, "full width"),
+    )
     axis.plot(
         [place_of(s["recall"]) for s in shown],
         [1e6 / s["microseconds"] for s in shown],
@@ -101,6 +110,18 @@ def draw_frontier(axis: Any, label: str, colour: str, settings: Sequence[Setting
         alpha=0.35,
         markersize=4,
     )
+
+
+def means_over_seeds(by_seed: Iterable[Sequence[Setting]]) -> list[Setting]:
+    """Every setting once, with its mean recall and time."""
+    alike: defaultdict[tuple[int, int, int], list[Setting]] = defaultdict(list)
+    for settings in by_seed:
+        for setting in settings:
+            alike[setting["m"], setting["effort"], setting["oversampling"]].append(setting)
+    return [
+        same[0] | {column: fmean(setting[column] for setting in same) for column in ("recall", "microseconds")}
+        for same in alike.values()
+    ]
 
 
 def place_of(recall: float) -> float:
