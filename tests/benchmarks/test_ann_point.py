@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.ann.data import nearest
 from benchmarks.ann.engines import PROBES, efforts_of, make_engine
-from benchmarks.ann.point import Library, Rescorer, figures, operating_point, overlap, pin, timed
+from benchmarks.ann.point import Library, Rescorer, figures, one_core, operating_point, overlap, timed
 from benchmarks.ann.spaces import Space, find_space
 
 
@@ -143,12 +143,9 @@ def test_rescoring_wins_back_what_few_floats_lose(job, unit):
     assert found[8]["rescoring_microseconds"] > found[1]["rescoring_microseconds"]
 
 
-def test_a_thread_is_held_to_its_last_core_unless_codes_are_trained():
+def test_a_process_is_held_to_its_last_core_and_let_go_again():
     before = os.sched_getaffinity(0)
-    try:
-        pin("opq48")
-        assert os.sched_getaffinity(0) == before
-        pin("hnswlib")
+    with pytest.raises(RuntimeError), one_core():
         assert os.sched_getaffinity(0) == {max(before)}
-    finally:
-        os.sched_setaffinity(0, before)
+        raise RuntimeError
+    assert os.sched_getaffinity(0) == before
