@@ -20,7 +20,8 @@ class Server:
     name = "lathe"
 
     def __init__(self, home: Path, **settings: str) -> None:
-        environment = os.environ | {"LATHE_HOME": str(home)} | settings
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+        environment = clean | {"LATHE_HOME": str(home)} | settings  # nobody's own indexes, keys or encoders
         self.process = subprocess.Popen(
             [*LATHE, "serve", "--port", "0"],
             env=environment,

@@ -7,9 +7,9 @@ encoded). Every seed splits them anew into a corpus, queries, and rows to fit me
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from benchmarks.ann.data import Data, DataError, gpu, read_data, split
 from benchmarks.ann.engines import GPU
 from benchmarks.ann.figure import POINTS, RUNS, recall_by_dimension
 from benchmarks.ann.grid import Grid, Runner, failed
-from benchmarks.ann.point import SERVER
 from benchmarks.ann.report import read_json, write
 from benchmarks.ann.sizes import at_equal_bytes
 from benchmarks.ann.spaces import FULL, find_space, is_fitted_here
@@ -32,8 +31,19 @@ from transforms.errors import TransformError
 
 ENGINES = ("hnswlib", "flat", "faiss-hnsw-sq8", "rabitq", "opq48", "lathe")
 BYTES = (384, 128, 48)
-QUICK_ROWS = 20_000
-QUICK_EFS = (20, 40, 80, 160, 320)
+QUICK_ENGINES = ("hnswlib", "flat", "faiss-hnsw-sq8", "rabitq")
+QUICK = {
+    "sizes": [20_000],
+    "seeds": 1,
+    "query_count": 300,
+    "fit_rows": 2000,
+    "m": [16],
+    "ef": [20, 40, 80, 160, 320],
+    "oversampling": [1, 4, 8, 16],
+    "runs": 1,
+}
+"""What --quick takes where nothing else is asked for."""
+ENGINE = re.compile("|".join([*ENGINES, "faiss-hnsw", GPU, "opq[1-9][0-9]*"]))
 
 
 def main() -> None:
@@ -69,7 +79,13 @@ def options() -> Any:
     found.add_argument("--query-count", type=int, default=defaults.queries, help="queries of a seed")
     found.add_argument("--fit-rows", type=int, default=defaults.fit, help="rows kept apart for methods fitted here")
     found.add_argument("--k", type=int, default=defaults.k)
-    found.add_argument("--m", type=int, nargs="+", default=[16, 32], help="links of a node of a graph")
+    found.add_argument(
+        "--m",
+        type=int,
+        nargs="+",
+        default=[16, 32],
+        help="links of a node of a graph; methods after the second get the first",
+    )
     found.add_argument("--ef-construction", type=int, default=defaults.ef_construction)
     found.add_argument("--ef", type=int, nargs="+", default=list(defaults.efs), help="candidates of a graph's search")
     found.add_argument("--oversampling", type=int, nargs="+", default=list(defaults.oversampling))
@@ -77,7 +93,14 @@ def options() -> Any:
     found.add_argument("--target", type=float, nargs="+", default=list(defaults.targets), help="recalls to compare at")
     found.add_argument("--bytes", type=int, nargs="*", default=list(BYTES), help="sizes to compare methods at")
     found.add_argument("--no-figure", action="store_true", help="leave out the GeoPres paper's Figure 1")
+    if "--quick" in sys.argv:
+        found.set_defaults(**QUICK)
     given = found.parse_args()
+    for engine in given.engine or ():
+        if not ENGINE.fullmatch(engine):
+            found.error(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}, faiss-hnsw, opqBYTES, {GPU}")
+    if not all(0 < target < 1 for target in given.target):
+        found.error("--target takes recalls between 0 and 1")
     for name in ("seeds", "query_count", "fit_rows", "k", "runs"):
         if getattr(given, name) < 1:
             found.error(f"--{name.replace('_', '-')} must be at least 1")
@@ -89,9 +112,9 @@ def options() -> Any:
 def grid_of(given: Any) -> Grid:
     """The grid that the options describe; full width is always in it, first."""
     methods = [FULL, *(method for method in given.method or ["compact"] if method != FULL)]
-    grid = Grid(
+    return Grid(
         methods=tuple(dict.fromkeys(methods)),
-        engines=tuple(given.engine or (*ENGINES, *([GPU] if gpu() else []))),
+        engines=tuple(given.engine or (*(QUICK_ENGINES if given.quick else ENGINES), *([GPU] if gpu() else []))),
         sizes=tuple(given.sizes),
         seeds=given.seeds,
         queries=given.query_count,
@@ -103,22 +126,6 @@ def grid_of(given: Any) -> Grid:
         oversampling=tuple(sorted({1, *given.oversampling})),
         runs=given.runs,
         targets=tuple(sorted(given.target)),
-    )
-    if not given.quick:
-        return grid
-    slow = () if given.engine else ("opq48", SERVER)
-    engines = tuple(engine for engine in grid.engines if engine not in slow)
-    return replace(
-        grid,
-        engines=engines,
-        sizes=(min(QUICK_ROWS, *grid.sizes) if given.sizes != list(Grid().sizes) else QUICK_ROWS,),
-        seeds=1,
-        queries=min(grid.queries, 300),
-        fit=min(grid.fit, 2000),
-        ms=grid.ms[:1],
-        efs=QUICK_EFS,
-        oversampling=(1, 4, 8, 16),
-        runs=1,
     )
 
 
@@ -137,10 +144,7 @@ def run(given: Any, data: Data) -> list[str]:
     budgets = [size for size in given.bytes if size <= data.vectors.shape[1]]
 
     def measure_sizes() -> list[dict[str, Any]]:
-        splits = [
-            split(data, seed, runner.available, grid.queries, grid.fit, grid.k)
-            for seed in range(1 if given.quick else grid.seeds)
-        ]
+        splits = [split(data, seed, runner.available, grid.queries, grid.fit, grid.k) for seed in range(grid.seeds)]
         return at_equal_bytes(splits, budgets, grid.k, not given.quick, show)
 
     key = json.dumps([data.digest, grid.seeds, grid.queries, grid.fit, grid.k, runner.available, given.quick])

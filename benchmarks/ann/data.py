@@ -159,6 +159,7 @@ def split(data: Data, seed: int, corpus: int, queries: int, fit: int, k: int) ->
     rows = np.random.default_rng(seed).permutation(len(data.vectors))
     asked = data.queries
     if asked is None:
+        queries = min(queries, len(rows) // 5)
         asked, rows = data.vectors[np.sort(rows[:queries])], rows[queries:]
     else:
         asked = asked[np.random.default_rng(seed).permutation(len(asked))[:queries]]
@@ -198,5 +199,6 @@ def nearest_on_gpu(queries: Vectors, corpus: Vectors, k: int) -> Numbers:
     """`nearest` by faiss-gpu."""
     import faiss
 
-    _, rows = faiss.knn_gpu(faiss.StandardGpuResources(), queries, corpus, k, metric=faiss.METRIC_INNER_PRODUCT)
+    gpu, count = faiss.StandardGpuResources(), min(k, len(corpus))
+    _, rows = faiss.knn_gpu(gpu, queries, corpus, count, metric=faiss.METRIC_INNER_PRODUCT)
     return np.asarray(rows, np.int64)

@@ -1,4 +1,4 @@
-"""What searches vectors: graphs, codes and exact search, each built on one thread.
+"""What searches vectors: graphs, codes and exact search, each built on one thread but for the training of codes.
 
 An engine is built on unit vectors `(n, k)` and finds rows by inner product. Its effort is what it
 trades speed for: candidates of a graph (`ef`), lists of an inverted file (`nprobe`), nothing for exact search.

@@ -1,6 +1,7 @@
 """What the points come to: cost at equal recall, growth with the corpus, and ten million vectors, computed."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -187,12 +188,13 @@ def depths(settings: Sequence[Setting], exact: str) -> list[Depth]:
     for method in dict.fromkeys(s["method"] for s in settings if s["method"] != FULL):
         ours = [s for s in settings if s["method"] == method and s["engine"] == exact]
         sizes = sorted({s["rows"] for s in ours})
+        there: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+        for setting in ours:
+            there[setting["oversampling"], setting["rows"]].append(setting["recall"])
         recall = {
-            times: {
-                rows: float(np.mean([s["recall"] for s in ours if (s["oversampling"], s["rows"]) == (times, rows)]))
-                for rows in sizes
-            }
+            times: {rows: float(np.mean(there[times, rows])) for rows in sizes}
             for times in sorted({s["oversampling"] for s in ours})
+            if all((times, rows) in there for rows in sizes)  # few rows cannot be searched deep
         }
         far = {}
         if len(sizes) >= 3:

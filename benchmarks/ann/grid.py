@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from benchmarks.ann.point import SERVER, Job
 from benchmarks.ann.spaces import FULL, find_space, is_fitted_here, size_of
 
 POINT_SECONDS = 3600
+"""A point that takes longer has failed."""
 EXACT = "flat"
+"""The engine that searches exactly."""
 JUDGED = 2
+"""Methods that meet every engine: full width, and the chain that is judged."""
 CODES = ("opq", "rabitq")
 """Engines that compress full vectors themselves: rivals of a reduction, not what searches one."""
 
@@ -117,7 +121,7 @@ class Runner:
         self.digest = data.digest
         self.digests: dict[str, str | None] = {}
 
-    @property
+    @cached_property
     def available(self) -> int:
         """Rows that a corpus can have."""
         return len(split(self.data, 0, max(self.grid.sizes), self.grid.queries, self.grid.fit, self.grid.k).corpus)

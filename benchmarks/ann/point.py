@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.ann.data import DataError, Numbers, Vectors
-from benchmarks.ann.engines import Engine, efforts_of, make_engine
+from benchmarks.ann.engines import GPU, Engine, efforts_of, make_engine
 from benchmarks.ann.spaces import FULL, Space, load_space
 from benchmarks.server import Server
 from service.home import Home
@@ -152,7 +152,8 @@ class OverHttp:
         name, size = job.method.partition(":")[0], job.size
         if name != FULL:
             registry, _ = open_registry(Home(read_settings().home))
-            shutil.copytree(registry.root / name, home / "chains" / name)
+            chain = name.partition("@")[0]
+            shutil.copytree(registry.root / chain, home / "chains" / chain)
         self.server = Server(home)
         self.local = threading.local()
         self.server.call(
@@ -183,8 +184,11 @@ class OverHttp:
         body = orjson.dumps(asked)
         connection = self.connection()
         connection.request("POST", "/indexes/bench/search", body, {"content-type": "application/json"})
-        answer = connection.getresponse().read()
+        answered = connection.getresponse()
+        answer = answered.read()
         done = time.perf_counter_ns()
+        if answered.status != 200:
+            raise DataError(f"the server answered {answered.status}: {answer[:200].decode(errors='replace')}")
         rows = np.array([int(hit["id"]) for hit in orjson.loads(answer)["results"][0]])
         return rows, rows, (0, done - begun, 0)
 
@@ -281,7 +285,7 @@ def searched(
             "effort": chosen["effort"],
             "oversampling": chosen["oversampling"],
             "recall": chosen["recall"],
-            "callers": [together(asker, queries, chosen["oversampling"], callers) for callers in CALLERS],
+            "callers": at_once(job, asker, queries, chosen),
         },
     }
 
@@ -344,20 +348,27 @@ def operating_point(settings: Sequence[dict[str, Any]], wanted: float) -> dict[s
     return min(enough, key=lambda s: s["microseconds"]) if enough else max(settings, key=lambda s: s["recall"])
 
 
-def together(asker: Asker, queries: Vectors, oversampling: int, callers: int) -> dict[str, Any]:
-    """Several callers at once, each asking all queries, one at a time.
+def at_once(job: Job, asker: Asker, queries: Vectors, chosen: dict[str, Any]) -> list[dict[str, Any]]:
+    """Several numbers of callers at a setting; as many queries as that takes some seconds, one caller alone."""
+    enough = max(WARMING, int(SETTING_SECONDS * 1e6 / chosen["microseconds"]))
+    threads = job.engine in (SERVER, GPU)  # an answer is waited for, or memory is not shared with a fork
+    return [together(asker, queries[:enough], chosen["oversampling"], callers, threads) for callers in CALLERS]
 
-    Processes that share the engine's memory, or threads where only an answer is waited for: threads of Python would
-    wait for one another between two products.
+
+def together(asker: Asker, queries: Vectors, oversampling: int, callers: int, threads: bool) -> dict[str, Any]:
+    """Several callers at once, each asking all queries, one at a time; the rate is of the time any of them was asking.
+
+    Processes that share the engine's memory, unless threads will do: those of Python would wait for one another
+    between two products.
     """
-    kind: Any = threading if isinstance(asker, OverHttp) else multiprocessing.get_context("fork")
+    kind: Any = threading if threads else multiprocessing.get_context("fork")
     start, answers = kind.Barrier(callers), (queue.Queue() if kind is threading else kind.Queue())
 
     def ask_all() -> None:
         start.wait()
         begun = time.monotonic()
         times = [sum(asker.ask(query[None], oversampling)[2]) for query in queries]
-        answers.put((times, time.monotonic() - begun))
+        answers.put((times, begun, time.monotonic()))
 
     working = [(threading.Thread if kind is threading else kind.Process)(target=ask_all) for _ in range(callers)]
     for worker in working:
@@ -365,9 +376,9 @@ def together(asker: Asker, queries: Vectors, oversampling: int, callers: int) ->
     found = [answers.get(timeout=CALLERS_SECONDS) for _ in working]
     for worker in working:
         worker.join()
-    every = np.concatenate([np.array(times) for times, _ in found]) / 1000
-    rate = sum(len(times) / seconds for times, seconds in found)
-    return {"callers": callers, "queries_per_second": rate, "p99": float(np.quantile(every, 0.99))}
+    every = np.concatenate([np.array(times) for times, _, _ in found]) / 1000
+    seconds = max(end for _, _, end in found) - min(begun for _, begun, _ in found)
+    return {"callers": callers, "queries_per_second": len(every) / seconds, "p99": float(np.quantile(every, 0.99))}
 
 
 @contextmanager

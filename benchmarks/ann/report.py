@@ -21,7 +21,7 @@ from benchmarks.report import markdown_table, write_report
 from training.evaluation.page import render_page
 from transforms.artifact import replace_synced
 
-LIBRARIES = ("hnswlib", "faiss-cpu", "faiss-gpu", "numpy", "torch")
+LIBRARIES = ("hnswlib", "faiss-cpu", "faiss-gpu", "faiss-gpu-cu12", "faiss-gpu-cuvs", "numpy", "torch")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_int8", "asimd", "sve")
 """Instructions that engines are quicker with."""
 FIELDS = (

@@ -59,7 +59,7 @@ def at_equal_bytes(
     wanted = [(size, method) for size in sizes for method in methods_of(size, width, codes)]
     found: list[dict[str, Any]] = []
     for seed, cut in enumerate(splits):
-        truth = nearest(cut.queries, cut.corpus, k)
+        truth, originals = nearest(cut.queries, cut.corpus, k), cut.corpus.astype(np.float16)
         for number, (size, method) in enumerate(wanted):
             on_progress((seed + number / len(wanted)) / len(splits), f"{method} in {size} bytes, seed {seed}")
             try:
@@ -67,7 +67,6 @@ def at_equal_bytes(
             except (TransformError, RuntimeError) as error:  # too few rows to fit or train on: the others go on
                 found.append({"seed": seed, "bytes": size, "method": method, "error": str(error)})
                 continue
-            originals = cut.corpus.astype(np.float16)
             recalls = {
                 str(times): float(
                     overlap(rescored(candidates[:, : k * times], cut.queries, originals, k), truth).mean()

@@ -104,7 +104,10 @@ def find_space(method: str, fit: Vectors, seed: int) -> Space:
     registry, _ = open_registry(Home(read_settings().home))
     loaded = registry.load(name)
     if loaded.chain.input_dimensions not in (None, fit.shape[1]):
-        raise DataError(f"{name} takes vectors {loaded.chain.input_dimensions} wide, these are {fit.shape[1]}")
+        raise DataError(
+            f"the chain {name} takes vectors {loaded.chain.input_dimensions} wide, these are {fit.shape[1]}: "
+            f"name another with --method, or steps that are fitted here, such as geopres:{fit.shape[1] // 3}"
+        )
     return Space(method, loaded.chain, size)
 
 

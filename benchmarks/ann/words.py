@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.ann.findings import FAR, Cost, Findings, Growth
+from benchmarks.ann.findings import FAR, HALF_BYTES, Cost, Findings, Growth
 from benchmarks.ann.frontier import Mean
 from benchmarks.ann.grid import EXACT, Grid
 from benchmarks.ann.spaces import FULL
@@ -15,7 +15,7 @@ MUCH = 1.05
 
 def sentences(findings: Findings, grid: Grid, width: int) -> list[str]:
     """The verdict first, then what it rests on."""
-    return [*verdicts(findings, grid), *growing(findings, grid), *deepening(findings, grid, width)]
+    return [*verdicts(findings, grid), *growing(findings, grid, width), *deepening(findings, grid)]
 
 
 def verdicts(findings: Findings, grid: Grid) -> Iterator[str]:
@@ -63,7 +63,7 @@ def compared(cost: Cost, full: Cost, target: float) -> str:
     if 1 / MUCH < faster < MUCH and speed:
         said = f"as many queries a second as full width ({ratio(speed)})"
     memory, built = cost.graph_bytes / full.graph_bytes, cost.build_seconds / full.build_seconds
-    slower = speed is not None and math.log(speed.value) + (speed.half or 0.0) < 0
+    slower = speed is not None and speed.half is not None and math.log(speed.value) + speed.half < 0
     why = " There, comparing fewer floats saves less than looking at more candidates costs." if slower else ""
     return (
         f"In {setting['engine']} at {target}, {setting['method']} ({cost.setting}) answers {said}, with "
@@ -71,7 +71,7 @@ def compared(cost: Cost, full: Cost, target: float) -> str:
     )
 
 
-def growing(findings: Findings, grid: Grid) -> Iterator[str]:
+def growing(findings: Findings, grid: Grid, width: int) -> Iterator[str]:
     """How the answer moves with the corpus."""
     for target in grid.targets:
         for engine in dict.fromkeys((grid.engines[0], EXACT)):
@@ -84,12 +84,13 @@ def growing(findings: Findings, grid: Grid) -> Iterator[str]:
                 ratios = [f"{full.measured[rows] / ours.measured[rows]:.2f} × at {rows:,}" for rows in both]
                 yield (
                     f"Growing, in {engine} at {target}: {method} rescored answers {', '.join(ratios)} the queries a "
-                    f"second of full width. Computed for {FAR:,}: {far_ratio(full, ours)}, "
-                    f"{gigabytes(ours.far_bytes)} to search in instead of {gigabytes(full.far_bytes)}."
+                    f"second of full width. Computed for {FAR:,}, if the same oversampling were enough: "
+                    f"{far_ratio(full, ours)}, {gigabytes(ours.far_bytes)} to search in instead of "
+                    f"{gigabytes(full.far_bytes)}, and {gigabytes(HALF_BYTES * width * FAR)} of originals beside."
                 )
 
 
-def deepening(findings: Findings, grid: Grid, width: int) -> Iterator[str]:
+def deepening(findings: Findings, grid: Grid) -> Iterator[str]:
     """How many candidates a larger corpus wants."""
     for depth in (depth for depth in findings.depths if depth.recall):
         for target in grid.targets:
@@ -152,7 +153,7 @@ def times_of(times: int | None) -> str:
 
 def megabytes(size: float) -> str:
     """Bytes."""
-    return f"{size / 1e6:,.0f} MB"
+    return f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:,.0f} kB"
 
 
 def gigabytes(size: float) -> str:

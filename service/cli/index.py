@@ -80,6 +80,9 @@ def export(
     ],
 ) -> None:
     """Write an index's items to a file, which lathe fit and lathe index import read; a server goes on serving."""
+    settings, _ = state()
+    if settings.index_url and out.suffix == ".npy":
+        raise NotSupportedError("Milvus gives items in no order, and an .npy has no ids: write .jsonl or .parquet")
     written = 0
     with items_of(name) as (total, batches), ProgressBar() as progress, open_writer(out) as writer:
         for payloads, vectors in batches:

@@ -25,6 +25,7 @@ class Indexes:
     """Opens indexes when they are asked for, and keeps them open: their folders are this process's then."""
 
     needs_home = True
+    problem = None
 
     def __init__(self, root: Path, threads: int, job_threads: int, encode: Texts) -> None:
         self.root = root

@@ -115,6 +115,10 @@ class SearchIndexes(Protocol):
     ready: Event
     needs_home: bool
 
+    @property
+    def problem(self) -> str | None:
+        """Why indexes cannot be reached now; None if they can."""
+
     def start(self) -> None:
         """Begin to open all there are; returns at once."""
 

@@ -39,7 +39,7 @@ async def ready(services: ServicesDep) -> Response:
     awaited = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
     opened = services.indexes.ready.is_set() or not services.indexes_open
     is_ready = opened and all(state == "ready" for name, state in states.items() if name in awaited)
-    problems = [services.home_problem, *(engine.problem for engine in engines.values())]
+    problems = [services.home_problem, services.indexes.problem, *(engine.problem for engine in engines.values())]
     warnings = [problem for problem in problems if problem]
     content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states, "warnings": warnings}
     if not is_ready:

@@ -142,10 +142,10 @@ def test_the_verdict_names_the_quickest_at_the_largest_corpus_and_the_smallest(q
     names = {"none": "full width in hnswlib (M 16, ef 10)", "pca:8": "pca:8 in hnswlib (M 16, ef 40, rescored 4×)"}
     rate = f"{1e6 / min(time, 100):,.0f} queries a second on one thread"
     assert first.startswith(f"At recall@10 0.9 of 16,000 vectors, use {names[quickest]} for speed: {rate}")
-    assert memory.startswith("For memory, use pca:8 in flat (rescored 4×): 0 MB") and "64 bytes a vector" in memory
+    assert memory.startswith("For memory, use pca:8 in flat (rescored 4×): 320 kB") and "64 bytes a vector" in memory
     assert f"{100 / time:.2f} × the queries a second of full width, with 25 % of the memory" in against
     assert "50 % of the build time" in against
-    assert ("saves less than looking at more candidates costs" in against) == (quickest == "none")
+    assert "saves less than looking at more candidates costs" not in against  # of one seed nothing is sure
     assert any(f"{100 / time:.2f} × at 1,000" in line and "Computed for 10,000,000" in line for line in others)
 
 

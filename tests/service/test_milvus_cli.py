@@ -68,8 +68,8 @@ def test_imported_vectors_are_listed_exported_imported_again_and_deleted(index, 
     assert set(items) == {f"doc {number}" for number in range(ROWS)}
     for number, row in enumerate(vectors):
         assert items[f"doc {number}"][1].tobytes() == row.tobytes()
-    assert index("export", "first", "--out", tmp_path / "out.npy")[0] == 0
-    assert sorted(map(bytes, np.load(tmp_path / "out.npy"))) == sorted(map(bytes, vectors))
+    status, _, err = index("export", "first", "--out", tmp_path / "out.npy")
+    assert status and "in no order" in err and not (tmp_path / "out.npy").exists()
     fill("second", f"{tmp_path / 'out.jsonl'}#embedding")
     again = exported(index, "second", tmp_path / "again.jsonl")
     assert all(again[item][1].tobytes() == row.tobytes() for item, (_, row) in items.items()) and len(again) == ROWS
@@ -132,7 +132,7 @@ def test_an_index_that_is_not_there_is_named(index, tmp_path, monkeypatch, comma
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", [("list",), ("delete", "any"), ("export", "any", "--out", "x.npy")])
+@pytest.mark.parametrize("command", [("list",), ("delete", "any"), ("export", "any", "--out", "x.jsonl")])
 def test_a_milvus_that_does_not_answer_is_one_sentence_without_the_password(run, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     status, out, err = run("index", *command, LATHE_INDEX_URL="http://user:secret@127.0.0.1:9")

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from service.errors import UnavailableError
 from service.index.milvus.client import CollectionGoneError, Connection
 from service.index.protocol import Artifact
 from service.index.spec import IndexSpec, spec_of
@@ -87,6 +88,8 @@ class Catalogue:
         total = sum(entry.artifact_bytes)
         keys = [f"{CHAIN}{entry.collection}:{number}" for number in range(-(-total // PART_BYTES))]
         found = {row["key"]: row["value"] for row in self.get(keys)}
+        if len(found) < len(keys):
+            raise UnavailableError(f"the chain of {entry.collection} is being deleted", code="closing")
         content = b"".join(base64.b64decode(found[key]) for key in keys)
         return content[: entry.artifact_bytes[0]], content[entry.artifact_bytes[0] :]
 

@@ -23,8 +23,9 @@ RECONNECTING = {
     "grpc.initial_reconnect_backoff_ms": 200,
     "grpc.min_reconnect_backoff_ms": 200,
     "grpc.max_reconnect_backoff_ms": 1000,
+    "grpc.keepalive_time_ms": 300_000,
 }
-"""gRPC would wait ever longer, to two minutes, before it finds Milvus back."""
+"""gRPC would wait ever longer, to two minutes, before it finds Milvus back; and ping more often than servers like."""
 NOT_FOUND = 100
 """Milvus's code for a collection there is not."""
 UNREACHABLE = 2
@@ -78,7 +79,10 @@ class Connection:
         with self.changing:
             if self.connected is not None:
                 return self.connected
-        made = self.connect()
+        try:
+            made = self.connect()
+        except ValueError as error:  # an address that only pymilvus finds to be none
+            raise self.gone_away(str(error)) from None
         with self.changing:
             self.connected = self.connected or made
             return self.connected
@@ -118,8 +122,6 @@ class Connection:
             ) from None
         try:
             yield
-        except ValueError as error:  # an address that only pymilvus finds to be none
-            raise self.gone_away(str(error)) from None
         except RpcError as error:
             raise self.gone_away(f"it does not answer ({error.code().name})") from None
         except MilvusException as error:
@@ -134,7 +136,8 @@ class Connection:
 
     def is_back(self) -> None:
         """It answered."""
-        self.away = None
+        with self.changing:
+            self.away = None
 
     def gone_away(self, reason: str) -> UnavailableError:
         """It did not."""

@@ -229,7 +229,8 @@ class MilvusIndex:
                 said = [orjson.dumps(row[METADATA]) if row[METADATA] else None for row in found]
                 yield list(zip((row[ID] for row in found), said, strict=True)), matrix(found, ORIGINAL)
         finally:
-            rows.close()
+            with self.connection.asking():
+                rows.close()
 
     def wait_until_linked(self, on_progress: Progress) -> None:
         """Milvus links what it was given when it finds the time, and searches the rest exactly."""

@@ -42,6 +42,12 @@ class MilvusIndexes:
         self.changing = threading.Lock()
         self.ready = threading.Event()
 
+    @property
+    def problem(self) -> str | None:
+        """What Milvus last said of why it cannot answer; None while it does."""
+        away = self.connection.away
+        return None if away is None else f"indexes: {self.connection.unavailable(away).message}"
+
     def start(self) -> None:
         """Begin to open all there are; returns at once."""
         threading.Thread(target=self.open_all, name="milvus", daemon=True).start()
@@ -118,12 +124,16 @@ class MilvusIndexes:
         if self.catalogue.find(name) is None:
             collection = collection_name(name)
             create_collection(self.connection, collection, spec)
-            if self.claim(name, collection):
+            if self.claim(name, collection) and self.holds(name, collection):
                 self.catalogue.add(name, collection, spec, artifact)
             else:
                 self.connection.call("drop_collection", collection)
         self.looked_up.pop(name, None)
         return self.get(name)
+
+    def holds(self, name: str, collection: str) -> bool:
+        """Whether a collection still is the index's: a server that was held up may have been taken for dead."""
+        return bool(self.connection.call("describe_alias", alias_of(name))["collection_name"] == collection)
 
     def claim(self, name: str, collection: str) -> bool:
         """Make a collection the index's; false if another server was quicker and has made it."""
