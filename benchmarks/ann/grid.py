@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from benchmarks.ann.data import Data, Split, nearest, split
 from benchmarks.ann.engines import EFS
-from benchmarks.ann.point import SERVER, Job
+from benchmarks.ann.job import SERVER, Job
 from benchmarks.ann.spaces import FULL, find_space, is_fitted_here, size_of
 
 POINT_SECONDS = 3600

@@ -30,6 +30,8 @@ RESCORED_ENTRIES = 2**24
 """Numbers of originals gathered at once: 64 MB in float32."""
 MASKS_KEPT = 32
 DEFAULT_EF = 100
+WORTH_COMPACTING = 0.3
+"""Share of rows that are gone from which on it is said."""
 REPLAY_ROWS = 4096
 
 
@@ -207,3 +209,12 @@ class Generation:
     def close(self) -> None:
         """Let go of the files; a search under way keeps what it looks at."""
         self.rows.close()
+
+
+def hints(rows: Rows) -> list[str]:
+    """What a user could do for an index."""
+    found = [problem] if (problem := graph_problem()) else []
+    if rows.dead > WORTH_COMPACTING * max(rows.count, 1):
+        share = f"{rows.dead:,} of {rows.count:,} rows are of deleted or replaced items"
+        found.append(f"{share}; /reindex with {{}} compacts")
+    return found

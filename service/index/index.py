@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,17 @@ from service.errors import ServiceError, UnavailableError, UnknownNameError
 from service.index.adoption import text_of
 from service.index.bridge import Bridge
 from service.index.filters import Filter
-from service.index.generation import EXACT_ROWS, Generation
-from service.index.graph import graph_problem
+from service.index.generation import EXACT_ROWS, Generation, hints
 from service.index.items import payload
 from service.index.keeper import Keeper
 from service.index.payloads import Payloads, fragment
 from service.index.protocol import Change, Hit, Payload
 from service.index.record import Record, Written
 from service.index.reducer import Reducer, Vectors, require_half
-from service.index.rows import Rows
+from service.index.serving import GenerationServing
 from service.index.snapshot import Snapshots, restore_snapshot
 from service.index.spec import IndexSpec
 from transforms.transform import Progress
-
-WORTH_COMPACTING = 0.3
-"""Share of rows that are gone from which on it is said."""
 
 POLL_SECONDS = 0.1
 TRIES = 3
@@ -237,7 +232,7 @@ class Index:
         """The settings of the generation that serves."""
         return self.generation.spec
 
-    def serving(self) -> "GenerationServing":
+    def serving(self) -> GenerationServing:
         """The generation that serves now, whatever happens to the index meanwhile."""
         return GenerationServing(self, self.generation)
 
@@ -345,37 +340,3 @@ class Index:
             "notes": [*generation.notes, *hints(rows)],
             "moving_to": None if self.bridge is None else self.bridge.describe(),
         }
-
-
-@dataclass(frozen=True)
-class GenerationServing:
-    """One generation of an index, to be searched."""
-
-    index: Index
-    generation: Generation
-
-    @property
-    def spec(self) -> IndexSpec:
-        """The generation's."""
-        return self.generation.spec
-
-    def search(
-        self,
-        queries: Vectors,
-        k: int,
-        ef: int | None = None,
-        rescoring: float | None = None,
-        wanted: Filter | None = None,
-        reduced: bool = False,
-    ) -> list[list[Hit]]:
-        """As `Index.search`."""
-        return self.index.search(self.generation, queries, k, ef, rescoring, wanted, reduced)
-
-
-def hints(rows: Rows) -> list[str]:
-    """What a user could do for an index."""
-    found = [problem] if (problem := graph_problem()) else []
-    if rows.dead > WORTH_COMPACTING * max(rows.count, 1):
-        share = f"{rows.dead:,} of {rows.count:,} rows are of deleted or replaced items"
-        found.append(f"{share}; /reindex with {{}} compacts")
-    return found

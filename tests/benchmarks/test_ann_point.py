@@ -4,9 +4,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from benchmarks.ann.askers import Library, Rescorer
 from benchmarks.ann.data import nearest
 from benchmarks.ann.engines import PROBES, efforts_of, make_engine
-from benchmarks.ann.point import Library, Rescorer, figures, one_core, operating_point, overlap, timed
+from benchmarks.ann.point import figures, one_core, operating_point, overlap, timed
 from benchmarks.ann.spaces import Space, find_space
 
 
