@@ -118,7 +118,7 @@ def test_a_point_that_fails_is_in_the_report_and_in_the_exit_code(first, tmp_pat
 
 @pytest.mark.parametrize(
     ("rows", "sentence"),
-    [(None, "there is no file or folder"), (9, "9 distinct vectors leave 0 to search with 9 queries")],
+    [(None, "there is no file or folder"), (9, "9 distinct vectors leave 7 to search with 1 queries")],
     ids=["missing", "too few"],
 )
 def test_bad_input_ends_with_one_sentence(tmp_path, vectors, rows, sentence):
@@ -137,11 +137,11 @@ def test_full_width_is_always_measured_first_and_nothing_twice(asked):
     assert (grid.efs, grid.oversampling, grid.targets, grid.ms) == ((10, 80), (1, 8), (0.9, 0.99), (8,))
 
 
-def test_a_quick_run_is_small_whatever_else_is_asked(asked):
-    grid = asked("--quick", "--seeds", "9", "--runs", "7", "--query-count", "10000")
-    assert (grid.seeds, grid.runs, grid.queries, grid.sizes, grid.ms) == (1, 1, 300, (20_000,), (16,))
+def test_a_quick_run_is_small_but_for_what_is_asked(asked):
+    grid = asked("--quick", "--seeds", "9")
+    assert (grid.seeds, grid.runs, grid.queries, grid.sizes, grid.ms) == (9, 1, 300, (20_000,), (16,))
     assert not {"opq48", "lathe"} & set(grid.engines) and {"hnswlib", "flat"} <= set(grid.engines)
-    assert asked("--quick", "--sizes", "500", "100000").sizes == (500,)
+    assert asked("--quick", "--sizes", "500", "100000").sizes == (500, 100_000)
     assert asked("--sizes", "500", "100000").sizes == (500, 100_000) != Grid().sizes
 
 

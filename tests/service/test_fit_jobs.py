@@ -37,7 +37,7 @@ def submit(app, **body):
 @pytest.fixture(scope="module")
 def fitted(app, texts, finish):
     job_id = submit(
-        app, name="mine", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 24}],
+        app, name="mine", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 24, "steps": 40}],
         source={"texts": texts}, transform=True,
     )  # fmt: skip
     return finish(job_id, app)
@@ -97,7 +97,7 @@ def test_events_tell_the_job_until_it_ends(app, fitted):
 
 def test_a_failed_gate_leaves_the_version_unpromoted_and_promotion_is_an_admins(app, fitted, texts, finish):
     job = finish(
-        submit(app, name="mine", steps=[{"kind": "geopres", "dimensions": 4}], source={"texts": texts},
+        submit(app, name="mine", steps=[{"kind": "geopres", "dimensions": 4, "steps": 5}], source={"texts": texts},
                gates={"local_spearman": 0.99, "positional_stress": 100.0}, promote=True), app,
     )  # fmt: skip
     assert job["state"] == "succeeded"
@@ -115,7 +115,7 @@ def test_a_failed_gate_leaves_the_version_unpromoted_and_promotion_is_an_admins(
 
 def test_vectors_of_nobodys_make_a_chain_for_reduce_of_their_width(app, finish):
     rows = (np.random.default_rng(0).normal(size=(300, 20)) + 0.5).tolist()
-    job = finish(submit(app, name="foreign", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 5}],
+    job = finish(submit(app, name="foreign", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 5, "steps": 5}],
                         source={"vectors": rows}, transform=True), app)  # fmt: skip
     assert job["state"] == "succeeded", job["error"]
     assert any("foreign" in warning for warning in job["result"]["certificate"]["warnings"])

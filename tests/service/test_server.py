@@ -101,7 +101,7 @@ def test_ten_thousand_texts_are_fitted_in_bounded_memory(tmp_path):
     for count in (1000, 10_000):
         np.save(tmp_path / f"{count}.npy", rows[:count])
         script = (
-            "import resource, sys; sys.argv = ['lathe', 'fit', '--name', 'm', '--steps', 'r2,geopres:32', "
+            "import resource, sys; sys.argv = ['lathe', 'fit', '--name', 'm', '--steps', 'r2,geopres:32,steps=40', "
             f"'--source', {str(tmp_path / f'{count}.npy')!r}]\n"
             "from service.cli.main import main\n"
             "try: main()\n"

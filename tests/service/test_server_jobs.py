@@ -46,7 +46,7 @@ def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(serving, hom
 
 def test_a_job_goes_on_while_its_server_is_killed_and_restarted(serving, home, texts):
     with serving(home) as server:
-        running, queued = server.submit(texts[:1500]), server.submit(texts[:150], name="later")
+        running, queued = server.submit(texts[:700]), server.submit(texts[:150], name="later")
         server.wait(running, "running")
         server.stop(signal.SIGKILL)
     with serving(home) as server:
