@@ -19,9 +19,9 @@ from benchmarks.ann.data import Data, DataError, gpu, read_data, split
 from benchmarks.ann.engines import GPU
 from benchmarks.ann.figure import POINTS, RUNS, recall_by_dimension
 from benchmarks.ann.grid import Grid, Runner, failed
-from benchmarks.ann.report import read_json, write
+from benchmarks.ann.report import write
 from benchmarks.ann.sizes import at_equal_bytes
-from benchmarks.ann.spaces import FULL, find_space, is_fitted_here
+from benchmarks.ann.spaces import FULL
 from benchmarks.report import parser
 from benchmarks.starters import show
 from service.errors import ServiceError
@@ -136,11 +136,7 @@ def run(given: Any, data: Data) -> list[str]:
         print(note, file=sys.stderr)
     runner = Runner(grid, data, work)
     results = runner.run()
-    chains = {
-        method: find_space(method, data.vectors[:1], 0).digest or ""
-        for method in grid.methods
-        if method != FULL and not is_fitted_here(method)
-    }
+    chains = {method: digest for method, digest in runner.digests.items() if digest}
     budgets = [size for size in given.bytes if size <= data.vectors.shape[1]]
 
     def measure_sizes() -> list[dict[str, Any]]:
@@ -164,7 +160,7 @@ def run(given: Any, data: Data) -> list[str]:
 def kept(path: Path, key: list[Any], measure: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """What an earlier run measured with the same key, or what is measured now."""
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    there = read_json(path)
+    there = json.loads(path.read_bytes()) if path.exists() else None
     if there is not None and there["key"] == digest:
         return list(there["found"])
     found = measure()

@@ -6,7 +6,7 @@ dimensions by a random isometry, which changes nothing but what a comparison cos
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from benchmarks.ann.data import Data, Vectors, nearest, split
 from benchmarks.ann.engines import Hnswlib
 from benchmarks.ann.point import WARMING, one_core, overlap
 from benchmarks.ann.spaces import find_space
+from transforms.transform import Progress
 
 POINTS, QUERIES, RUNS = 20_000, 300, 5
 DIMENSIONS = (16, 32, 64, 128, 192, 256, 384)
@@ -22,8 +23,6 @@ WIDER = (768, 1536)
 M, EF_CONSTRUCTION, EF = 16, 200, 50
 KS = (1, 10, 50)
 NORMAL, REDUCED, TURNED = "normal vectors", "reduced by GeoPres", "turned into more dimensions"
-
-Progress = Callable[[float, str], None]
 
 
 def recall_by_dimension(data: Data, runs: int, points: int, on_progress: Progress) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -251,8 +250,3 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def read_json(path: Path) -> Any:
-    """What an earlier run wrote; None if there is nothing."""
-    return json.loads(path.read_bytes()) if path.exists() else None

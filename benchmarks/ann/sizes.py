@@ -1,23 +1,24 @@
 """Methods at equal bytes a vector, by exact search: what the representation itself keeps, whatever searches it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks.ann.askers import Rescorer
 from benchmarks.ann.data import Numbers, Split, Vectors, nearest
 from benchmarks.ann.engines import Faiss
 from benchmarks.ann.point import overlap
 from benchmarks.ann.spaces import find_space
 from transforms import TransformError
+from transforms.transform import Progress
 
 OVERSAMPLING = (1, 4, 8)
 FLOAT_BYTES = 4
 BITS = 8
 RABITQ_EXTRA = 8
 """Bytes that RaBitQ keeps beside the bits: a norm and a factor."""
-
-Progress = Callable[[float, str], None]
 
 
 def methods_of(size: int, width: int, codes: bool) -> list[str]:
@@ -88,12 +89,7 @@ def candidates_of(method: str, cut: Split, seed: int, count: int) -> Numbers:
     return nearest(space.ask(cut.queries), space.reduce(cut.corpus), count)
 
 
-def rescored(candidates: Numbers, queries: Vectors, originals: Any, k: int) -> Numbers:
-    """The k best `(q, k)` of candidates `(q, c)` by their originals; as they are where there are no more."""
-    if candidates.shape[1] == k:
-        return candidates
-    best = np.empty((len(queries), k), np.int64)
-    for number, (query, rows) in enumerate(zip(queries, candidates, strict=True)):
-        rows = rows[rows >= 0]
-        best[number] = rows[np.argsort(-(originals[rows].astype(np.float32) @ query))[:k]]
-    return best
+def rescored(candidates: Numbers, queries: Vectors, originals: NDArray[np.float16], k: int) -> Numbers:
+    """The k best `(q, k)` of candidates `(q, c)` by their originals, in no order."""
+    rescore = Rescorer(originals, k)
+    return np.stack([rescore(query, rows[rows >= 0]) for query, rows in zip(queries, candidates, strict=True)])

@@ -105,9 +105,11 @@ def items_of(name: str) -> Iterator[tuple[int, Iterator[tuple[list[Payload], Vec
     settings, home = state()
     if settings.index_url:
         indexes = open_indexes(settings, home, no_texts)
-        index = indexes.get(name)
-        yield index.describe()["count"], index.scan(EXPORTED_ROWS)
-        indexes.close()
+        try:
+            index = indexes.get(name)
+            yield index.describe()["count"], index.scan(EXPORTED_ROWS)
+        finally:
+            indexes.close()
         return
     require_there(home.indexes / name)
     record = Record(home.indexes / name / "record.db", read_only=True)
