@@ -5,7 +5,7 @@ PYTHON ?= python3
 PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation
+EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: serve test lint bench starters clean

@@ -6,7 +6,8 @@ TrainingError (Exception)
 ├── SourceError      a file that is missing, malformed, empty, or holds something else
 ├── FitError         a fit that cannot start: too few distinct rows, a gate nobody knows
 ├── EvaluationError  an evaluation that cannot start: no suite, no data set that can be read
-│   └── DataSetError   a data set that cannot be evaluated; the others go on without it
+│   └── DataSetError   a data set that cannot be used; the others go on without it
+├── JobError         a training job that cannot be done as described
 └── ExportError      a chain that cannot be written for other software, or comes out different there
 """
 
@@ -36,7 +37,11 @@ class EvaluationError(TrainingError):
 
 
 class DataSetError(EvaluationError):
-    """The data set cannot be evaluated: what is wrong, with file and line."""
+    """The data set cannot be used: what is wrong, with file and line."""
+
+
+class JobError(TrainingError):
+    """The training job cannot be done as described."""
 
 
 class ExportError(TrainingError):

@@ -5,7 +5,7 @@ runs text by text. A batch of 16 texts of very different lengths takes two third
 attention does the same, through sentence-transformers itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ def attend(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    dropout: float = 0.0,
     cu_seq_lens_q: torch.Tensor | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -45,25 +46,20 @@ def attend(
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **more
+            module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, dropout=dropout, **more
         )
     if more.get("sliding_window") is not None:
         raise CannotUnpadError
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
-    bounds = cu_seq_lens_q.tolist()
-    _, heads, tokens, width = query.shape
-    attended = query.new_empty((1, tokens, heads, width))
-    for start, stop in zip(bounds, bounds[1:], strict=False):
-        text = slice(start, stop)
-        attended[:, text] = scaled_dot_product_attention(
-            query[:, :, text],
-            key[:, :, text],
-            value[:, :, text],
-            is_causal=causal,
-            scale=scaling,
-            enable_gqa=key.shape[1] != heads,
+    lengths = cu_seq_lens_q.diff().tolist()
+    texts = (tensor.split(lengths, dim=2) for tensor in (query, key, value))  # slices would cost a pass each backwards
+    attended = [
+        scaled_dot_product_attention(
+            *text, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=key.shape[1] != query.shape[1]
         ).transpose(1, 2)
-    return attended, None
+        for text in zip(*texts, strict=True)
+    ]
+    return torch.cat(attended, dim=1), None
 
 
 def allow_unpadded(model: Any) -> str:
@@ -127,3 +123,38 @@ def first_position(model: torch.nn.Module) -> int:
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), torch.nn.Embedding):
             return padding + 1
     return 0
+
+
+def flatten_together(several: Sequence[Features], first_position: int) -> Features:
+    """Features of several columns, such as anchors and positives, as one row of all their tokens."""
+    widest = max(features["attention_mask"].shape[1] for features in several)
+    columns = {
+        name: torch.cat([pad(features[name], (0, widest - features[name].shape[1])) for features in several])
+        for name, value in several[0].items()
+        if isinstance(value, torch.Tensor) and value.shape == several[0]["attention_mask"].shape
+    }
+    return flatten(columns, first_position)
+
+
+def unpadded_position(model: Any, probes: Sequence[str], tolerance: float) -> int | None:
+    """Let a sentence-transformers model on a CPU take flattened input, if it then gives the same vectors of texts.
+
+    Gives the position of a text's first token; None leaves the model as it was.
+    """
+    transformer = next(iter(model))
+    if model.device.type != "cpu" or not hasattr(transformer, "auto_model"):
+        return None
+    before = str(transformer.auto_model.config._attn_implementation)
+    try:
+        features = model.preprocess(list(probes))
+        with torch.inference_mode():
+            padded = model(dict(features))["sentence_embedding"]
+            position = first_position(transformer.auto_model)
+            allow_unpadded(transformer.auto_model)
+            flat = model(flatten_together([features], position))["sentence_embedding"][: len(probes)]
+        if bool((flat - padded).abs().max() < tolerance):
+            return position
+    except Exception:  # models fail on input they do not expect with whatever error comes first
+        pass
+    transformer.auto_model.set_attn_implementation(before)
+    return None

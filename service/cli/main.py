@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from service.cli import chains, diagnose, doctor, encoders, evaluate, export, fit, index, serve, stream
+from service.cli import chains, diagnose, doctor, encoders, evaluate, export, fit, index, serve, stream, train
 from service.errors import ServiceError, as_service_error
 from training.errors import TrainingError
 from transforms.errors import TransformError
@@ -28,6 +28,7 @@ app.command()(evaluate.evaluate)
 app.add_typer(chains.app, name="chains")
 app.add_typer(encoders.app, name="encoders")
 app.add_typer(index.app, name="index")
+app.add_typer(train.app, name="train")
 app.command()(diagnose.diagnose)
 app.command()(doctor.doctor)
 

@@ -1,0 +1,80 @@
+"""`lathe train`: encoders trained on anchor–positive pairs."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.options import ProgressBar, find_encoder, flag, state
+from training.errors import JobError
+
+if TYPE_CHECKING:
+    from training.finetuning.run import Method
+
+app = typer.Typer(help="Train encoders on pairs: REZE, its rivals, their comparison.", no_args_is_help=True)
+
+ConfigOption = Annotated[Path, flag("--config", "The job: a YAML file; see docs/training.md.")]
+OutOption = Annotated[Path, flag("--out", "The folder for everything; a stopped run goes on from it.")]
+
+
+@app.command()
+def reze(config: ConfigOption, out: OutOption) -> None:
+    """Pre-finetune on many sources, near targets in which the directions that separate them are shrunk."""
+    run_job("reze", config, out)
+
+
+@app.command()
+def distill(config: ConfigOption, out: OutOption) -> None:
+    """Pre-finetune near the encoder as it was: the control that REZE must beat."""
+    run_job("distill", config, out)
+
+
+@app.command()
+def pft(config: ConfigOption, out: OutOption) -> None:
+    """Pre-finetune on many sources without a regulariser."""
+    run_job("pft", config, out)
+
+
+@app.command()
+def ft(config: ConfigOption, out: OutOption) -> None:
+    """Fine-tune on the pairs of the task itself."""
+    run_job("ft", config, out)
+
+
+def run_job(method: "Method", config: Path, out: Path) -> None:
+    """Read a job, do it, say what came of it."""
+    require_extra()
+    import torch
+
+    from training.finetuning.job import Job, read_settings
+    from training.finetuning.report import sentences, source_rows
+    from training.finetuning.run import REGULARIZED, process_rank, run, settings_of
+
+    settings, _ = state()
+    job = read_settings(config, Job)
+    torch.set_num_threads(settings.threads)
+    spec = find_encoder(settings, job.encoder)
+    with ProgressBar() as progress:
+        outcome = run(method, job, spec, settings.device, out, progress)
+    if process_rank() > 0:
+        return
+    from training.evaluation.report import aligned
+
+    regularizer = settings_of(method, job.regularizer) if method in REGULARIZED else None
+    typer.echo(aligned(source_rows(outcome.mixture)))
+    typer.echo("\n" + "\n".join(sentences(outcome.mixture, outcome.targets, regularizer)))
+    for warning in outcome.warnings:
+        typer.echo(f"Note: {warning}")
+    trained = outcome.summary
+    typer.echo(f"Trained {trained['steps']:,} steps in {trained['seconds']:.0f} s; the model is in {outcome.model}")
+    typer.echo(f"Serve it with: lathe encoders add NAME --model {outcome.model}", err=True)
+
+
+def require_extra() -> None:
+    """Raise `JobError` unless the extra is installed; be silent about the network, which is not needed."""
+    from importlib.util import find_spec
+
+    if find_spec("accelerate") is None or find_spec("datasets") is None:
+        raise JobError("training needs accelerate and datasets: pip install 'lathe[training]'")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

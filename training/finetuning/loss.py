@@ -1,0 +1,155 @@
+"""The objective of pre-finetuning: InfoNCE over in-batch negatives, and staying near the targets (Eqs. 8 to 10)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers.base.losses.gradcache import CachedLossMixin
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, cross_entropy, normalize
+
+from training.errors import JobError
+from training.unpadding import flatten_together
+
+Features = Iterable[dict[str, Tensor]]
+
+
+class NonFiniteLossError(JobError):
+    """The loss, or the weights, are not numbers any more."""
+
+
+@dataclass
+class Components:
+    """The means of both losses since they were last taken.
+
+    They stay tensors until then: reading a number off a GPU at every step would make it wait.
+    """
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    steps: int = 0
+
+    def add(self, **losses: Tensor) -> None:
+        """Those of a step."""
+        for name, loss in losses.items():
+            self.sums[name] = self.sums.get(name, torch.zeros_like(loss)) + loss.detach()
+        self.steps += 1
+
+    def take(self) -> dict[str, float]:
+        """The means, to begin anew."""
+        means = {name: float(total) / max(self.steps, 1) for name, total in self.sums.items()}
+        self.sums, self.steps = {}, 0
+        return means
+
+
+class ContrastiveLoss(nn.Module):
+    """InfoNCE, with REZE's regulariser where there are targets.
+
+    Every row carries its number in the mixture as its label; the loss looks the pair's target up by it.
+
+    Args:
+        model: that is trained.
+        temperature: τ of Eq. 9.
+        targets: r̂ of each pair, `(n, 2d)`; None for plain pre-finetuning.
+        loss_weight: α of Eq. 10.
+        identical: numbers of each pair's anchor text and positive text, `(n, 2)`, equal where the texts are; negatives
+            that share either with the pair are then left out. None keeps all.
+        first_position: of a text's tokens, for a model that takes all texts as one row; None for one that needs them
+            padded. See `training.unpadding`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        temperature: float,
+        targets: NDArray[np.float32] | None = None,
+        loss_weight: float = 0.0,
+        identical: NDArray[np.int64] | None = None,
+        first_position: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+        self.targets = targets  # a memmap, not a buffer: it may be larger than memory
+        self.loss_weight = loss_weight
+        self.identical = identical
+        self.first_position = first_position
+        self.components = Components()
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The loss of a batch: tokens of anchors and of positives, and the numbers `(b,)` of the pairs."""
+        if self.first_position is None:
+            anchors, positives = (self.model(features)["sentence_embedding"] for features in sentence_features)
+        else:
+            flat = flatten_together(list(sentence_features), self.first_position)
+            anchors, positives = self.model(flat)["sentence_embedding"][: 2 * len(labels)].chunk(2)
+        return self.objective(anchors, positives, labels)
+
+    def objective(self, anchors: Tensor, positives: Tensor, labels: Tensor) -> Tensor:
+        """The loss of embeddings `(b, d)`, in float32 whatever the model runs in.
+
+        Raises:
+            NonFiniteLossError: if it is not a number.
+        """
+        with torch.autocast(anchors.device.type, enabled=False):
+            a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
+            rows = labels.detach().cpu().numpy()
+            contrastive = info_nce(a, p, self.temperature, self.excluded(rows, a.device))
+            parts = {"contrastive": contrastive}
+            total = contrastive
+            if self.targets is not None:
+                target = torch.from_numpy(np.ascontiguousarray(self.targets[rows])).to(a.device)
+                parts["regularizer"] = (1 - cosine_similarity(torch.cat([a, p], dim=1), target, dim=1)).mean()
+                total = contrastive + self.loss_weight * parts["regularizer"]
+        if not torch.isfinite(total):
+            raise NonFiniteLossError(f"the loss became {total.item()}")
+        self.components.add(**parts)
+        return total
+
+    def excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
+        """Which negatives are none, `(b, b)`: their anchor or positive is the pair's own text."""
+        if self.identical is None:
+            return None
+        texts = torch.from_numpy(self.identical[rows]).to(device)
+        same = (texts[:, None, :] == texts[None, :, :]).any(dim=2)
+        return same & ~torch.eye(len(rows), dtype=torch.bool, device=device)
+
+
+class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
+    """The same with gradients cached (GradCache): any batch size in the memory of a small one, at twice the time."""
+
+    def __init__(self, mini_batch_size: int, *args: Any, **options: Any) -> None:
+        """As `ContrastiveLoss`; `mini_batch_size` pairs are in memory at once."""
+        super().__init__(*args, **options)
+        self.mini_batch_size = mini_batch_size
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The loss of a batch, by mini-batches."""
+        return self.forward_cached(sentence_features, labels)
+
+    def calculate_loss(
+        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
+    ) -> Tensor:
+        """The loss of all mini-batches' embeddings; the batch is small beside the model."""
+        assert labels is not None  # the trainer always hands over the numbers of the pairs
+        loss = self.objective(torch.cat(reps[0]), torch.cat(reps[1]), labels)
+        if with_backward:
+            loss.backward()
+            loss = loss.detach()
+        return loss
+
+
+def info_nce(anchors: Tensor, positives: Tensor, temperature: float, excluded: Tensor | None = None) -> Tensor:
+    """Eq. 9: every anchor finds its positive among those of the batch; unit vectors `(b, d)`."""
+    similarities = anchors @ positives.T / temperature
+    if excluded is not None:
+        similarities = similarities.masked_fill(excluded, float("-inf"))
+    return cross_entropy(similarities, torch.arange(len(anchors), device=anchors.device))
+
+
+def identical_texts(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
+    """Numbers of texts `(n, 2)`, equal where the texts are."""
+    numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
+    return np.array([[numbers[0][a], numbers[1][p]] for a, p in zip(anchors, positives, strict=True)], np.int64)

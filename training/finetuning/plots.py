@@ -1,0 +1,112 @@
+"""REZE's offline phase as pictures: what separates the sources, and what is done about it."""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from training.evaluation.plots import STYLE, drawn
+from training.finetuning.mixture import Mixture
+from training.finetuning.shrinkage import Shrinkage
+from training.finetuning.targets import Targets
+
+SHOWN_DIMENSIONS = 60
+"""Columns of the map of factors: those that separate the sources most."""
+
+
+def pictures(mixture: Mixture, targets: Targets) -> dict[str, str]:
+    """Every picture of the targets, as SVG by what it shows."""
+    shrinkage, geometry = targets.shrinkage, targets.geometry
+    if shrinkage is None or geometry is None:
+        return {}
+    with plt.rc_context(STYLE):
+        found = {
+            "Spectrum of the relations (Eq. 1); the shaded dimensions are active (Eq. 3)": spectrum(shrinkage),
+            "Dispersion of the sources' means along each dimension (Eq. 2), and its threshold (Eq. 4)": dispersion(
+                shrinkage
+            ),
+            "Between-source variance along each active dimension, before and after": between(mixture, shrinkage),
+            "Cosine of each pair's relation to its target, cos(r, r̂)": cosines(mixture, targets),
+        }
+        if len(shrinkage.changed):
+            found["Where each source is shrunk (1 − α of Eq. 6, or its shift over its deviation)"] = factors(
+                mixture, shrinkage
+            )
+        return {name: drawn(figure) for name, figure in found.items()}
+
+
+def spectrum(shrinkage: Shrinkage) -> Any:
+    """Eigenvalues and what they explain."""
+    figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+    ranks = np.arange(1, len(shrinkage.eigenvalues) + 1)
+    axis.semilogy(ranks, np.maximum(shrinkage.eigenvalues, 1e-12), linewidth=1.2)
+    axis.axvspan(1, max(shrinkage.active, 1), alpha=0.1)
+    axis.set_ylim(bottom=max(shrinkage.eigenvalues[shrinkage.eigenvalues > 1e-10].min(initial=1.0) / 2, 1e-10))
+    axis.set_xlabel(f"dimension; {shrinkage.active} are active")
+    axis.set_ylabel("eigenvalue")
+    return figure
+
+
+def dispersion(shrinkage: Shrinkage) -> Any:
+    """Dispersions by dimension, those that are shrunk marked."""
+    figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+    values = np.maximum(shrinkage.dispersion[: shrinkage.active], 1e-12)
+    ranks = np.arange(1, len(values) + 1)
+    changed = shrinkage.changed[shrinkage.changed < len(values)]
+    axis.scatter(ranks, values, s=5, color="grey", label="left alone")
+    axis.scatter(ranks[changed], values[changed], s=7, color="tab:red", label="shrunk for some source")
+    axis.axhline(max(shrinkage.dispersion_threshold, 1e-12), color="black", linewidth=0.8, linestyle="--")
+    axis.set_yscale("log")
+    axis.set_xlabel("active dimension")
+    axis.set_ylabel("dispersion")
+    axis.legend(fontsize=8)
+    return figure
+
+
+def factors(mixture: Mixture, shrinkage: Shrinkage) -> Any:
+    """Sources by the dimensions that separate them most, coloured by how far they are pulled."""
+    changed = shrinkage.changed
+    shown = np.sort(changed[np.argsort(-shrinkage.dispersion[changed])][:SHOWN_DIMENSIONS])
+    figure, axis = plt.subplots(figsize=(8, 1.2 + 0.28 * len(mixture.names)), layout="constrained")
+    image = axis.imshow(pulled(shrinkage)[:, shown], cmap="Reds", vmin=0, vmax=1, aspect="auto")
+    axis.set_yticks(range(len(mixture.names)), mixture.names)
+    every = max(1, len(shown) // 15)
+    axis.set_xticks(range(0, len(shown), every), [str(dimension + 1) for dimension in shown[::every]])
+    axis.set_xlabel(f"dimension; the {len(shown)} of {len(changed)} with the largest dispersion")
+    axis.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axis, shrink=0.8)
+    return figure
+
+
+def pulled(shrinkage: Shrinkage) -> Any:
+    """How far each source is pulled in each dimension, `(S, D)`; 0 is left alone."""
+    deviation = shrinkage.source_means - shrinkage.center
+    share = np.divide(-shrinkage.shift, deviation, out=np.zeros_like(deviation), where=deviation != 0)
+    return np.where(shrinkage.shift != 0, share, 1 - shrinkage.shrink)
+
+
+def between(mixture: Mixture, shrinkage: Shrinkage) -> Any:
+    """The variance of the sources' means along each dimension."""
+    counts = np.bincount(mixture.sources, minlength=len(mixture.names))[:, None] / len(mixture)
+    before = (counts * shrinkage.source_means**2).sum(axis=0)[: shrinkage.active]
+    means = shrinkage.source_means * shrinkage.shrink + shrinkage.shift
+    after = (counts * (means - (counts * means).sum(axis=0)) ** 2).sum(axis=0)[: shrinkage.active]
+    figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+    ranks = np.arange(1, len(before) + 1)
+    axis.plot(ranks, np.cumsum(before), label="before", linewidth=1.2)
+    axis.plot(ranks, np.cumsum(after), label="after", linewidth=1.2)
+    axis.set_xlabel("active dimensions")
+    axis.set_ylabel("between-source variance, summed up")
+    axis.legend(fontsize=8)
+    return figure
+
+
+def cosines(mixture: Mixture, targets: Targets) -> Any:
+    """How far the targets are from where the relations were, by source."""
+    assert targets.geometry is not None  # checked by the caller
+    values = [targets.geometry.cosines[mixture.sources == source] for source in range(len(mixture.names))]
+    figure, axis = plt.subplots(figsize=(7, 1 + 0.28 * len(values)), layout="constrained")
+    axis.boxplot(values, orientation="horizontal", showfliers=False, tick_labels=mixture.names)
+    axis.invert_yaxis()
+    axis.set_xlabel("cosine")
+    return figure

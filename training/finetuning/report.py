@@ -1,0 +1,139 @@
+"""What a job is trained on and pulled towards, written down: a table, a page, lines for the terminal."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+import numpy as np
+
+from training.evaluation.page import render_page
+from training.finetuning.job import RegularizerSettings
+from training.finetuning.mixture import Lengths, Mixture, SourceReport
+from training.finetuning.plots import pictures, pulled
+from training.finetuning.targets import Targets
+
+REFERENCE = "https://arxiv.org/abs/2604.17257"
+HEADER = ("source", "task", "split", "rows", "pairs", "kept", "shared with the target's test", "left out")
+LENGTHS = ("mean", "min", "max", "median")
+
+
+def source_rows(mixture: Mixture) -> list[list[str]]:
+    """The table of the sources, its header first."""
+    return [list(HEADER)] + [
+        [
+            report.name,
+            report.task,
+            report.split,
+            f"{report.rows:,}",
+            f"{report.found:,}",
+            f"{report.kept:,}",
+            f"{report.shared:,}",
+            left_out(report),
+        ]
+        for report in mixture.reports
+    ]
+
+
+def left_out(report: SourceReport) -> str:
+    """Why a source gives no more than it does."""
+    if report.problem:
+        return report.problem
+    return "; ".join(f"{count:,} {why}" for why, count in report.dropped.items())
+
+
+def length_rows(mixture: Mixture) -> list[list[str]]:
+    """Characters of the texts that are kept, as Table 4 of the paper has them."""
+    header = ["source", *(f"{of} {name}" for of in ("anchor", "positive") for name in LENGTHS)]
+    kept = [report for report in mixture.reports if report.anchors and report.positives]
+    return [header] + [
+        [report.name, *(f"{getattr(part, name):,.0f}" for part in lengths(report) for name in LENGTHS)]
+        for report in kept
+    ]
+
+
+def lengths(report: SourceReport) -> list[Lengths]:
+    """Of anchors and positives."""
+    return [part for part in (report.anchors, report.positives) if part is not None]
+
+
+def sources_csv(mixture: Mixture) -> str:
+    """Everything about the sources, for other software."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [f"{of}_{name}" for of in ("anchor", "positive") for name in LENGTHS]
+    writer.writerow(["source", "task", "split", "rows", "found", "kept", "shared", "left_out", *names])
+    for report in mixture.reports:
+        measured = [getattr(part, name) for part in lengths(report) for name in LENGTHS] or [""] * len(names)
+        counts = [report.rows, report.found, report.kept, report.shared]
+        writer.writerow([report.name, report.task, report.split, *counts, left_out(report), *measured])
+    return text.getvalue()
+
+
+def shrinkage_rows(mixture: Mixture, targets: Targets) -> list[list[str]]:
+    """What is done to each source."""
+    assert targets.shrinkage is not None and targets.geometry is not None  # checked by the caller
+    share = pulled(targets.shrinkage)
+    rows = [["source", "pairs", "dimensions shrunk", "mean pull there", "largest pull", "mean cos(r, r̂)"]]
+    for source, name in enumerate(mixture.names):
+        touched = share[source][share[source] != 0]
+        rows.append(
+            [
+                name,
+                f"{int((mixture.sources == source).sum()):,}",
+                f"{len(touched):,}",
+                f"{touched.mean():.2f}" if len(touched) else "–",
+                f"{touched.max():.2f}" if len(touched) else "–",
+                f"{targets.geometry.source_cosines[source]:.3f}",
+            ]
+        )
+    return rows
+
+
+def sentences(mixture: Mixture, targets: Targets | None, settings: RegularizerSettings | None) -> list[str]:
+    """What the offline phase found."""
+    used = sum(report.kept > 0 for report in mixture.reports)
+    said = [f"{len(mixture):,} pairs of {used} sources are trained on."]
+    if settings is None or targets is None:
+        return [*said, "There is no regulariser: the encoder is free to move."]
+    if targets.shrinkage is None or targets.geometry is None:
+        return [*said, "The target is the reference itself: plain distillation."]
+    shrinkage, geometry = targets.shrinkage, targets.geometry
+    changed = int((pulled(shrinkage) != 0).sum())
+    said.append(
+        f"{shrinkage.active} of {len(shrinkage.eigenvalues)} dimensions are active, {len(shrinkage.changed)} of them "
+        f"separate the sources by more than the threshold {shrinkage.dispersion_threshold:.3g}; {changed:,} of "
+        f"{shrinkage.shrink.size:,} (source, dimension) pairs are shrunk, {shrinkage.clipped:,} factors were clipped."
+    )
+    before, after = geometry.between
+    said.append(
+        f"The variance between sources falls from {before:.4f} to {after:.4f} ({share_of(after, before)}), the total "
+        f"from {geometry.total[0]:.4f} to {geometry.total[1]:.4f} ({share_of(geometry.total[1], geometry.total[0])})."
+    )
+    said.append(f"Targets are near where the relations were: cos(r, r̂) averages {np.mean(geometry.cosines):.3f}.")
+    return said
+
+
+def share_of(part: float, whole: float) -> str:
+    """A share in per cent."""
+    return f"{part / whole:.0%} of it" if whole > 0 else "nothing to begin with"
+
+
+def offline_page(
+    mixture: Mixture, targets: Targets | None, settings: RegularizerSettings | None, warnings: Sequence[str]
+) -> str:
+    """The page of the offline phase, which needs nothing but itself."""
+    tables = {"Sources: what was kept and dropped, and why": source_rows(mixture)}
+    tables["Characters of the texts"] = length_rows(mixture)
+    shrunk = targets is not None and targets.shrinkage is not None
+    if targets is not None and shrunk:
+        tables["What is done to each source"] = shrinkage_rows(mixture, targets)
+    return render_page(
+        title="Before training: the sources" + (" and what is shrunk" if shrunk else ""),
+        about="Computed from the encoder as it was before training" + (f"; {settings}" if settings else "") + ".",
+        sentences=sentences(mixture, targets, settings),
+        pictures=pictures(mixture, targets) if targets is not None else {},
+        tables=tables,
+        problems=warnings,
+        files="sources.csv and targets/",
+        reference=REFERENCE,
+    )

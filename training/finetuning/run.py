@@ -1,0 +1,223 @@
+"""A training job from its settings to a model that can be served.
+
+OUT/
+├── job.json         what was asked, and of which base model
+├── sources.csv      what was kept of each source, and why not more
+├── reference/       vectors of single texts by the base model     reference.py
+├── targets/         what the regulariser pulls towards             targets.py
+├── report.html      the offline phase                              report.py
+├── training/        checkpoints, and progress.jsonl                trainer.py
+├── training.json    how it went
+└── model/           a plain sentence-transformers model
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from filelock import FileLock, Timeout
+
+from training.encoders import Encoder, load_model
+from training.errors import JobError
+from training.finetuning.job import Job, RegularizerSettings
+from training.finetuning.mixture import Mixture, mix
+from training.finetuning.targets import Targets, prepare_targets
+from training.spec import EncoderSpec
+from transforms.artifact import replace_synced, sync_folder
+from transforms.transform import Progress
+
+Method = Literal["reze", "pft", "ft", "distill"]
+REGULARIZED: tuple[Method, ...] = ("reze", "distill")
+OFFLINE_SHARE = 0.2
+"""Of the work, for the progress: the reference costs one forward pass where training costs three."""
+OFFLINE_HOURS = 24
+"""How long the other processes of torchrun wait for the first one's reference."""
+MODEL, JOB, SUMMARY = "model", "job.json", "training.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished job: the pairs, the targets where there are some, how training went, what to know of it."""
+
+    mixture: Mixture
+    targets: Targets | None
+    summary: dict[str, Any]
+    warnings: list[str]
+    model: Path
+
+
+def settings_of(method: Method, given: RegularizerSettings) -> RegularizerSettings:
+    """The regulariser of a method: distillation is REZE's with the reference as its target."""
+    return given.model_copy(update={"target": "reference"}) if method == "distill" else given
+
+
+def run(method: Method, job: Job, spec: EncoderSpec, device: str | None, out: Path, on_progress: Progress) -> Outcome:
+    """Do a job; one that was stopped is taken up again where it was.
+
+    Args:
+        method: `reze`, its control `distill`, plain `pft`, or `ft`, the same on one target's own rows.
+        job: the settings.
+        spec: the base model.
+        device: to train on; None for the best there is.
+        out: the folder for everything.
+        on_progress: told a fraction and a sentence.
+
+    Raises:
+        JobError: if the job cannot be done as described, or the folder holds another one.
+    """
+    with claimed(out):
+        return Run(method, job, spec, device, out, on_progress).finish()
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """The folder, for one job at a time; the other processes of torchrun come in with the first.
+
+    Raises:
+        JobError: if another job has it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    if process_rank() > 0:
+        yield
+        return
+    try:
+        with FileLock(out / ".lock").acquire(blocking=False):
+            yield
+    except Timeout:
+        raise JobError(f"another job is writing to {out}; name another folder with --out") from None
+
+
+def process_rank() -> int:
+    """Which process of torchrun this is; 0 alone."""
+    return int(os.environ.get("RANK", "0"))
+
+
+@contextmanager
+def first_process_first(device: str | None) -> Iterator[None]:
+    """Under torchrun, let the first process do the work and the others find it done."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    from accelerate import PartialState
+
+    state = PartialState(cpu=device == "cpu", timeout=timedelta(hours=OFFLINE_HOURS))
+    with state.main_process_first():
+        yield
+
+
+class Run:
+    """One job; see `run`."""
+
+    def __init__(
+        self, method: Method, job: Job, spec: EncoderSpec, device: str | None, out: Path, on_progress: Progress
+    ) -> None:
+        self.method, self.job, self.device, self.out, self.on_progress = method, job, device, out, on_progress
+        self.regularizer = settings_of(method, job.regularizer)
+        self.regularized = method in REGULARIZED
+        self.base = replace(spec, dtype="float32", compile=False)
+        self.spec = replace(self.base, max_length=job.training.max_length or spec.max_length)
+
+    def finish(self) -> Outcome:
+        """Everything, in order."""
+        if (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file():
+            raise JobError(f"{self.out} holds a trained model already; name another folder with --out, or remove it")
+        self.on_progress(0.0, "reading the sources")
+        mixture = mix(self.job, self.job.target)
+        with first_process_first(self.device):
+            encoder = Encoder(self.spec, self.device)
+            self.require_same_job(encoder, mixture)
+            targets = self.targets(encoder, mixture) if self.regularized else None
+            warnings = mixture.warnings(encoder.dimensions, self.regularizer.target == "debiased" and self.regularized)
+            if process_rank() == 0:
+                self.write_offline(mixture, targets, warnings)
+            del encoder
+        summary = self.train(mixture, targets)
+        return Outcome(mixture, targets, summary, warnings, self.out / MODEL)
+
+    def targets(self, encoder: Encoder, mixture: Mixture) -> Targets:
+        """What the regulariser pulls towards."""
+        return prepare_targets(
+            encoder,
+            mixture,
+            self.regularizer,
+            self.out / "targets",
+            self.out / "reference",
+            lambda fraction, sentence: self.on_progress(OFFLINE_SHARE * fraction, sentence),
+        )
+
+    def require_same_job(self, encoder: Encoder, mixture: Mixture) -> None:
+        """Raise `JobError` if the folder was begun with another job, model or data."""
+        path = self.out / JOB
+        described = {
+            "method": self.method,
+            "base": encoder.describe(),
+            "mixture": mixture.digest(),
+            "regularizer": self.regularizer.model_dump() if self.regularized else None,
+            "training": self.job.training.model_dump(),
+        }
+        if not path.is_file():
+            replace_synced(path, orjson.dumps(described, option=orjson.OPT_INDENT_2))
+            return
+        found = orjson.loads(path.read_bytes())
+        if found["base"]["fingerprint"] != encoder.fingerprint:
+            raise JobError(f"the base model changed since {self.out} was begun; name another folder with --out")
+        for name in ("method", "mixture", "regularizer", "training"):
+            if found[name] != described[name]:
+                raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
+
+    def write_offline(self, mixture: Mixture, targets: Targets | None, warnings: list[str]) -> None:
+        """The table of the sources, and the page."""
+        from training.finetuning.report import offline_page, sources_csv
+
+        replace_synced(self.out / "sources.csv", sources_csv(mixture).encode())
+        page = offline_page(mixture, targets, self.regularizer if self.regularized else None, warnings)
+        replace_synced(self.out / "report.html", page.encode())
+
+    def train(self, mixture: Mixture, targets: Targets | None) -> dict[str, Any]:
+        """Train, and save the model with the length that the base model reads."""
+        from training.finetuning.trainer import train
+
+        share = OFFLINE_SHARE if self.regularized else 0.0
+        model = load_model(self.base, self.device).float()
+        length = model.max_seq_length
+        model.max_seq_length = self.job.training.max_length or length
+        trained = train(
+            model,
+            mixture,
+            self.job.training,
+            self.out / "training",
+            lambda fraction, sentence: self.on_progress(share + (1 - share) * fraction, sentence),
+            targets.rows if targets else None,
+            self.regularizer.loss_weight if targets else 0.0,
+        )
+        summary = asdict(trained) | {
+            "method": self.method,
+            "pairs": len(mixture),
+            "sources": mixture.names,
+            "libraries": {name: version(name) for name in ("lathe", "torch", "transformers", "sentence-transformers")},
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+        if process_rank() == 0:
+            model.max_seq_length = length
+            save_model(model, self.out / MODEL)
+            replace_synced(self.out / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
+            for checkpoint in (self.out / "training").glob("checkpoint-*"):
+                shutil.rmtree(checkpoint, ignore_errors=True)
+        return summary
+
+
+def save_model(model: Any, path: Path) -> None:
+    """Write a model whole or not at all."""
+    written = path.with_name(f".{path.name}")
+    shutil.rmtree(written, ignore_errors=True)
+    model.save_pretrained(str(written), create_model_card=False)
+    shutil.rmtree(path, ignore_errors=True)
+    written.rename(path)
+    sync_folder(path.parent)

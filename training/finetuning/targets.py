@@ -1,0 +1,181 @@
+"""What the regulariser pulls each pair's relation towards: computed once, before training, and kept on disk.
+
+TARGETS/
+├── manifest.json      of which encoder, mixture and settings these are
+├── relations.npy      r, what the reference makes of each pair, `(n, 2d)` in float32
+├── targets.npy        r̂, likewise; not there where the target is the reference itself
+└── shrinkage.safetensors
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import orjson
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save
+
+from training.encoders import Encoder
+from training.errors import JobError
+from training.finetuning.job import RegularizerSettings
+from training.finetuning.mixture import Mixture
+from training.finetuning.reference import Reference, blocks, open_rows, source_moments
+from training.finetuning.shrinkage import Shrinkage, between_source_variance, fit_shrinkage
+from transforms.artifact import replace_synced
+from transforms.moments import Moments
+from transforms.transform import Progress
+
+MANIFEST, RELATIONS, TARGETS, SHRINKAGE = "manifest.json", "relations.npy", "targets.npy", "shrinkage.safetensors"
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What shrinking does to the relations.
+
+    Attributes:
+        between: variance between sources, before and after.
+        total: of all relations, before and after.
+        cosines: of each pair's relation to its target, `(n,)`.
+        source_cosines: the mean of these in each source.
+    """
+
+    between: tuple[float, float]
+    total: tuple[float, float]
+    cosines: NDArray[np.float32]
+    source_cosines: list[float]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The targets of a mixture.
+
+    Attributes:
+        rows: r̂, or r for plain distillation, `(n, 2d)` in float32, a memmap.
+        shrinkage: what was done to each source; None for plain distillation.
+        geometry: likewise.
+    """
+
+    rows: NDArray[np.float32]
+    shrinkage: Shrinkage | None
+    geometry: Geometry | None
+
+
+def prepare_targets(
+    encoder: Encoder, mixture: Mixture, settings: RegularizerSettings, folder: Path, cache: Path, on_progress: Progress
+) -> Targets:
+    """The targets of a mixture, made anew only where the folder has none of the same encoder, pairs and settings.
+
+    Args:
+        encoder: the model as it is before training.
+        mixture: the pairs.
+        settings: what is done to their relations.
+        folder: for the targets.
+        cache: for the vectors of single texts.
+        on_progress: told a fraction and a sentence.
+
+    Raises:
+        JobError: if the folder has targets of another encoder or of other pairs: the base model changed, or the data.
+    """
+    wanted = manifest(encoder, mixture, settings)
+    require_same(folder, wanted)
+    shape = (len(mixture), 2 * encoder.dimensions)
+    if (relations := open_rows(folder / RELATIONS, shape)) is None:
+        reference = Reference(encoder, cache)
+        reference.encode([*mixture.anchors, *mixture.positives], on_progress)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_rows(folder / RELATIONS, shape, lambda rows: reference.relations(mixture, rows))
+        replace_synced(folder / MANIFEST, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
+        relations = open_rows(folder / RELATIONS, shape)
+        assert relations is not None  # it was just written
+    if settings.target == "reference":
+        return Targets(relations, None, None)
+    on_progress(1.0, "finding the directions that separate the sources")
+    before = source_moments(relations, mixture.sources, len(mixture.names))
+    shrinkage = fit_shrinkage(before, settings)
+    found = relations
+    write_rows(folder / TARGETS, shape, lambda rows: shrinkage.apply(found[rows], mixture.sources[rows]))
+    replace_synced(folder / SHRINKAGE, as_safetensors(shrinkage))
+    targets = open_rows(folder / TARGETS, shape)
+    assert targets is not None  # it was just written
+    return Targets(targets, shrinkage, compare(relations, targets, before, mixture))
+
+
+def manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) -> dict[str, object]:
+    """Of which encoder, mixture and settings targets are."""
+    return {
+        "encoder": encoder.fingerprint,
+        "dimensions": encoder.dimensions,
+        "max_length": encoder.max_length,
+        "pairs": len(mixture),
+        "mixture": mixture.digest(),
+        "sources": mixture.names,
+        "regularizer": settings.model_dump(),
+    }
+
+
+def require_same(folder: Path, wanted: dict[str, object]) -> None:
+    """Raise `JobError` if the folder holds targets of something else."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return
+    try:
+        found = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise JobError(f"{path} is damaged: {error}; remove the folder to begin anew") from error
+    reasons = {
+        "encoder": "the base model changed since its targets were made",
+        "max_length": "the targets were made with another max_length",
+        "mixture": "the pairs changed since their targets were made",
+        "regularizer": "the targets were made with other settings of the regulariser",
+    }
+    for key, reason in reasons.items():
+        if found.get(key) != wanted[key]:
+            raise JobError(f"{reason}: {folder} belongs to another run. Name another folder with --out, or remove it")
+
+
+def write_rows(path: Path, shape: tuple[int, int], rows_of: Callable[[slice], NDArray[np.float32]]) -> None:
+    """Write rows in float32, whole or not at all."""
+    written = path.with_name(f".{path.name}")
+    memmap = np.lib.format.open_memmap(written, mode="w+", dtype=np.float32, shape=shape)
+    for rows in blocks(shape[0]):
+        memmap[rows] = rows_of(rows)
+    memmap.flush()
+    del memmap
+    written.replace(path)
+
+
+def compare(
+    relations: NDArray[np.float32], targets: NDArray[np.float32], before: list[Moments], mixture: Mixture
+) -> Geometry:
+    """What shrinking did."""
+    after = source_moments(targets, mixture.sources, len(mixture.names))
+    cosines = np.concatenate([row_cosines(relations[rows], targets[rows]) for rows in blocks(len(mixture))])
+    sums = np.bincount(mixture.sources, weights=cosines, minlength=len(mixture.names))
+    counts = np.bincount(mixture.sources, minlength=len(mixture.names))
+    return Geometry(
+        between=(between_source_variance(before), between_source_variance(after)),
+        total=(total_variance(before), total_variance(after)),
+        cosines=cosines,
+        source_cosines=(sums / counts).tolist(),
+    )
+
+
+def total_variance(sources: list[Moments]) -> float:
+    """The mean squared distance of all relations to their mean."""
+    pooled = Moments()
+    for moments in sources:
+        pooled.merge(moments)
+    return float(np.trace(pooled.scatter) / pooled.count)
+
+
+def row_cosines(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The cosine of each row of `(n, D)` with its counterpart."""
+    return np.asarray(np.vecdot(a, b) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)), np.float32)
+
+
+def as_safetensors(shrinkage: Shrinkage) -> bytes:
+    """What was done to each source, for whoever wants to look."""
+    values = {field.name: np.asarray(getattr(shrinkage, field.name)) for field in fields(shrinkage)}
+    return save({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()})

@@ -1,0 +1,157 @@
+"""Training a sentence-transformers model on a mixture, with the library's own trainer."""
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from transformers import PrinterCallback, ProgressCallback
+
+from training.encoders import UNPADDED_DIFFERENCE
+from training.finetuning.job import TrainingSettings
+from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError, identical_texts
+from training.finetuning.mixture import Mixture
+from training.finetuning.progress import Checkpoints, Reporter, last_checkpoint
+from training.precision import PROBES, has_bfloat16
+from training.unpadding import unpadded_position
+from transforms.transform import Progress
+
+CHECKPOINTS_KEPT = 2
+LINES = "progress.jsonl"
+
+
+class Trainer(SentenceTransformerTrainer):
+    """The library's, without what it writes that nobody reads: its settings pickled, a card with the user's texts."""
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """No card."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        self.model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a training went.
+
+    Attributes:
+        steps: of the optimizer.
+        seconds: this process trained, without what it went on from.
+        resumed_from: the step it went on from; 0 from the start.
+    """
+
+    steps: int
+    seconds: float
+    resumed_from: int
+
+
+def train(
+    model: Any,
+    mixture: Mixture,
+    settings: TrainingSettings,
+    folder: Path,
+    on_progress: Progress,
+    targets: NDArray[np.float32] | None = None,
+    loss_weight: float = 0.0,
+) -> Trained:
+    """Train the model in place; go on from the last whole checkpoint in the folder.
+
+    Args:
+        model: a sentence-transformers model.
+        mixture: pairs; batches mix all sources (Section 3.2 of the REZE paper).
+        settings: of the training.
+        folder: for checkpoints and `progress.jsonl`.
+        on_progress: told a fraction and a sentence.
+        targets: of the regulariser, `(n, 2d)`; None for plain InfoNCE.
+        loss_weight: of the regulariser.
+
+    Raises:
+        NonFiniteLossError: if the loss or the weights stop being numbers; the last good checkpoint stays.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    loss = make_loss(model, mixture, settings, targets, loss_weight)
+    data = Dataset.from_dict(
+        {"anchor": mixture.anchors, "positive": mixture.positives, "label": np.arange(len(mixture))}
+    )
+
+    def require_finite() -> None:
+        """Raise `NonFiniteLossError` if a weight is none."""
+        if not all(torch.isfinite(weights).all() for weights in model.parameters()):
+            raise NonFiniteLossError("the weights are not numbers any more")
+
+    trainer = Trainer(
+        model=model,
+        args=arguments(model, settings, folder, len(mixture)),
+        train_dataset=data,
+        loss=loss,
+        callbacks=[Reporter(folder / LINES, loss.components, on_progress), Checkpoints(require_finite)],
+    )
+    for unwanted in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(unwanted)
+    checkpoint = last_checkpoint(folder)
+    resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the libraries warn of one another
+            result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        require_finite()
+    except NonFiniteLossError as error:
+        kept = last_checkpoint(folder)
+        rest = f"the last good checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
+        step = trainer.state.global_step
+        raise NonFiniteLossError(f"{error} at step {step}; {rest}. A smaller learning rate often helps") from None
+    model.eval()
+    return Trained(trainer.state.global_step, float(result.metrics["train_runtime"]), resumed_from)
+
+
+def make_loss(
+    model: Any,
+    mixture: Mixture,
+    settings: TrainingSettings,
+    targets: NDArray[np.float32] | None,
+    loss_weight: float,
+) -> ContrastiveLoss:
+    """The objective; with gradients cached where a batch is larger than what fits into memory."""
+    identical = identical_texts(mixture.anchors, mixture.positives) if settings.mask_identical else None
+    options = {"targets": targets, "loss_weight": loss_weight, "identical": identical}
+    if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
+        return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
+    position = unpadded_position(model, PROBES, UNPADDED_DIFFERENCE)
+    return ContrastiveLoss(model, settings.temperature, first_position=position, **options)
+
+
+def arguments(model: Any, settings: TrainingSettings, folder: Path, pairs: int) -> SentenceTransformerTrainingArguments:
+    """The settings as the library wants them."""
+    device = str(model.device).partition(":")[0]
+    wanted = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    steps = -(-pairs // (settings.batch_size * processes)) * settings.epochs
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=round(settings.warmup_ratio * steps),
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        optim="adamw_torch_fused" if device in ("cpu", "cuda") else "adamw_torch",
+        bf16=wanted,
+        use_cpu=device == "cpu",
+        seed=settings.seed,
+        save_strategy="steps",
+        save_steps=settings.checkpoint_steps,
+        save_total_limit=CHECKPOINTS_KEPT,
+        logging_steps=settings.log_steps,
+        logging_nan_inf_filter=False,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_num_workers=0,
+        dataloader_pin_memory=device == "cuda",
+    )
