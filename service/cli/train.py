@@ -42,6 +42,35 @@ def ft(config: ConfigOption, out: OutOption) -> None:
     run_job("ft", config, out)
 
 
+@app.command()
+def experiment(
+    config: ConfigOption,
+    out: OutOption,
+    processes: Annotated[
+        int | None, flag("--processes", "Units at once, of one thread each. [default: one a core; 1 on a GPU]", min=1)
+    ] = None,
+) -> None:
+    """Compare REZE with its rivals: methods by targets by sizes by seeds, written as tables, pictures and one page."""
+    require_extra()
+    from training.experiment.report import in_terminal, write_report
+
+    from training.encoders import best_device
+    from training.experiment.run import run_experiment
+    from training.experiment.settings import ExperimentSettings
+    from training.finetuning.job import read_settings
+
+    settings, _ = state()
+    wanted = read_settings(config, ExperimentSettings)
+    at_once = processes or (settings.threads if (settings.device or best_device()) == "cpu" else 1)
+    with ProgressBar() as progress:
+        spec = find_encoder(settings, wanted.encoder)
+        found = run_experiment(wanted, spec, settings.device, out, at_once, progress)
+        progress(1.0, "writing the report")
+        findings, files = write_report(found, out)
+    typer.echo(in_terminal(found, findings))
+    typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
+
+
 def run_job(method: "Method", config: Path, out: Path) -> None:
     """Read a job, do it, say what came of it."""
     require_extra()

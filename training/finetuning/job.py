@@ -109,10 +109,17 @@ class SourceSettings(Settings):
 
 
 class TargetSettings(Settings):
-    """The data set that is left out of pre-finetuning: a folder in one of our layouts."""
+    """The data set that is left out of pre-finetuning: a folder in one of our layouts.
+
+    Attributes:
+        folder: of the data set.
+        name: in tables; the folder's own unless given.
+        prompts: put before its queries or inputs, and its documents or labels, where it is measured.
+    """
 
     folder: Path
     name: str | None = None
+    prompts: Prompts = Prompts()
 
 
 class RegularizerSettings(Settings):

@@ -1,0 +1,121 @@
+"""How good an encoder is on a target's test, by mteb's own evaluators."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.evaluation.layouts import READERS
+from training.evaluation.limits import limit_rows
+from training.evaluation.model import Collector, StoredModel, texts_of
+from training.evaluation.records import Warnings
+from training.evaluation.store import text_key
+from training.evaluation.tasks import local_task
+from training.evaluation.worker import measure
+from training.finetuning.datasets import FolderDataSet
+from training.finetuning.job import Prompts
+
+LABEL_ACCURACY = "label_accuracy"
+
+
+class MemoryStore:
+    """Vectors of texts, as the evaluation's store gives them, of an encoder that is forgotten afterwards."""
+
+    def __init__(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        self.rows = {text_key(text): row for row, text in enumerate(texts)}
+        self.vectors = vectors
+
+    def get(self, keys: Sequence[bytes]) -> NDArray[np.float32]:
+        """Vectors `(n, d)`."""
+        return self.vectors[[self.rows[key] for key in keys]]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """An encoder's on a target: the main one, and of a classification a linear probe's beside it."""
+
+    score: float
+    linear_probe: float | None = None
+
+
+class Scorer:
+    """A target's test, read once.
+
+    A classification is scored as its pairs are trained on: the label whose text is nearest. mteb's own logistic
+    regression on the vectors is the linear probe.
+
+    Args:
+        target: the data set.
+        limit: rows, queries or documents; None for all.
+        prompts: put before queries or inputs, and before documents or labels.
+    """
+
+    def __init__(self, target: FolderDataSet, limit: int | None, prompts: Prompts) -> None:
+        self.target = target
+        self.prompts = {"query": prompts.anchor, "document": prompts.positive}
+        data = READERS[target.task](target.folder, Warnings())
+        self.task = local_task(target.name, target.task, target.language, data)
+        if limit is not None:
+            limit_rows(self.task, limit)
+        collector = Collector({})
+        measure(collector, self.task)
+        self.asked = [text for _, text in collector.asked]
+        self.labels = self.label_texts() if target.task == "classification" else {}
+        self.inputs = self.asked
+        if self.labels:
+            test: Any = self.task.dataset
+            self.inputs, numbers = list(test["test"]["text"]), list(test["test"]["label"])
+            names = sorted(self.labels)  # the layouts number labels in this order
+            self.truth = np.array([names[number] for number in numbers])
+        self.metric = LABEL_ACCURACY if self.labels else str(self.task.metadata.main_score)
+
+    def label_texts(self) -> dict[str, str]:
+        """What each label of the data set says."""
+        known = self.target.labels()
+        found = {str(row["label"]) for split in ("train", "test") for row in self.target.rows(split)}
+        return {label: known.get(label, label) for label in found}
+
+    @property
+    def texts(self) -> list[str]:
+        """Every text whose vector is needed, with its prompt."""
+        return list(dict.fromkeys([*self.model_texts(), *self.prompted_labels()]))
+
+    def model_texts(self) -> list[str]:
+        """Those that mteb asks for; where a task does not say which is which, both ways."""
+        return [prompt + text for text in self.asked for prompt in dict.fromkeys(self.prompts.values())]
+
+    def prompted_labels(self) -> list[str]:
+        """Those of the labels."""
+        return [self.prompts["document"] + text for text in self.labels.values()]
+
+    def score(self, vectors: NDArray[np.float32]) -> Scores:
+        """The scores of the vectors `(n, d)` of `texts`."""
+        store = MemoryStore(self.texts, vectors)
+        model = PromptedModel(store, self.prompts)
+        value, _ = measure(model, self.task)
+        if not self.labels:
+            return Scores(value)
+        return Scores(self.label_accuracy(store), value)
+
+    def label_accuracy(self, store: MemoryStore) -> float:
+        """The share of inputs whose nearest label text is their own."""
+        names = list(self.labels)
+        inputs = store.get([text_key(self.prompts["query"] + text) for text in self.inputs])
+        labels = store.get([text_key(text) for text in self.prompted_labels()])
+        nearest = np.array(names)[np.argmax(inputs @ labels.T, axis=1)]
+        return float((nearest == self.truth).mean())
+
+
+class PromptedModel(StoredModel):
+    """Stored vectors of texts that carry their prompts."""
+
+    def __init__(self, store: MemoryStore, prompts: dict[str, str]) -> None:
+        super().__init__("lathe/experiment", "none", {}, None, store)  # type: ignore[arg-type]  # a store by its methods
+        self.by_type = prompts
+
+    def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
+        """The vectors of the texts."""
+        prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
+        return self.store.get([text_key(prompt + text) for text in texts_of(inputs)])

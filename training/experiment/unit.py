@@ -1,0 +1,259 @@
+"""One unit of an experiment, in a process of its own: a target, an arm, a learning rate and a seed.
+
+The encoder is pre-finetuned as the arm says on every source but the target, and scored. For each n it is then
+fine-tuned on n of the target's training rows, and scored again.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from training.encoders import Encoder, load_model
+from training.experiment.arms import Arm
+from training.experiment.book import Book, Result, cells
+from training.experiment.scoring import Scorer
+from training.finetuning.datasets import FolderDataSet
+from training.finetuning.job import Prompts, SourceSettings, TrainingSettings
+from training.finetuning.mixture import Mixture
+from training.finetuning.overlap import normalized
+from training.finetuning.positives import Pair, find_pairs
+from training.finetuning.reference import Reference, plain_vectors
+from training.finetuning.run import MODEL, save_model
+from training.finetuning.targets import prepare_targets
+from training.finetuning.trainer import Trained, train
+from training.spec import EncoderSpec
+from transforms.chain import Chain
+from transforms.metrics import isoscore
+from transforms.moments import Moments
+from transforms.steps import parse_steps
+
+SHOWN_PAIRS = 40
+"""Of each source, whose relations are kept for the picture of the shift (Figure 4)."""
+PRETRAINING = "pretraining.json"
+POSTPROCESSING = {"pft_whitening": "whitening:form=zca,rcond=1e-6", "pft_flow": "flow"}
+"""What is fitted on the target's rows. Fewer rows than dimensions leave directions empty, which whitening then drops:
+it has no variance to divide by there."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is to be done; see the module.
+
+    Attributes:
+        spec: the base model, at the length that is trained on.
+        device: to run on.
+        target: the data set that was left out.
+        prompts: of the target.
+        mixture: of the other sources.
+        arm: what is done with them.
+        training: the settings of both stages, with learning rate and seed.
+        rows: n, those that the target has enough training rows for.
+        untrained: whether the base model itself is scored.
+        limit: of the target's test.
+        out: the experiment's folder.
+        shown: whether its relations are kept for a picture.
+    """
+
+    spec: EncoderSpec
+    device: str | None
+    target: FolderDataSet
+    prompts: Prompts
+    mixture: Mixture
+    arm: Arm
+    training: TrainingSettings
+    rows: tuple[int, ...]
+    untrained: bool
+    limit: int | None
+    out: Path
+    shown: bool
+
+    @property
+    def key(self) -> str:
+        """What its results are found by: everything they depend on, but the rows asked for."""
+        depends = [asdict(self.spec), self.target.task, self.prompts.model_dump(), self.mixture.digest()]
+        depends += [self.arm.regularizer.model_dump() if self.arm.regularizer else None, self.arm.pretrains]
+        depends += [self.training.model_dump(), self.limit]
+        digest = hashlib.sha256(orjson.dumps(depends)).hexdigest()[:10]
+        return f"{self.target.name.replace('/', '_')}-{self.arm.method.replace(' ', '_')}-{digest}"
+
+    @property
+    def book(self) -> Book:
+        """Its results."""
+        return Book(self.out / "results", self.key)
+
+    def missing(self) -> list[tuple[str, int]]:
+        """The cells that are not there yet."""
+        known = cells(self.book.read())
+        return [cell for cell in self.arm.cells(self.rows, self.untrained) if cell not in known]
+
+
+def run_unit(unit: Unit) -> None:
+    """Everything of a unit that is not there yet."""
+    if unit.missing():
+        work = unit.out / "work" / unit.key
+        Work(unit, work).run()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+class Work:
+    """A unit under way, with its folder for models and checkpoints."""
+
+    def __init__(self, unit: Unit, folder: Path) -> None:
+        self.unit, self.folder = unit, folder
+        self.scorer = Scorer(unit.target, unit.limit, unit.prompts)
+        self.base = Encoder(unit.spec, unit.device)
+        self.reference = Reference(self.base, unit.out / "reference")
+        self.reference.encode(self.scorer.texts, silent)
+        self.before = self.reference.vectors(self.scorer.texts)
+
+    def run(self) -> None:
+        """Pre-finetune, score; fine-tune, score."""
+        unit = self.unit
+        pretrained, trained = self.pretrained()
+        missing = unit.missing()
+        method = unit.arm.method if unit.arm.pretrains else "none"
+        if (method, 0) in missing:
+            encoder = self.opened(pretrained)
+            self.record(method, 0, plain_vectors(encoder, self.scorer.texts), trained)
+            if unit.shown and unit.arm.pretrains:
+                self.keep_relations(encoder)
+        for n in unit.rows:
+            methods = [method for method, rows in missing if rows == n]
+            if methods:
+                self.fine_tune(pretrained, n, methods, trained)
+
+    def pretrained(self) -> tuple[Path | None, Trained | None]:
+        """The folder of the pre-finetuned model; None where the arm has none."""
+        unit = self.unit
+        if not unit.arm.pretrains:
+            return None, None
+        path, record = self.folder / MODEL, self.folder / PRETRAINING
+        if path.is_dir() and record.is_file():
+            return path, Trained(**orjson.loads(record.read_bytes()))
+        targets, weight = None, 0.0
+        if unit.arm.regularizer is not None:
+            weight = unit.arm.regularizer.loss_weight
+            folder = unit.out / "targets" / target_key(unit)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_suffix(".lock")):
+                regularizer = unit.arm.regularizer
+                found = prepare_targets(self.base, unit.mixture, regularizer, folder, unit.out / "reference", silent)
+                targets = found.rows
+        model = self.fresh_model(None)
+        trained = train(model, unit.mixture, unit.training, self.folder / "pretraining", silent, targets, weight)
+        save_model(model, path)
+        record.write_bytes(orjson.dumps(asdict(trained)))
+        return path, trained
+
+    def fine_tune(self, pretrained: Path | None, n: int, methods: list[str], trained: Trained | None) -> None:
+        """Train on n of the target's rows, score, and fit what comes afterwards on the same rows."""
+        unit = self.unit
+        pairs = target_rows(unit.target, unit.training.seed)[:n]
+        mixture = Mixture(
+            anchors=[unit.prompts.anchor + pair.anchor for pair in pairs],
+            positives=[unit.prompts.positive + pair.positive for pair in pairs],
+            sources=np.zeros(n, np.int64),
+            names=[unit.target.name],
+            reports=[],
+        )
+        model = self.fresh_model(pretrained)
+        folder = self.folder / f"finetuning-{n}"
+        shutil.rmtree(folder, ignore_errors=True)  # it takes seconds: begun anew rather than taken up again
+        train(model, mixture, unit.training, folder, silent)
+        save_model(model, self.folder / "finetuned")
+        encoder = self.opened(self.folder / "finetuned")
+        vectors = plain_vectors(encoder, self.scorer.texts)
+        for method in methods:
+            if method in POSTPROCESSING:
+                rows = plain_vectors(encoder, list(dict.fromkeys([*mixture.anchors, *mixture.positives])))
+                chain = Chain(parse_steps(POSTPROCESSING[method])).fit(rows)
+                self.record(method, n, np.asarray(chain.transform(vectors), np.float32), trained)
+            else:
+                self.record(method, n, vectors, trained)
+
+    def fresh_model(self, folder: Path | None) -> Any:
+        """The model of a folder, or the base model, to be trained at the length of the experiment."""
+        spec = self.unit.spec if folder is None else replace(self.unit.spec, model=str(folder), revision=None)
+        return load_model(spec, self.unit.device).float()
+
+    def opened(self, folder: Path | None) -> Encoder:
+        """An encoder of a trained model, or the base model."""
+        if folder is None:
+            return self.base
+        return Encoder(replace(self.unit.spec, model=str(folder), revision=None), self.unit.device)
+
+    def record(self, method: str, rows: int, vectors: NDArray[np.float32], trained: Trained | None) -> None:
+        """Score the vectors of the target's texts, and write the cell down."""
+        unit, scores = self.unit, self.scorer.score(vectors)
+        unit.book.add(
+            Result(
+                unit=unit.key,
+                target=unit.target.name,
+                task=unit.target.task,
+                metric=self.scorer.metric,
+                method=method,
+                rows=rows,
+                learning_rate=unit.training.learning_rate,
+                seed=unit.training.seed,
+                score=scores.score,
+                linear_probe=scores.linear_probe,
+                drift=float(1 - np.vecdot(self.before, vectors).mean()),
+                isoscore=isoscore(Moments.from_vectors(vectors)),
+                steps=trained.steps if trained else 0,
+                seconds_per_step=trained.seconds / (trained.steps - trained.resumed_from) if trained else None,
+            )
+        )
+
+    def keep_relations(self, encoder: Encoder) -> None:
+        """The relations of a few pairs of each source, where they were and where they are now."""
+        mixture = self.unit.mixture
+        places = shown_places(mixture)
+        texts = [[column[place] for place in places] for column in (mixture.anchors, mixture.positives)]
+        after = np.hstack([plain_vectors(encoder, column) for column in texts])
+        before = np.hstack([self.reference.vectors(column) for column in texts])
+        path = self.unit.out / "relations" / f"{self.unit.key}.npy"
+        path.parent.mkdir(exist_ok=True)
+        np.save(path, np.stack([before, after]).astype(np.float16))
+
+
+def target_rows(target: FolderDataSet, seed: int) -> list[Pair]:
+    """The target's training pairs in the order of a seed, without those whose anchor is in its test."""
+    found = find_pairs(target, SourceSettings(folder=target.folder, split="train")).pairs
+    distinct = list({(pair.anchor, pair.positive): pair for pair in found}.values())
+    tested = {normalized(text) for text in test_anchors(target)}
+    allowed = [pair for pair in distinct if normalized(pair.anchor) not in tested]
+    order = np.random.default_rng(seed).permutation(len(allowed))
+    return [allowed[place] for place in order]
+
+
+def test_anchors(target: FolderDataSet) -> Iterator[str]:
+    """The anchors of the target's test."""
+    yield from (pair.anchor for pair in find_pairs(target, SourceSettings(folder=target.folder, split="test")).pairs)
+
+
+def target_key(unit: Unit) -> str:
+    """What the targets of an arm are found by; seeds and learning rates share them."""
+    assert unit.arm.regularizer is not None  # asked for of regularised arms only
+    depends = [asdict(unit.spec), unit.mixture.digest(), unit.arm.regularizer.model_dump(exclude={"loss_weight"})]
+    return hashlib.sha256(orjson.dumps(depends)).hexdigest()[:16]
+
+
+def shown_places(mixture: Mixture) -> list[int]:
+    """Places of the first pairs of each source."""
+    return [
+        int(place)
+        for source in range(len(mixture.names))
+        for place in np.flatnonzero(mixture.sources == source)[:SHOWN_PAIRS]
+    ]
+
+
+def silent(fraction: float, sentence: str) -> None:
+    """No progress: units are counted, not watched."""
