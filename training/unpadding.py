@@ -52,12 +52,13 @@ def attend(
         raise CannotUnpadError
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     lengths = cu_seq_lens_q.diff().tolist()
-    texts = (tensor.split(lengths, dim=2) for tensor in (query, key, value))  # slices would cost a pass each backwards
+    columns = (torch.split(tensor, lengths, dim=2) for tensor in (query, key, value))  # slices cost a pass backwards
+    grouped = key.shape[1] != query.shape[1]
     attended = [
         scaled_dot_product_attention(
-            *text, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=key.shape[1] != query.shape[1]
+            q, k, v, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=grouped
         ).transpose(1, 2)
-        for text in zip(*texts, strict=True)
+        for q, k, v in zip(*columns, strict=True)
     ]
     return torch.cat(attended, dim=1), None
 

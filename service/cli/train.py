@@ -52,9 +52,8 @@ def experiment(
 ) -> None:
     """Compare REZE with its rivals: methods by targets by sizes by seeds, written as tables, pictures and one page."""
     require_extra()
-    from training.experiment.report import in_terminal, write_report
-
     from training.encoders import best_device
+    from training.experiment.report import in_terminal, write_report
     from training.experiment.run import run_experiment
     from training.experiment.settings import ExperimentSettings
     from training.finetuning.job import read_settings

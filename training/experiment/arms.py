@@ -1,6 +1,7 @@
 """What is done to the encoder before the fine-tuning that all methods share."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from training.experiment.settings import ExperimentSettings
 from training.finetuning.job import RegularizerSettings
@@ -43,7 +44,9 @@ def arms(settings: ExperimentSettings) -> list[Arm]:
         found.append(Arm("distill", True, base.model_copy(update={"target": "reference"})))
     if "reze" in methods:
         found.append(Arm("reze", True, base))
-        further = {f"reze, weight {weight:g}": {"loss_weight": weight} for weight in settings.loss_weights}
+        further: dict[str, dict[str, Any]] = {
+            f"reze, weight {weight:g}": {"loss_weight": weight} for weight in settings.loss_weights
+        }
         further |= {f"reze, {center}": {"center": center} for center in settings.centers}
         found += [Arm(name, True, base.model_copy(update=change)) for name, change in further.items()]
         found += [Arm(name, True, regularizer) for name, regularizer in settings.variants.items()]

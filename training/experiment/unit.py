@@ -78,9 +78,9 @@ class Unit:
     @property
     def key(self) -> str:
         """What its results are found by: everything they depend on, but the rows asked for."""
-        depends = [asdict(self.spec), self.target.task, self.prompts.model_dump(), self.mixture.digest()]
-        depends += [self.arm.regularizer.model_dump() if self.arm.regularizer else None, self.arm.pretrains]
-        depends += [self.training.model_dump(), self.limit]
+        depends: list[Any] = [asdict(self.spec), self.target.task, self.prompts.model_dump(), self.mixture.digest()]
+        depends += [self.arm.regularizer.model_dump(exclude_defaults=True) if self.arm.regularizer else None]
+        depends += [self.arm.pretrains, self.training.model_dump(exclude_defaults=True), self.limit]
         digest = hashlib.sha256(orjson.dumps(depends)).hexdigest()[:10]
         return f"{self.target.name.replace('/', '_')}-{self.arm.method.replace(' ', '_')}-{digest}"
 
@@ -242,7 +242,8 @@ def test_anchors(target: FolderDataSet) -> Iterator[str]:
 def target_key(unit: Unit) -> str:
     """What the targets of an arm are found by; seeds and learning rates share them."""
     assert unit.arm.regularizer is not None  # asked for of regularised arms only
-    depends = [asdict(unit.spec), unit.mixture.digest(), unit.arm.regularizer.model_dump(exclude={"loss_weight"})]
+    chosen = unit.arm.regularizer.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
+    depends = [asdict(unit.spec), unit.mixture.digest(), chosen]
     return hashlib.sha256(orjson.dumps(depends)).hexdigest()[:16]
 
 

@@ -24,8 +24,13 @@ Judgement = tuple[str, str, str, int]
 class DataSet(Protocol):
     """A data set's rows by the name of their file, its judgements, and what its labels mean."""
 
-    name: str
-    task: Task
+    @property
+    def name(self) -> str:
+        """What it is called in tables."""
+
+    @property
+    def task(self) -> Task:
+        """Its layout."""
 
     def splits(self) -> list[str]:
         """The splits there are, training first."""

@@ -136,7 +136,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         assert labels is not None  # the trainer always hands over the numbers of the pairs
         loss = self.objective(torch.cat(reps[0]), torch.cat(reps[1]), labels)
         if with_backward:
-            loss.backward()
+            torch.autograd.backward(loss)
             loss = loss.detach()
         return loss
 

@@ -54,8 +54,8 @@ class Reporter(TrainerCallback):
         losses = self.components.take()
         if not state.is_world_process_zero:
             return
-        line = {"step": state.global_step, "steps": state.max_steps, "epoch": round(state.epoch or 0.0, 4)} | losses
-        line |= {"learning_rate": logs["learning_rate"], "grad_norm": logs.get("grad_norm")}
+        line: dict[str, Any] = {"step": state.global_step, "steps": state.max_steps} | losses
+        line |= {name: logs.get(name) for name in ("epoch", "learning_rate", "grad_norm")}
         with self.path.open("ab") as file:
             file.write(orjson.dumps(line) + b"\n")
         done = state.global_step - self.first

@@ -15,6 +15,9 @@ from transforms.moments import Moments
 
 Array = NDArray[np.float64]
 
+ROUNDING = 1e-12
+"""Of a sum of shares: without it, a ratio of 1 might never be reached."""
+
 
 @dataclass(frozen=True)
 class Shrinkage:
@@ -120,7 +123,7 @@ def active_dimensions(eigenvalues: Array, ratio: float) -> int:
     if total <= 0:
         return 0
     explained = np.cumsum(eigenvalues) / total
-    return int(min(np.searchsorted(explained, ratio * (1 - 1e-12)) + 1, len(eigenvalues)))
+    return min(int(np.searchsorted(explained, ratio * (1 - ROUNDING))) + 1, len(eigenvalues))
 
 
 def dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:

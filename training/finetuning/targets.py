@@ -111,7 +111,7 @@ def manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) 
         "pairs": len(mixture),
         "mixture": mixture.digest(),
         "sources": mixture.names,
-        "regularizer": settings.model_dump(exclude={"loss_weight"}),
+        "regularizer": settings.model_dump(exclude={"loss_weight"}, exclude_defaults=True),
     }
 
 

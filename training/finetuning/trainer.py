@@ -33,7 +33,7 @@ class Trainer(SentenceTransformerTrainer):
         """No card."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        self.model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
+        self.model.save_pretrained(str(output_dir or self.args.output_dir), create_model_card=False)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def make_loss(
 ) -> ContrastiveLoss:
     """The objective; with gradients cached where a batch is larger than what fits into memory."""
     identical = identical_texts(mixture.anchors, mixture.positives) if settings.mask_identical else None
-    options = {"targets": targets, "loss_weight": loss_weight, "identical": identical}
+    options: dict[str, Any] = {"targets": targets, "loss_weight": loss_weight, "identical": identical}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
     position = unpadded_position(model, PROBES, UNPADDED_DIFFERENCE)

@@ -1,11 +1,7 @@
 """Folders of data as a user would write them, of a few rows each."""
 
-import gzip
-
-import orjson
 import pytest
 
-HEADER = "query-id\tcorpus-id\tscore\n"
 ROWS = 10
 NUMBERS = range(ROWS)
 CLASSES = [{"text": f"text {row} is {row % 2 * 30}", "label": ["east", "west"][row % 2]} for row in range(20)]
@@ -39,34 +35,13 @@ FILES = {
 """By task, ten rows to evaluate; who knows the last number of every text can tell what belongs together."""
 
 
-def write(folder, meta=None, files=None, qrels=None):
-    """A data set folder: META.json, files by their names, judgements by split."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if meta is not None:
-        (folder / "META.json").write_bytes(meta if isinstance(meta, bytes) else orjson.dumps(meta))
-    for name, rows in (files or {}).items():
-        payload = b"".join((row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n" for row in rows)
-        (folder / name).write_bytes(gzip.compress(payload) if name.endswith(".gz") else payload)
-    for split, rows in (qrels or {}).items():
-        (folder / "qrels").mkdir(exist_ok=True)
-        lines = [row if isinstance(row, str) else "\t".join(map(str, row)) for row in rows]
-        (folder / "qrels" / f"{split}.tsv").write_text(HEADER + "".join(f"{line}\n" for line in lines))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def write_data_set():
-    """A writer of data set folders."""
-    return write
-
-
 @pytest.fixture
-def data_set_of(tmp_path):
+def data_set_of(tmp_path, write_data_set):
     """A writer of a data set that measures something, by its task."""
 
     def build(task):
         meta = {"task": "pairs", "language": "de-en"} if task == "translations" else {"task": task}
         judged = {"test": [(f"q{n}", f"d{n}", 1) for n in NUMBERS]} if task == "retrieval" else None
-        return write(tmp_path / task, meta, FILES[task], judged)
+        return write_data_set(tmp_path / task, meta, FILES[task], judged)
 
     return build

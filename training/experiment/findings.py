@@ -1,0 +1,230 @@
+"""What an experiment says: averages over targets, paired differences, intervals over seeds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from training.evaluation.statistics import Array, Interval
+from training.experiment.book import Result
+from training.experiment.run import Experiment
+
+CONFIDENCE = 0.95
+PROPOSED = "reze"
+RIVALS = ("ft", "pft", "distill", "pft_whitening", "pft_flow", "none")
+"""Methods that are not REZE."""
+MEASURES = ("score", "linear_probe")
+
+
+@dataclass(frozen=True)
+class Average:
+    """A method's score × 100, averaged over targets; the interval is that of seeds.
+
+    Attributes:
+        learning_rate: of both stages.
+        rows: n of the fine-tuning; 0 is before it.
+        method: see `arms.py`.
+        measure: `score` or `linear_probe`.
+        score: the average.
+        targets: it is over.
+        seeds: complete on all of these.
+    """
+
+    learning_rate: float
+    rows: int
+    method: str
+    measure: str
+    score: Interval
+    targets: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method less another in points, paired by target and seed.
+
+    Attributes:
+        learning_rate: of both stages.
+        rows: n of the fine-tuning.
+        method: the one.
+        rival: the other.
+        measure: `score` or `linear_probe`.
+        group: of targets: `all`, or a task.
+        points: averaged over targets; the interval is that of seeds.
+        better: targets on which the method's mean over seeds is higher.
+        targets: all of them.
+        seeds: complete for both.
+    """
+
+    learning_rate: float
+    rows: int
+    method: str
+    rival: str
+    measure: str
+    group: str
+    points: Interval
+    better: int
+    targets: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How far an arm moved the encoder before any fine-tuning, averaged over targets and seeds.
+
+    Attributes:
+        learning_rate: of the pre-finetuning.
+        method: the arm.
+        drift: mean 1 − cosine on the targets' tests.
+        isoscore: of them.
+        seconds_per_step: median.
+    """
+
+    learning_rate: float
+    method: str
+    drift: Interval
+    isoscore: Interval
+    seconds_per_step: float | None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that is said of an experiment."""
+
+    averages: list[Average]
+    differences: list[Difference]
+    shifts: list[Shift]
+
+
+class Scores:
+    """Results by what they are of."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self.results = list(results)
+        self.values = {
+            (r.learning_rate, r.rows, r.method, r.target, r.seed): {"score": r.score, "linear_probe": r.linear_probe}
+            for r in self.results
+        }
+        self.tasks = {r.target: r.task for r in self.results}
+        self.methods = list(dict.fromkeys(r.method for r in self.results))
+        self.rates = sorted({r.learning_rate for r in self.results})
+        self.rows = sorted({r.rows for r in self.results})
+
+    def matrix(
+        self, rate: float, rows: int, methods: Sequence[str], measure: str, targets: Sequence[str]
+    ) -> tuple[Array, list[int]]:
+        """Scores × 100 `(methods, targets, seeds)` of the seeds for which nothing is missing, and those seeds."""
+        seeds = sorted({seed for r, n, m, _, seed in self.values if r == rate and n == rows and m in methods})
+        whole = [
+            seed
+            for seed in seeds
+            if all(self.value(rate, rows, m, t, seed, measure) is not None for m in methods for t in targets)
+        ]
+        found = [
+            [[100 * (self.value(rate, rows, m, t, seed, measure) or 0.0) for seed in whole] for t in targets]
+            for m in methods
+        ]
+        return np.array(found, float).reshape(len(methods), len(targets), len(whole)), whole
+
+    def value(self, rate: float, rows: int, method: str, target: str, seed: int, measure: str) -> float | None:
+        """A score."""
+        return self.values.get((rate, rows, method, target, seed), {}).get(measure)
+
+    def targets_of(self, rate: float, rows: int, methods: Sequence[str], measure: str) -> list[str]:
+        """Targets that every one of the methods was measured on with at least one seed."""
+        there = {
+            (m, t) for (r, n, m, t, _), v in self.values.items() if (r, n) == (rate, rows) and v[measure] is not None
+        }
+        return [target for target in self.tasks if all((method, target) in there for method in methods)]
+
+    def measured(self, rate: float, rows: int) -> list[str]:
+        """Methods that were measured there, in order."""
+        there = {m for r, n, m, _, _ in self.values if (r, n) == (rate, rows)}
+        return [method for method in self.methods if method in there]
+
+
+def find(experiment: Experiment) -> Findings:
+    """Averages, differences and shifts of all results."""
+    scores = Scores(experiment.results)
+    cells = [(rate, rows) for rate in scores.rates for rows in scores.rows]
+    averages = [one for cell in cells for measure in MEASURES for one in averaged(scores, *cell, measure)]
+    differences = [one for cell in cells for measure in MEASURES for one in compared(scores, *cell, measure)]
+    return Findings(averages, differences, shifts(scores))
+
+
+def averaged(scores: Scores, rate: float, rows: int, measure: str) -> list[Average]:
+    """Each method's average over the targets on which all methods were measured."""
+    methods = scores.measured(rate, rows)
+    targets = scores.targets_of(rate, rows, methods, measure)
+    found = []
+    for method in methods if targets else []:
+        values, seeds = scores.matrix(rate, rows, [method], measure, targets)
+        if seeds:
+            interval = over_seeds(values[0].mean(axis=0))
+            found.append(Average(rate, rows, method, measure, interval, len(targets), len(seeds)))
+    return found
+
+
+def compared(scores: Scores, rate: float, rows: int, measure: str) -> list[Difference]:
+    """REZE, and every variant of it, against each other method; by all targets and by task."""
+    methods = scores.measured(rate, rows)
+    if PROPOSED not in methods:
+        return []
+    pairs = [(PROPOSED, rival) for rival in methods if rival != PROPOSED]
+    pairs += [(m, r) for m in methods if m not in RIVALS and m != PROPOSED for r in methods if r in RIVALS]
+    found = []
+    for method, rival in pairs:
+        targets = scores.targets_of(rate, rows, [method, rival], measure)
+        groups = {"all": targets}
+        for target in targets:
+            groups.setdefault(scores.tasks[target], []).append(target)
+        for group, some in groups.items():
+            if some and (group == "all" or len(groups) > 2):
+                found += difference(scores, (rate, rows, method, rival, measure, group), some)
+    return found
+
+
+def difference(scores: Scores, of: tuple[float, int, str, str, str, str], targets: Sequence[str]) -> list[Difference]:
+    """One difference, of the seeds complete for both; none without such a seed."""
+    rate, rows, method, rival, measure, _ = of
+    values, seeds = scores.matrix(rate, rows, [method, rival], measure, targets)
+    if not seeds:
+        return []
+    by_target = values[0] - values[1]
+    better = int((by_target.mean(axis=1) > 0).sum())
+    return [Difference(*of, over_seeds(by_target.mean(axis=0)), better, len(targets), len(seeds))]
+
+
+def over_seeds(values: Array) -> Interval:
+    """The mean of a value for each seed, with Student's interval; None where there is one seed."""
+    mean, count = float(values.mean()), len(values)
+    if count < 2:
+        return Interval(mean, None, None)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
+    return Interval(mean, mean - half, mean + half)
+
+
+def shifts(scores: Scores) -> list[Shift]:
+    """How far each arm moved the encoder, and the base model's own IsoScore."""
+    found = []
+    for rate in scores.rates:
+        before = [r for r in scores.results if r.learning_rate == rate and r.rows == 0]
+        for method in dict.fromkeys(r.method for r in before):
+            some = [r for r in before if r.method == method]
+            seeds = sorted({r.seed for r in some})
+            found.append(
+                Shift(
+                    rate,
+                    method,
+                    over_seeds(np.array([np.mean([r.drift for r in some if r.seed == seed]) for seed in seeds])),
+                    over_seeds(np.array([np.mean([r.isoscore for r in some if r.seed == seed]) for seed in seeds])),
+                    median([r.seconds_per_step for r in some if r.seconds_per_step is not None]),
+                )
+            )
+    return found
+
+
+def median(values: Sequence[float]) -> float | None:
+    """The middle; None of nothing."""
+    return float(np.median(values)) if values else None

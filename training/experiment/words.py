@@ -1,0 +1,67 @@
+"""An experiment in sentences: what holds, what does not, and what cannot be told."""
+
+from collections.abc import Iterator
+
+from training.evaluation.statistics import Interval
+from training.experiment.findings import PROPOSED, Difference, Findings
+from training.experiment.tables import named, shown, stage
+
+
+def sentences(findings: Findings) -> list[str]:
+    """Everything that can be said."""
+    return [*compared(findings), *shifted(findings), *harmed(findings)]
+
+
+def compared(findings: Findings) -> Iterator[str]:
+    """REZE against each rival, over all targets."""
+    for one in findings.differences:
+        if one.method == PROPOSED and one.group == "all" and one.rival != "none":
+            yield (
+                f"{where(one)}, REZE's {measure(one)} is {shown(one.points, signed=True, digits=2)} points from "
+                f"{named(one.rival)}'s: {verdict(one.points)}; ahead on {one.better} of {one.targets} targets "
+                f"({one.seeds} seeds)."
+            )
+
+
+def where(one: Difference) -> str:
+    """The learning rate and the stage."""
+    return f"At learning rate {one.learning_rate:g}, {stage(one.rows)}"
+
+
+def measure(one: Difference) -> str:
+    """What is compared."""
+    return "linear probe" if one.measure == "linear_probe" else "score"
+
+
+def verdict(points: Interval) -> str:
+    """What an interval of differences says."""
+    if points.low is None:
+        return "one seed tells nothing"
+    return {1: "better", -1: "worse", 0: "no difference can be told"}[points.sign]
+
+
+def shifted(findings: Findings) -> Iterator[str]:
+    """Drift and IsoScore of REZE over those of the others."""
+    for rate in dict.fromkeys(shift.learning_rate for shift in findings.shifts):
+        found = {shift.method: shift for shift in findings.shifts if shift.learning_rate == rate}
+        for rival in ("pft", "distill"):
+            if PROPOSED in found and rival in found and found[rival].drift.value > 0:
+                drift = found[PROPOSED].drift.value / found[rival].drift.value
+                isoscore = found[PROPOSED].isoscore.value / found[rival].isoscore.value
+                yield (
+                    f"At learning rate {rate:g} REZE moves the encoder {drift:.2f} times as far as {named(rival)}, and "
+                    f"its IsoScore is {isoscore:.2f} times as high."
+                )
+
+
+def harmed(findings: Findings) -> Iterator[str]:
+    """Whether pre-finetuning paid at all."""
+    averages = {(a.learning_rate, a.rows, a.method): a.score.value for a in findings.averages if a.measure == "score"}
+    for (rate, rows, method), score in averages.items():
+        rival = averages.get((rate, rows, "ft" if rows else "none"))
+        if method == "pft" and rival is not None:
+            way = "below" if score < rival else "above"
+            yield (
+                f"At learning rate {rate:g}, {stage(rows)}, plain pre-finetuning is {abs(score - rival):.1f} points "
+                f"{way} {'FT alone' if rows else 'no training'}."
+            )
