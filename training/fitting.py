@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from training.encoders import Encoder, best_device
 from training.encoding import EncodedSource, encode_source, source_key
 from training.errors import FitError, SourceError
 from training.pairs import encoded_targets, require_pairs_or_none
-from training.sources import Source, open_source
+from training.sources import BUILT_IN, Source, open_source
 from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
 from transforms.certificate import Certificate, certify
@@ -205,6 +206,19 @@ def foreign_vectors(
 
 def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray:
     """Up to `FOREIGN_ROWS` distinct texts of a source, spread evenly over it, as vectors `(n, d)`."""
+    if source.written in BUILT_IN:  # as constant as the Python that carries it; reading it takes seconds
+        named = f"{source.written} {sys.version} {FOREIGN_ROWS}"
+        return kept_vectors(folder, named, lambda: encoder.encode(sampled_texts(source)).vectors)
+    texts = sampled_texts(source)
+    return kept_vectors(folder, repr(texts), lambda: encoder.encode(texts).vectors)
+
+
+def sampled_texts(source: Source) -> list[str]:
+    """Those texts.
+
+    Raises:
+        SourceError: if the source holds vectors, or nothing.
+    """
     texts: list[str] = []
     for batch in source.batches():
         if not isinstance(batch.values, list):
@@ -213,12 +227,16 @@ def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray
     texts = list(dict.fromkeys(texts))
     if not texts:
         raise SourceError(f"the foreign source {source.written!r} holds no texts")
-    texts = [texts[i] for i in np.linspace(0, len(texts) - 1, min(FOREIGN_ROWS, len(texts))).astype(int)]
-    kept = folder / f"{hashlib.sha256(repr(texts).encode()).hexdigest()[:32]}.npy"
+    return [texts[i] for i in np.linspace(0, len(texts) - 1, min(FOREIGN_ROWS, len(texts))).astype(int)]
+
+
+def kept_vectors(folder: Path, of: str, encoded: Callable[[], FloatArray]) -> FloatArray:
+    """Vectors of something by what names it, encoded where the folder has none yet."""
+    kept = folder / f"{hashlib.sha256(of.encode()).hexdigest()[:32]}.npy"
     try:
         return np.asarray(np.load(kept, allow_pickle=False))
     except (OSError, ValueError, EOFError):
-        vectors = encoder.encode(texts).vectors
+        vectors = encoded()
     folder.mkdir(parents=True, exist_ok=True)
     staging = kept.with_suffix(f".{os.getpid()}.npy")
     np.save(staging, vectors)

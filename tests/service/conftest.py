@@ -5,8 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from starlette.testclient import TestClient
 
 from service import create_app
 from service.settings import read_settings
+from training.docstrings import docstrings, keep
 
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 
@@ -227,10 +230,34 @@ def finish(lathe):
     return wait
 
 
+@pytest.fixture(scope="session")
+def paragraphs():
+    """Some 200 short texts of the standard library; a fit on few of them takes seconds."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    files = [library / f"{name}.py" for name in ("turtle", "_pydecimal", "statistics", "pathlib", "argparse")]
+    return [text for text in keep(text for file in files for text in docstrings(file)) if len(text) < 100]
+
+
+@pytest.fixture(scope="session")
+def new_home(tmp_path_factory):
+    """Make a state folder; all share the vectors of foreign text that the first fit of an encoder left there."""
+    root = tmp_path_factory.getbasetemp()
+    shared = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "foreign"
+    shared.mkdir(exist_ok=True)
+
+    def make():
+        home = tmp_path_factory.mktemp("home")
+        (home / "vectors").mkdir()
+        (home / "vectors" / "foreign").symlink_to(shared)
+        return home
+
+    return make
+
+
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(new_home):
     """A state folder that the tests of one file share."""
-    return tmp_path_factory.mktemp("home")
+    return new_home()
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@ import json
 import numpy as np
 import pytest
 
-from training.docstrings import docstring_paragraphs
 from training.sources import open_source
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory):
+def texts(tmp_path_factory, paragraphs):
     path = tmp_path_factory.mktemp("texts") / "some.jsonl"
-    path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(docstring_paragraphs()[:150])))
+    path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(paragraphs[:100])))
     return path
 
 
@@ -27,7 +26,7 @@ def test_fit_embed_and_reduce_do_the_main_job_from_file_to_file(run, texts, tmp_
     assert run("embed", "--source", texts, "--out", tmp_path / "small.jsonl", "--chain", "mine")[0] == 0
     rows = [json.loads(line) for line in (tmp_path / "small.jsonl").read_text().splitlines()]
     embedded = np.array([row["embedding"] for row in rows])
-    assert [row["id"] for row in rows] == list(range(150)) and rows[0]["text"]
+    assert [row["id"] for row in rows] == list(range(100)) and rows[0]["text"]
     np.testing.assert_allclose(embedded, np.load(tmp_path / "fitted.npy"), atol=1e-5)
 
     assert run("reduce", "--source", tmp_path / "raw.npy", "--out", tmp_path / "small.npy", "--chain", "mine")[0] == 0
@@ -40,7 +39,7 @@ def test_fit_embed_and_reduce_do_the_main_job_from_file_to_file(run, texts, tmp_
     status, _, err = run("embed", "--source", texts, "--out", tmp_path / "eight.parquet", "--dimensions", 8)
     assert status == 0 and "× 8 through compact@1" in err
     batch = next(open_source(f"{tmp_path / 'eight.parquet'}#embedding").batches())
-    assert batch.values.shape == (150, 8) and batch.records[3]["id"] == 3
+    assert batch.values.shape == (100, 8) and batch.records[3]["id"] == 3
 
 
 def test_a_second_fit_is_promoted_and_rolled_back_on_the_command_line(run, texts):

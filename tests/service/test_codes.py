@@ -6,8 +6,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from training.docstrings import docstring_paragraphs
-
 NPY = "application/x-npy"
 ENCODER = "brief"
 WIDTHS = {"bytes": 24, "bits": 20}
@@ -19,16 +17,16 @@ FORMS = {"bytes": (np.int8, 24), "bits": (np.uint8, 3)}
 
 
 @pytest.fixture(scope="module")
-def app(start_app, tmp_path_factory):
+def app(start_app, new_home):
     """An app of this file's own, whose encoder reads 16 tokens: foreign text is encoded in seconds."""
     encoder = {"name": ENCODER, "model": "sentence-transformers/all-MiniLM-L6-v2", "max_length": 16}
-    with start_app(home=tmp_path_factory.mktemp("home"), encoders=[encoder]) as app:
+    with start_app(home=new_home(), encoders=[encoder]) as app:
         yield app
 
 
 @pytest.fixture(scope="module")
-def texts():
-    return docstring_paragraphs()[:160]
+def texts(paragraphs):
+    return paragraphs[:160]
 
 
 @pytest.fixture(scope="module")

@@ -14,17 +14,15 @@ JOB_KEYS = {"id", "kind", "state", "progress", "message", "error", "result", "cr
 
 
 @pytest.fixture(scope="module")
-def app(start_app, tmp_path_factory):
+def app(start_app, new_home, tmp_path_factory):
     """An app of this file's own: its tests leave chains behind."""
-    with start_app(home=tmp_path_factory.mktemp("home"), data_root=tmp_path_factory.mktemp("data")) as app:
+    with start_app(home=new_home(), data_root=tmp_path_factory.mktemp("data")) as app:
         yield app
 
 
 @pytest.fixture(scope="module")
-def texts():
-    from training.docstrings import docstring_paragraphs
-
-    return docstring_paragraphs()[:240]
+def texts(paragraphs):
+    return paragraphs[:120]
 
 
 def submit(app, **body):
@@ -73,7 +71,7 @@ def test_the_chain_shows_steps_provenance_and_certificate(app, fitted):
     chain = app.client.get("/chains/mine").json()
     assert chain["live"] == 1
     assert [step["kind"] for step in chain["steps"]] == ["r2", "geopres"]
-    assert chain["provenance"]["rows"] == 240
+    assert chain["provenance"]["rows"] == 120
     assert chain["certificate"] == fitted["result"]["certificate"]
     assert [v["version"] for v in chain["versions"]] == [1]
     listed = {chain["name"]: chain for chain in app.client.get("/chains").json()}
@@ -145,7 +143,7 @@ def test_a_source_that_is_bad_inside_fails_the_job_with_the_line(app, finish):
 
 def test_two_fits_of_one_name_at_once_become_two_versions(app, texts, finish):
     steps = [{"kind": "r2"}]
-    ids = [submit(app, name="twins", steps=steps, source={"texts": texts[:100]}) for _ in range(2)]
+    ids = [submit(app, name="twins", steps=steps, source={"texts": texts[:60]}) for _ in range(2)]
     jobs = [finish(job_id, app) for job_id in ids]
     assert [job["result"]["chain"] for job in jobs] == ["twins@1", "twins@2"]
     assert [job["result"]["promoted"] for job in jobs] == [True, False]
@@ -180,7 +178,7 @@ def test_a_place_is_given_by_an_admin(app, fitted):
 
 
 def test_a_damaged_live_chain_answers_503_and_the_rest_serves_on(app, fitted, texts, finish):
-    finish(submit(app, name="frail", steps=[{"kind": "r2"}], source={"texts": texts[:100]}), app)
+    finish(submit(app, name="frail", steps=[{"kind": "r2"}], source={"texts": texts[:60]}), app)
     path = app.settings.home / "chains/frail/1/chain.safetensors"
     path.write_bytes(path.read_bytes()[:50])
     assert Registry(app.settings.home / "chains").names().count("frail") == 1

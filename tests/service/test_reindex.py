@@ -1,10 +1,8 @@
 import base64
 import io
-import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from threading import Event
 
 import numpy as np
@@ -92,12 +90,8 @@ def many(server, vectors):
 
 
 @pytest.fixture(scope="module")
-def texts():
-    from training.docstrings import docstrings, keep
-
-    library = Path(sysconfig.get_paths()["stdlib"])
-    files = [library / f"{name}.py" for name in ("turtle", "_pydecimal", "statistics", "pathlib", "argparse")]
-    return [text for text in keep(text for file in files for text in docstrings(file)) if len(text) < 100][:300]
+def texts(paragraphs):
+    return paragraphs[:300]
 
 
 def upsert(server, vectors, rows, **metadata):

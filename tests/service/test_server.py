@@ -11,38 +11,31 @@ import httpx
 import numpy as np
 import pytest
 
-from training.docstrings import docstring_paragraphs
-
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 
 
 @pytest.fixture
-def home(tmp_path):
-    return tmp_path / "home"
+def home(new_home):
+    return new_home()
 
 
-@pytest.fixture(scope="module")
-def texts():
-    return docstring_paragraphs()[300:]
-
-
-def test_the_whole_path_over_http_and_again_after_a_restart(serving, home, texts, tmp_path):
+def test_the_whole_path_over_http_and_again_after_a_restart(serving, home, paragraphs, tmp_path):
     with serving(home) as server:
         assert server.seconds < 30
         assert server.client.get("/health/ready").status_code == 200
         greeting = "".join(server.greeting)
         assert greeting.count("curl") == 3 and server.admin["authorization"][7:] not in greeting
 
-        raw = server.client.post("/embed", json={"inputs": texts[:20]}).json()
-        job = server.wait(server.submit(texts[:300]), "succeeded", "failed")
+        raw = server.client.post("/embed", json={"inputs": paragraphs[:20]}).json()
+        job = server.wait(server.submit(paragraphs[:120]), "succeeded", "failed")
         assert job["state"] == "succeeded", job["error"]
-        mine = server.client.post("/embed", json={"inputs": texts[:20], "chain": "mine"})
+        mine = server.client.post("/embed", json={"inputs": paragraphs[:20], "chain": "mine"})
         assert mine.headers["x-chain"] == "mine@1"
         reduced = server.client.post("/reduce", json={"vectors": raw, "chain": "mine"}).json()["vectors"]
         np.testing.assert_allclose(reduced, mine.json(), atol=1e-5)
 
         # A fit on the command line is served by the running server at once.
-        (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:120]))
+        (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in paragraphs[:60]))
         command = [*LATHE, "fit", "--name", "side", "--steps", "r2", "--source", str(tmp_path / "some.jsonl")]
         subprocess.run(command, env=server.environment, check=True, capture_output=True)
         side = server.client.post("/embed", json={"inputs": "text", "chain": "side"})
@@ -51,7 +44,7 @@ def test_the_whole_path_over_http_and_again_after_a_restart(serving, home, texts
 
     with serving(home) as server:
         assert server.seconds < 30
-        again = server.client.post("/embed", json={"inputs": texts[:20], "chain": "mine"})
+        again = server.client.post("/embed", json={"inputs": paragraphs[:20], "chain": "mine"})
         assert again.headers["x-space-id"] == mine.headers["x-space-id"]
         np.testing.assert_allclose(again.json(), mine.json(), atol=1e-6)
         assert server.client.get(f"/jobs/{job['id']}").json() == job

@@ -7,17 +7,16 @@ import time
 
 import pytest
 
-from training.docstrings import docstring_paragraphs
-
 
 @pytest.fixture
-def home(tmp_path):
-    return tmp_path / "home"
+def home(new_home):
+    return new_home()
 
 
 @pytest.fixture(scope="module")
-def texts():
-    return docstring_paragraphs()[300:]
+def texts(paragraphs):
+    """Thousands, to be encoded for a while."""
+    return [f"{number}: {text}" for number in range(15) for text in paragraphs]
 
 
 def running_pid(home, job_id):
@@ -40,13 +39,13 @@ def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(serving, hom
         cancelled = server.submit(texts[:3000])
         server.wait(cancelled, "running")
         assert server.client.delete(f"/jobs/{cancelled}", headers=server.admin).json()["state"] == "cancelled"
-        job = server.wait(server.submit(texts[:200]), "succeeded", "failed")
+        job = server.wait(server.submit(texts[:100]), "succeeded", "failed")
         assert job["result"]["chain"] == "mine@1"
 
 
 def test_a_job_goes_on_while_its_server_is_killed_and_restarted(serving, home, texts):
     with serving(home) as server:
-        running, queued = server.submit(texts[:700]), server.submit(texts[:150], name="later")
+        running, queued = server.submit(texts[:400]), server.submit(texts[:60], name="later")
         server.wait(running, "running")
         server.stop(signal.SIGKILL)
     with serving(home) as server:
@@ -67,12 +66,11 @@ def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(servin
 def test_a_watcher_of_a_job_does_not_hold_up_the_end(serving, home, texts):
     with serving(home) as server:
         job_id = server.submit(texts[:3000])
+        server.wait(job_id, "running")
         with server.client.stream("GET", f"/jobs/{job_id}/events") as stream:
             next(stream.iter_lines())
             begun = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(40) == 0
             assert time.monotonic() - begun < 10
-    pid = running_pid(home, job_id)
-    if pid:
-        os.kill(pid, signal.SIGKILL)
+    os.kill(running_pid(home, job_id), signal.SIGKILL)

@@ -71,10 +71,10 @@ def test_a_killed_worker_is_replaced_and_nobody_waits_for_ever(server):
 def test_past_its_limit_a_server_answers_429_at_once_and_says_when_to_come_back(server):
     def send(number):
         begun = time.monotonic()
-        answer = httpx.post(f"{server.url}/embed", json={"inputs": f"text {number} " * 100}, timeout=60)
+        answer = client.post("/embed", json={"inputs": f"text {number} " * 100})
         return answer, time.monotonic() - begun
 
-    with ThreadPoolExecutor(64) as pool:
+    with httpx.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(64) as pool:
         answers = list(pool.map(send, range(200)))
     refused = [(answer, seconds) for answer, seconds in answers if answer.status_code == 429]
     assert {answer.status_code for answer, _ in answers} == {200, 429}

@@ -81,7 +81,7 @@ def test_texts_are_aligned_from_one_encoder_to_another(encoder, tmp_path):
     texts = docstring_paragraphs()[:160]
     source = tmp_path / "texts.jsonl"
     source.write_text("\n".join(json.dumps({"text": text}) for text in [*texts, " "]))
-    shallow = Encoder(EncoderSpec("shallow", layer=3))
+    shallow = Encoder(EncoderSpec("shallow", layer=3, max_length=32))
     fitted = fit(
         [{"kind": "low_rank_affine", "rank": 32, "ridge": 0.1}],
         str(source), tmp_path / "work", encoder=shallow, target_encoder=encoder,

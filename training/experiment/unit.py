@@ -144,9 +144,8 @@ class Work:
             folder = unit.out / "targets" / target_key(unit)
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.with_suffix(".lock")):
-                regularizer = unit.arm.regularizer
-                found = prepare_targets(self.base, unit.mixture, regularizer, folder, unit.out / "reference", silent)
-                targets = found.rows
+                regularizer, cache = unit.arm.regularizer, unit.out / "reference"
+                targets = prepare_targets(self.base, unit.mixture, regularizer, folder, cache, silent)
         model = self.fresh_model(None)
         trained = train(model, unit.mixture, unit.training, self.folder / "pretraining", silent, targets, weight)
         save_model(model, path)

@@ -136,6 +136,9 @@ class RegularizerSettings(Settings):
             have; `signed` is sgn(μ)(|μ| + ε), which does not.
         operation: `scale` multiplies a source's coordinates, as the paper does; `translate` moves them by what its
             mean would move, and leaves the spread within the source.
+        contrast: what InfoNCE compares. `debiased` takes from each embedding how far the reference's mean of its
+            source lies from the centre, in the directions that separate the sources: negatives of other sources are
+            then not told by their source alone. An idea of ours, not the paper's.
         clip: keep factors in [0, 1].
         epsilon_denominator: ε of Eq. 6.
         epsilon_threshold: ε of Eq. 4, to be small beside the dispersions (1e-6 for unit vectors).
@@ -149,6 +152,7 @@ class RegularizerSettings(Settings):
     center: Literal["median", "mean"] = "median"
     denominator: Literal["signed", "literal"] = "signed"
     operation: Literal["scale", "translate"] = "scale"
+    contrast: Literal["plain", "debiased"] = "plain"
     clip: bool = True
     epsilon_denominator: NotNegative = 1e-8
     epsilon_threshold: NotNegative = 1e-8

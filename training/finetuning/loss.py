@@ -56,6 +56,8 @@ class ContrastiveLoss(nn.Module):
         loss_weight: α of Eq. 10.
         identical: numbers of each pair's anchor text and positive text, `(n, 2)`, equal where the texts are; negatives
             that share either with the pair are then left out. None keeps all.
+        offsets: of each source, `(S, 2d)`, taken from its embeddings before InfoNCE compares them; None takes nothing.
+        sources: of each pair, `(n,)`; needed with offsets.
         first_position: of a text's tokens, for a model that takes all texts as one row; None for one that needs them
             padded. See `training.unpadding`.
     """
@@ -67,6 +69,8 @@ class ContrastiveLoss(nn.Module):
         targets: NDArray[np.float32] | None = None,
         loss_weight: float = 0.0,
         identical: NDArray[np.int64] | None = None,
+        offsets: NDArray[np.float32] | None = None,
+        sources: NDArray[np.int64] | None = None,
         first_position: int | None = None,
     ) -> None:
         super().__init__()
@@ -75,6 +79,8 @@ class ContrastiveLoss(nn.Module):
         self.targets = targets  # a memmap, not a buffer: it may be larger than memory
         self.loss_weight = loss_weight
         self.identical = identical
+        self.offsets = offsets
+        self.sources = sources
         self.first_position = first_position
         self.components = Components()
 
@@ -96,17 +102,24 @@ class ContrastiveLoss(nn.Module):
         with torch.autocast(anchors.device.type, enabled=False):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
             rows = labels.detach().cpu().numpy()
-            contrastive = info_nce(a, p, self.temperature, self.excluded(rows, a.device))
+            contrastive = info_nce(*self.compared(a, p, rows), self.temperature, self.excluded(rows, a.device))
             parts = {"contrastive": contrastive}
             total = contrastive
             if self.targets is not None:
-                target = torch.from_numpy(np.ascontiguousarray(self.targets[rows])).to(a.device)
+                target = on_device(self.targets, rows, a.device)
                 parts["regularizer"] = (1 - cosine_similarity(torch.cat([a, p], dim=1), target, dim=1)).mean()
                 total = contrastive + self.loss_weight * parts["regularizer"]
         if not torch.isfinite(total):
             raise NonFiniteLossError(f"the loss became {total.item()}")
         self.components.add(**parts)
         return total
+
+    def compared(self, a: Tensor, p: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """What InfoNCE compares, unit vectors `(b, d)`: the embeddings, without their source's offset where asked."""
+        if self.offsets is None or self.sources is None:
+            return a, p
+        of_anchors, of_positives = on_device(self.offsets, self.sources[rows], a.device).chunk(2, dim=1)
+        return normalize(a - of_anchors, dim=1), normalize(p - of_positives, dim=1)
 
     def excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
         """Which negatives are none, `(b, b)`: their anchor or positive is the pair's own text."""
@@ -139,6 +152,11 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
             torch.autograd.backward(loss)
             loss = loss.detach()
         return loss
+
+
+def on_device(values: NDArray[np.float32], rows: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Rows of an array or memmap as a tensor."""
+    return torch.from_numpy(np.ascontiguousarray(values[rows])).to(device)
 
 
 def info_nce(anchors: Tensor, positives: Tensor, temperature: float, excluded: Tensor | None = None) -> Tensor:

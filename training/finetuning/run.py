@@ -194,7 +194,7 @@ class Run:
             self.job.training,
             self.out / "training",
             lambda fraction, sentence: self.on_progress(share + (1 - share) * fraction, sentence),
-            targets.rows if targets else None,
+            targets,
             self.regularizer.loss_weight if targets else 0.0,
         )
         summary = asdict(trained) | {

@@ -35,6 +35,7 @@ class Shrinkage:
         band: θ_j, `(D,)` (Eq. 5).
         shrink: α, `(S, D)`; 1 changes nothing (Eq. 6).
         shift: added in the eigenspace, `(S, D)`; zero unless sources are translated.
+        variant: the dimensions that separate the sources: active, and of a dispersion above the threshold.
         clipped: factors that were outside [0, 1] before they were clipped.
     """
 
@@ -49,6 +50,7 @@ class Shrinkage:
     band: Array
     shrink: Array
     shift: Array
+    variant: NDArray[np.bool_]
     clipped: int
 
     @property
@@ -56,6 +58,11 @@ class Shrinkage:
         """The dimensions in which any source is changed."""
         touched = (self.shrink != 1).any(axis=0) | (self.shift != 0).any(axis=0)
         return np.flatnonzero(touched)
+
+    def offsets(self) -> NDArray[np.float32]:
+        """How far each source's mean lies from the centre in the variant dimensions, as relations `(S, D)`."""
+        deviation = np.where(self.variant, self.source_means - self.center, 0.0)
+        return (deviation @ self.basis.T).astype(np.float32)
 
     def apply(self, relations: NDArray[np.floating], sources: NDArray[np.int64]) -> NDArray[np.float32]:
         """r̂ = W A_s Wᵀ (r − u) + u of relations `(n, D)`, each by its source `(n,)` (Eq. 7), in float32."""
@@ -107,6 +114,7 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
         band=band,
         shrink=shrink,
         shift=shift,
+        variant=variant,
         clipped=clipped,
     )
 

@@ -55,11 +55,13 @@ class Targets:
         rows: r̂, or r for plain distillation, `(n, 2d)` in float32, a memmap.
         shrinkage: what was done to each source; None for plain distillation.
         geometry: likewise.
+        offsets: what the embeddings of each source are compared without, `(S, 2d)`; None compares them as they are.
     """
 
     rows: NDArray[np.float32]
-    shrinkage: Shrinkage | None
-    geometry: Geometry | None
+    shrinkage: Shrinkage | None = None
+    geometry: Geometry | None = None
+    offsets: NDArray[np.float32] | None = None
 
 
 def prepare_targets(
@@ -89,17 +91,20 @@ def prepare_targets(
         replace_synced(folder / MANIFEST, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
         relations = open_rows(folder / RELATIONS, shape)
         assert relations is not None  # it was just written
-    if settings.target == "reference":
-        return Targets(relations, None, None)
+    if settings.target == "reference" and settings.contrast == "plain":
+        return Targets(relations)
     on_progress(1.0, "finding the directions that separate the sources")
     before = source_moments(relations, mixture.sources, len(mixture.names))
     shrinkage = fit_shrinkage(before, settings)
+    offsets = shrinkage.offsets() if settings.contrast == "debiased" else None
+    if settings.target == "reference":
+        return Targets(relations, offsets=offsets)
     found = relations
     write_rows(folder / TARGETS, shape, lambda rows: shrinkage.apply(found[rows], mixture.sources[rows]))
     replace_synced(folder / SHRINKAGE, as_safetensors(shrinkage))
     targets = open_rows(folder / TARGETS, shape)
     assert targets is not None  # it was just written
-    return Targets(targets, shrinkage, compare(relations, targets, before, mixture))
+    return Targets(targets, shrinkage, compare(relations, targets, before, mixture), offsets)
 
 
 def manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) -> dict[str, object]:

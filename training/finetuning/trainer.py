@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from transformers import PrinterCallback, ProgressCallback
 
@@ -18,6 +17,7 @@ from training.finetuning.job import TrainingSettings
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError, identical_texts
 from training.finetuning.mixture import Mixture
 from training.finetuning.progress import Checkpoints, Reporter, last_checkpoint
+from training.finetuning.targets import Targets
 from training.precision import PROBES, has_bfloat16
 from training.unpadding import unpadded_position
 from transforms.transform import Progress
@@ -57,7 +57,7 @@ def train(
     settings: TrainingSettings,
     folder: Path,
     on_progress: Progress,
-    targets: NDArray[np.float32] | None = None,
+    targets: Targets | None = None,
     loss_weight: float = 0.0,
 ) -> Trained:
     """Train the model in place; go on from the last whole checkpoint in the folder.
@@ -68,7 +68,7 @@ def train(
         settings: of the training.
         folder: for checkpoints and `progress.jsonl`.
         on_progress: told a fraction and a sentence.
-        targets: of the regulariser, `(n, 2d)`; None for plain InfoNCE.
+        targets: of the regulariser; None for plain InfoNCE.
         loss_weight: of the regulariser.
 
     Raises:
@@ -114,12 +114,14 @@ def make_loss(
     model: Any,
     mixture: Mixture,
     settings: TrainingSettings,
-    targets: NDArray[np.float32] | None,
+    targets: Targets | None,
     loss_weight: float,
 ) -> ContrastiveLoss:
     """The objective; with gradients cached where a batch is larger than what fits into memory."""
     identical = identical_texts(mixture.anchors, mixture.positives) if settings.mask_identical else None
-    options: dict[str, Any] = {"targets": targets, "loss_weight": loss_weight, "identical": identical}
+    options: dict[str, Any] = {"loss_weight": loss_weight, "identical": identical}
+    if targets is not None:
+        options |= {"targets": targets.rows, "offsets": targets.offsets, "sources": mixture.sources}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
     position = unpadded_position(model, PROBES, UNPADDED_DIFFERENCE)
