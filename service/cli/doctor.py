@@ -31,6 +31,7 @@ EXTRAS = {
     "h5py": "import of ann-benchmarks files: pip install 'lathe[hdf5]'",
     "pymilvus": "indexes in Milvus: pip install 'lathe[milvus]'",
     "mteb": "lathe evaluate: pip install 'lathe[evaluation]'",
+    "accelerate": "lathe train: pip install 'lathe[training]'",
 }
 
 

@@ -15,29 +15,32 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Train encoders on pairs: REZE, its rivals, their comparison.", no_args_is_help=True)
 
 ConfigOption = Annotated[Path, flag("--config", "The job: a YAML file; see docs/training.md.")]
-OutOption = Annotated[Path, flag("--out", "The folder for everything; a stopped run goes on from it.")]
+OutOption = Annotated[
+    Path | None,
+    flag("--out", "The folder for everything; a stopped run goes on from it. [default: JOB-METHOD, in this folder]"),
+]
 
 
 @app.command()
-def reze(config: ConfigOption, out: OutOption) -> None:
+def reze(config: ConfigOption, out: OutOption = None) -> None:
     """Pre-finetune on many sources, near targets in which the directions that separate them are shrunk."""
     run_job("reze", config, out)
 
 
 @app.command()
-def distill(config: ConfigOption, out: OutOption) -> None:
+def distill(config: ConfigOption, out: OutOption = None) -> None:
     """Pre-finetune near the encoder as it was: the control that REZE must beat."""
     run_job("distill", config, out)
 
 
 @app.command()
-def pft(config: ConfigOption, out: OutOption) -> None:
+def pft(config: ConfigOption, out: OutOption = None) -> None:
     """Pre-finetune on many sources without a regulariser."""
     run_job("pft", config, out)
 
 
 @app.command()
-def ft(config: ConfigOption, out: OutOption) -> None:
+def ft(config: ConfigOption, out: OutOption = None) -> None:
     """Fine-tune on the pairs of the task itself."""
     run_job("ft", config, out)
 
@@ -45,7 +48,7 @@ def ft(config: ConfigOption, out: OutOption) -> None:
 @app.command()
 def experiment(
     config: ConfigOption,
-    out: OutOption,
+    out: OutOption = None,
     processes: Annotated[
         int | None, flag("--processes", "Units at once, of one thread each. [default: one a core; 1 on a GPU]", min=1)
     ] = None,
@@ -63,14 +66,20 @@ def experiment(
     at_once = processes or (settings.threads if (settings.device or best_device()) == "cpu" else 1)
     with ProgressBar() as progress:
         spec = find_encoder(settings, wanted.encoder)
-        found = run_experiment(wanted, spec, settings.device, out, at_once, progress)
+        folder = out or default_folder(config, "experiment")
+        found = run_experiment(wanted, spec, settings.device, folder, at_once, progress)
         progress(1.0, "writing the report")
-        findings, files = write_report(found, out)
+        findings, files = write_report(found, folder)
     typer.echo(in_terminal(found, findings))
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
 
 
-def run_job(method: "Method", config: Path, out: Path) -> None:
+def default_folder(config: Path, method: str) -> Path:
+    """Where the results of a job go that names no folder."""
+    return Path(f"{config.stem}-{method}")
+
+
+def run_job(method: "Method", config: Path, out: Path | None) -> None:
     """Read a job, do it, say what came of it."""
     require_extra()
     import torch
@@ -81,10 +90,10 @@ def run_job(method: "Method", config: Path, out: Path) -> None:
 
     settings, _ = state()
     job = read_settings(config, Job)
-    torch.set_num_threads(settings.threads)
+    torch.set_num_threads(max(1, settings.threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))  # torchrun's
     spec = find_encoder(settings, job.encoder)
     with ProgressBar() as progress:
-        outcome = run(method, job, spec, settings.device, out, progress)
+        outcome = run(method, job, spec, settings.device, out or default_folder(config, method), progress)
     if process_rank() > 0:
         return
     from training.evaluation.report import aligned

@@ -23,7 +23,9 @@ from training.experiment.run import Experiment
 from training.experiment.tables import (
     arm_rows,
     average_rows,
+    center_rows,
     difference_rows,
+    offline_rows,
     problem_lines,
     shift_rows,
     target_rows,
@@ -102,8 +104,10 @@ def page(experiment: Experiment, findings: Findings, said: Sequence[str], pictur
         tables[f"Average over targets × 100, {at} (Table 2)"] = average_rows(findings, rate)
         tables[f"The same in a linear probe, classifications only, {at}"] = average_rows(findings, rate, "linear_probe")
         tables[f"REZE against the others, {at}"] = difference_rows(findings, rate)
+        tables[f"Median against mean, {at} (Table 3)"] = center_rows(experiment, rate)
         tables[f"By target × 100, {at} (Tables 5 to 9)"] = target_rows(experiment, rate)
     tables["Drift, isotropy, time (Figure 3)"] = shift_rows(findings)
+    tables["What the targets of the regulariser change"] = offline_rows(experiment)
     tables["Arms"] = arm_rows(experiment)
     for name, mixture in experiment.mixtures.items():
         tables[f"Sources where {name} is left out"] = source_rows(mixture)

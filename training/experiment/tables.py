@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+import orjson
+
 from training.evaluation.statistics import Interval
 from training.experiment.findings import Average, Findings, Scores, over_seeds
 from training.experiment.run import Experiment
+from training.finetuning.targets import GEOMETRY
 
 NAMES = {
     "none": "no training",
@@ -16,6 +19,8 @@ NAMES = {
     "reze": "REZE",
 }
 Rows = list[list[str]]
+CENTERS = ("reze", "reze, mean")
+"""The arms of Table 3."""
 
 
 def named(method: str) -> str:
@@ -92,6 +97,31 @@ def shift_rows(findings: Findings) -> Rows:
         time = "–" if shift.seconds_per_step is None else f"{shift.seconds_per_step:.3f}"
         drift, isoscore = shown(shift.drift, digits=3), shown(shift.isoscore, digits=3)
         rows.append([f"{shift.learning_rate:g}", named(shift.method), drift, isoscore, time])
+    return rows
+
+
+def center_rows(experiment: Experiment, rate: float) -> Rows:
+    """Table 3: the median of the source means against their mean, target by target."""
+    scores = Scores(experiment.results)
+    sizes = [rows for rows in scores.rows if CENTERS[0] in scores.measured(rate, rows)]
+    if CENTERS[1] not in scores.methods:
+        return []
+    rows: Rows = [["target", *(f"{name}, {stage(n)}" for n in sizes for name in ("median", "mean"))]]
+    for target in scores.tasks:
+        found = [scores.matrix(rate, n, [method], "score", [target]) for n in sizes for method in CENTERS]
+        rows.append([target, *(shown(over_seeds(values[0, 0])) if seeds else "–" for values, seeds in found)])
+    return rows
+
+
+def offline_rows(experiment: Experiment) -> Rows:
+    """What shrinking does to the relations, before any training."""
+    rows: Rows = [["target left out", "arm", "active", "shrunk", "between sources", "in all", "mean cos(r, r̂)"]]
+    for path, unit in {unit.targets: unit for unit in experiment.units if unit.arm.regularizer}.items():
+        if (path / GEOMETRY).is_file():
+            found = orjson.loads((path / GEOMETRY).read_bytes())
+            changes = [f"× {found[f'{part}_after'] / found[f'{part}_before']:.2f}" for part in ("between", "total")]
+            counts = [f"{found['active']} of {found['dimensions']}", f"{found['changed']}"]
+            rows.append([unit.target.name, named(unit.arm.method), *counts, *changes, f"{found['mean_cosine']:.3f}"])
     return rows
 
 

@@ -89,6 +89,14 @@ class Unit:
         """Its results."""
         return Book(self.out / "results", self.key)
 
+    @property
+    def targets(self) -> Path:
+        """Where the targets of its arm lie; seeds and learning rates share them."""
+        assert self.arm.regularizer is not None  # asked for of regularised arms only
+        chosen = self.arm.regularizer.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
+        depends = [asdict(self.spec), self.mixture.digest(), chosen]
+        return self.out / "targets" / hashlib.sha256(orjson.dumps(depends)).hexdigest()[:16]
+
     def missing(self) -> list[tuple[str, int]]:
         """The cells that are not there yet."""
         known = cells(self.book.read())
@@ -141,7 +149,7 @@ class Work:
         targets, weight = None, 0.0
         if unit.arm.regularizer is not None:
             weight = unit.arm.regularizer.loss_weight
-            folder = unit.out / "targets" / target_key(unit)
+            folder = unit.targets
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.with_suffix(".lock")):
                 regularizer, cache = unit.arm.regularizer, unit.out / "reference"
@@ -236,14 +244,6 @@ def target_rows(target: FolderDataSet, seed: int) -> list[Pair]:
 def test_anchors(target: FolderDataSet) -> Iterator[str]:
     """The anchors of the target's test."""
     yield from (pair.anchor for pair in find_pairs(target, SourceSettings(folder=target.folder, split="test")).pairs)
-
-
-def target_key(unit: Unit) -> str:
-    """What the targets of an arm are found by; seeds and learning rates share them."""
-    assert unit.arm.regularizer is not None  # asked for of regularised arms only
-    chosen = unit.arm.regularizer.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
-    depends = [asdict(unit.spec), unit.mixture.digest(), chosen]
-    return hashlib.sha256(orjson.dumps(depends)).hexdigest()[:16]
 
 
 def shown_places(mixture: Mixture) -> list[int]:

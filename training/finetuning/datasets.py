@@ -166,8 +166,10 @@ class HubDataSet:
             raise DataSetError(f"{self.path}, split {split}, cannot be loaded: {error}") from error
 
     def labels(self) -> dict[str, str]:
-        """None: a hub data set names its classes in the rows, or the job does."""
-        return {}
+        """The names of its classes, where its labels are their numbers."""
+        column = dict(self.columns).get("label", "label")
+        names = getattr(self.load(None, self.splits()[0]).features.get(column), "names", None) or []
+        return {str(number): str(name) for number, name in enumerate(names)}
 
 
 def file_rows(path: Path) -> Iterator[Record]:

@@ -4,7 +4,8 @@ TARGETS/
 ├── manifest.json      of which encoder, mixture and settings these are
 ├── relations.npy      r, what the reference makes of each pair, `(n, 2d)` in float32
 ├── targets.npy        r̂, likewise; not there where the target is the reference itself
-└── shrinkage.safetensors
+├── shrinkage.safetensors
+└── geometry.json      what shrinking did, in a few numbers
 """
 
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from transforms.moments import Moments
 from transforms.transform import Progress
 
 MANIFEST, RELATIONS, TARGETS, SHRINKAGE = "manifest.json", "relations.npy", "targets.npy", "shrinkage.safetensors"
+GEOMETRY = "geometry.json"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,25 @@ def prepare_targets(
     replace_synced(folder / SHRINKAGE, as_safetensors(shrinkage))
     targets = open_rows(folder / TARGETS, shape)
     assert targets is not None  # it was just written
-    return Targets(targets, shrinkage, compare(relations, targets, before, mixture), offsets)
+    geometry = compare(relations, targets, before, mixture)
+    replace_synced(folder / GEOMETRY, orjson.dumps(summary(shrinkage, geometry), option=orjson.OPT_INDENT_2))
+    return Targets(targets, shrinkage, geometry, offsets)
+
+
+def summary(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
+    """What shrinking did, in a few numbers."""
+    return {
+        "dimensions": len(shrinkage.eigenvalues),
+        "active": shrinkage.active,
+        "changed": len(shrinkage.changed),
+        "clipped": shrinkage.clipped,
+        "dispersion_threshold": shrinkage.dispersion_threshold,
+        "between_before": geometry.between[0],
+        "between_after": geometry.between[1],
+        "total_before": geometry.total[0],
+        "total_after": geometry.total[1],
+        "mean_cosine": float(geometry.cosines.mean()),
+    }
 
 
 def manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) -> dict[str, object]:
