@@ -13,7 +13,17 @@ from training.experiment.run import Experiment
 from training.experiment.tables import named, stage
 from training.experiment.unit import shown_places
 
-METHOD_COLORS = {"none": "#888888", "ft": "#9467bd", "pft": "#d62728", "distill": "#1f77b4", "reze": "#2ca02c"}
+METHOD_COLORS = {
+    "none": "#888888",
+    "ft": "#9467bd",
+    "pft": "#d62728",
+    "pft_whitening": "#e377c2",
+    "pft_flow": "#ff7f0e",
+    "distill": "#1f77b4",
+    "reze": "#2ca02c",
+}
+SHIFTED = 0.02
+"""Between the marks of neighbouring methods, so that their intervals can be told apart."""
 Drawing = Callable[[Experiment, Findings], Any]
 
 
@@ -34,9 +44,9 @@ def methods_by_rows(experiment: Experiment, findings: Findings) -> Any:
     for axis, rate in zip(axes.flat, rates, strict=True):
         some = [a for a in findings.averages if a.learning_rate == rate and a.measure == "score"]
         sizes = sorted({a.rows for a in some})
-        for method in dict.fromkeys(a.method for a in some):
+        for number, method in enumerate(dict.fromkeys(a.method for a in some)):
             own = sorted((a for a in some if a.method == method), key=lambda a: a.rows)
-            places = [sizes.index(a.rows) for a in own]
+            places = [sizes.index(a.rows) + SHIFTED * number for a in own]
             halves = [0.0 if a.score.low is None else a.score.value - a.score.low for a in own]
             style = {"color": METHOD_COLORS.get(method), "label": named(method)}
             axis.errorbar(places, [a.score.value for a in own], halves, marker="o", ms=4, capsize=2, **style)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from training.evaluation.statistics import Interval
-from training.experiment.findings import PROPOSED, Difference, Findings
+from training.experiment.arms import POSTPROCESSED
+from training.experiment.findings import PROPOSED, RIVALS, Difference, Findings
 from training.experiment.tables import named, shown, stage
 
 
@@ -13,9 +14,11 @@ def sentences(findings: Findings) -> list[str]:
 
 
 def compared(findings: Findings) -> Iterator[str]:
-    """REZE against each rival, over all targets."""
+    """REZE against each rival, over all targets; what is fitted afterwards only by its score."""
     for one in findings.differences:
-        if one.method == PROPOSED and one.group == "all" and one.rival != "none":
+        if one.method != PROPOSED or one.group != "all" or one.rival not in RIVALS:
+            continue
+        if one.measure == "score" or one.rival not in POSTPROCESSED:
             yield (
                 f"{where(one)}, REZE's {measure(one)} is {shown(one.points, signed=True, digits=2)} points from "
                 f"{named(one.rival)}'s: {verdict(one.points)}; ahead on {one.better} of {one.targets} targets "
