@@ -21,6 +21,7 @@ from training.finetuning.job import (
     Overlap,
     Positive,
     RegularizerSettings,
+    Seed,
     TargetSettings,
 )
 
@@ -52,7 +53,7 @@ class ExperimentSettings(DataSettings):
     targets_per_task: Count = 3
     methods: Annotated[tuple[MethodName, ...], Field(min_length=1)] = METHODS
     rows: tuple[Count, ...] = (100, 500, 1000)
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     learning_rates: Annotated[tuple[Positive, ...], Field(min_length=1)] = (2e-5, 1e-4)
     loss_weights: tuple[NotNegative, ...] = ()
     centers: tuple[Literal["median", "mean"], ...] = ()

@@ -24,7 +24,7 @@ from training.finetuning.datasets import FolderDataSet
 from training.finetuning.job import Prompts, SourceSettings, TrainingSettings
 from training.finetuning.mixture import Mixture
 from training.finetuning.overlap import normalized
-from training.finetuning.positives import Pair, find_pairs
+from training.finetuning.positives import Pair, distinct_pairs, find_pairs
 from training.finetuning.reference import Reference, plain_vectors
 from training.finetuning.run import MODEL, save_model
 from training.finetuning.targets import prepare_targets
@@ -234,7 +234,7 @@ class Work:
 def target_rows(target: FolderDataSet, seed: int) -> list[Pair]:
     """The target's training pairs in the order of a seed, without those whose anchor is in its test."""
     found = find_pairs(target, SourceSettings(folder=target.folder, split="train")).pairs
-    distinct = list({(pair.anchor, pair.positive): pair for pair in found}.values())
+    distinct = distinct_pairs(found)
     tested = {normalized(text) for text in test_anchors(target)}
     allowed = [pair for pair in distinct if normalized(pair.anchor) not in tested]
     order = np.random.default_rng(seed).permutation(len(allowed))

@@ -58,7 +58,7 @@ class FolderDataSet:
         """By their files."""
         if self.task == "retrieval":
             return [split for split in SPLITS if (self.folder / "qrels" / f"{split}.tsv").is_file()]
-        return [split for split in SPLITS if any(self.folder.glob(f"{split}.jsonl*"))]
+        return [split for split in SPLITS if has_file(self.folder, split)]
 
     def rows(self, name: str) -> Iterator[Record]:
         """The objects of a file.
@@ -172,6 +172,11 @@ class HubDataSet:
         return {str(number): str(name) for number, name in enumerate(names)}
 
 
+def has_file(folder: Path, stem: str) -> bool:
+    """Whether there is a file of rows of that name, packed or not."""
+    return any((folder / f"{stem}{ending}").is_file() for ending in (".jsonl", ".jsonl.gz"))
+
+
 def file_rows(path: Path) -> Iterator[Record]:
     """The objects of a file of JSON lines.
 
@@ -212,6 +217,8 @@ def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], di
     if not root.is_dir():
         raise JobError(f"there is no folder {root}")
     if (root / META).is_file() or settings.task is not None:
+        if settings.exclude:
+            raise JobError(f"{root.name} is a data set itself: there is nothing in it to exclude")
         return [folder_data_set(settings.name or root.resolve().name, root, settings.task)], {}
     found: list[DataSet] = []
     problems: dict[str, str] = {}

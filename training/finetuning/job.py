@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from training.errors import JobError
 
@@ -43,6 +43,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Settings(BaseModel):
@@ -96,6 +97,12 @@ class SourceSettings(Settings):
     min_score: float | None = None
     texts_per_cluster: Count = 4
     exclude: tuple[str, ...] = ()
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def labels_by_text(cls, value: Any) -> Any:
+        """Labels that YAML takes for numbers."""
+        return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def one_place(self) -> Self:
@@ -191,7 +198,7 @@ class TrainingSettings(Settings):
     mask_identical: bool = False
     checkpoint_steps: Count = 200
     log_steps: Count = 10
-    seed: int = 0
+    seed: Seed = 0
 
 
 class DataSettings(Settings):
@@ -209,7 +216,7 @@ class DataSettings(Settings):
     sources: Annotated[tuple[SourceSettings, ...], Field(min_length=1)]
     cap: Count | None = None
     overlap: Overlap = "refuse"
-    seed: int = 0
+    seed: Seed = 0
     regularizer: RegularizerSettings = RegularizerSettings()
     training: TrainingSettings = TrainingSettings()
 
@@ -243,15 +250,20 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
         raise JobError(f"{path.name}: {described(error, kind)}") from None
 
 
-def with_absolute_paths(value: Any, beside: Path, key: str = "") -> Any:
-    """The settings with every folder and file taken from where the YAML file lies."""
-    if isinstance(value, dict):
-        return {name: with_absolute_paths(item, beside, str(name)) for name, item in value.items()}
-    if isinstance(value, list):
-        return [with_absolute_paths(item, beside) for item in value]
-    if key in ("folder", "jsonl") and isinstance(value, str):
-        return str(beside / Path(value).expanduser())
-    return value
+def with_absolute_paths(written: dict[str, Any], beside: Path) -> dict[str, Any]:
+    """The settings with the folders and files of sources and targets taken from where the YAML file lies."""
+    return {
+        name: [placed(item, beside) for item in value] if isinstance(value, list) else placed(value, beside)
+        for name, value in written.items()
+    }
+
+
+def placed(item: Any, beside: Path) -> Any:
+    """A source or target with its path made absolute; anything else as it is."""
+    if not isinstance(item, dict):
+        return item
+    paths = {name: item[name] for name in ("folder", "jsonl") if isinstance(item.get(name), str)}
+    return item | {name: str(beside / Path(path).expanduser()) for name, path in paths.items()}
 
 
 def described(error: ValidationError, kind: type[BaseModel]) -> str:

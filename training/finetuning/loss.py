@@ -28,13 +28,13 @@ class Components:
     They stay tensors until then: reading a number off a GPU at every step would make it wait.
     """
 
-    sums: dict[str, Tensor] = field(default_factory=dict)
+    sums: dict[str, Tensor | float] = field(default_factory=dict)
     steps: int = 0
 
     def add(self, **losses: Tensor) -> None:
         """Those of a step."""
         for name, loss in losses.items():
-            self.sums[name] = self.sums.get(name, torch.zeros_like(loss)) + loss.detach()
+            self.sums[name] = loss.detach() + self.sums.get(name, 0.0)
         self.steps += 1
 
     def take(self) -> dict[str, float]:
@@ -42,6 +42,14 @@ class Components:
         means = {name: float(total) / max(self.steps, 1) for name, total in self.sums.items()}
         self.sums, self.steps = {}, 0
         return means
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of them."""
+        return {"sums": {name: float(total) for name, total in self.sums.items()}, "steps": self.steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what a checkpoint kept."""
+        self.sums, self.steps = dict(state["sums"]), int(state["steps"])
 
 
 class ContrastiveLoss(nn.Module):

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import DataSetError, JobError
-from training.finetuning.datasets import DataSet, FolderDataSet, open_source, open_target
+from training.finetuning.datasets import DataSet, FileDataSet, FolderDataSet, open_source, open_target
 from training.finetuning.job import DataSettings, SourceSettings, TargetSettings
 from training.finetuning.overlap import refuse_shared, shared_places, test_texts
-from training.finetuning.positives import Pair, find_pairs
+from training.finetuning.positives import Pair, distinct_pairs, find_pairs
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def opened(
         found, problems = open_source(source)
         reports += [SourceReport(name, problem=problem) for name, problem in problems.items()]
         for data in found:
-            if left_out and is_itself(left_out.folder, data):
+            if left_out and (is_itself(left_out.folder, data) or lies_in(left_out.folder, data)):
                 reports.append(SourceReport(data.name, data.task, problem="the target, left out"))
             else:
                 yield data, source
@@ -172,6 +172,11 @@ def opened(
 def is_itself(folder: Path, data: DataSet) -> bool:
     """Whether a data set lies in this very folder."""
     return isinstance(data, FolderDataSet) and data.folder.resolve() == folder.resolve()
+
+
+def lies_in(folder: Path, data: DataSet) -> bool:
+    """Whether a file of pairs lies in this folder."""
+    return isinstance(data, FileDataSet) and data.path.resolve().is_relative_to(folder.resolve())
 
 
 def take(
@@ -184,7 +189,7 @@ def take(
     """
     found = find_pairs(data, source)
     dropped = {why: len(places) for why, places in found.dropped.places.items()}
-    distinct = list({(pair.anchor, pair.positive): pair for pair in reversed(found.pairs)}.values())[::-1]
+    distinct = distinct_pairs(found.pairs)
     if len(distinct) < len(found.pairs):
         dropped["duplicate pair"] = len(found.pairs) - len(distinct)
     shared = shared_places(distinct, forbidden)

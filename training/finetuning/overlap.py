@@ -32,7 +32,8 @@ def evaluated_texts(target: FolderDataSet) -> Iterator[str]:
     data = READERS[target.task](target.folder, Warnings())
     if isinstance(data, Search):
         yield from data.queries.values()
-        yield from (f"{title} {text}".strip() for title, text in data.corpus.values())
+        for title, text in data.corpus.values():
+            yield from {text, f"{title} {text}".strip()}
         return
     for name, values in data.splits["test"].items():
         for value in values if name not in ("label", "score", "relevance") else ():

@@ -22,12 +22,13 @@ def pictures(mixture: Mixture, targets: Targets) -> dict[str, str]:
     with plt.rc_context(STYLE):
         found = {
             "Spectrum of the relations (Eq. 1); the shaded dimensions are active (Eq. 3)": spectrum(shrinkage),
-            "Dispersion of the sources' means along each dimension (Eq. 2), and its threshold (Eq. 4)": dispersion(
-                shrinkage
-            ),
-            "Between-source variance along each active dimension, before and after": between(mixture, shrinkage),
             "Cosine of each pair's relation to its target, cos(r, r̂)": cosines(mixture, targets),
         }
+        if shrinkage.active:
+            found["Dispersion of the sources' means along each dimension (Eq. 2), and its threshold (Eq. 4)"] = (
+                dispersion(shrinkage)
+            )
+            found["Between-source variance along the active dimensions, before and after"] = between(mixture, shrinkage)
         if len(shrinkage.changed):
             found["Where each source is shrunk (1 − α of Eq. 6, or its shift over its deviation)"] = factors(
                 mixture, shrinkage

@@ -16,10 +16,11 @@ STS has no place in that appendix; a high score is its explicit positive.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from string import digits, punctuation, whitespace
 from typing import Any
 
 from training.errors import DataSetError
-from training.evaluation.records import NAMED_MOST, Record, Warnings, is_number, shortened
+from training.evaluation.records import NAMED_MOST, Record, Warnings, is_label, is_number, is_texts, shortened
 from training.finetuning.datasets import DataSet
 from training.finetuning.job import SourceSettings
 
@@ -148,8 +149,7 @@ def reranking_pairs(rows: Rows) -> list[Pair]:
     """Queries with each of their positives."""
     pairs = []
     for row in rows.texts("query", "positive"):
-        listed = [row["positive"]] if isinstance(row["positive"], str) else row["positive"]
-        positives = [text for text in listed or [] if not blank(text)]
+        positives = texts_of(row, "positive")
         if not positives:
             rows.dropped.add("query without a positive", row.place)
         pairs += [Pair(text_of(row, "query"), text, row.place) for text in positives]
@@ -214,8 +214,11 @@ def sts_pairs(rows: Rows) -> list[Pair]:
         if not is_number(row["score"]):
             raise DataSetError(f"{row.place}: 'score' must be a number, not {shortened(row['score'])}")
         scores.append(float(row["score"]))
-    given = rows.settings.min_score
-    least = min(scores) + STS_SHARE * (max(scores) - min(scores)) if given is None and scores else given or 0.0
+    least = rows.settings.min_score
+    if least is None:
+        if not scores or min(scores) == max(scores):
+            raise DataSetError("all scores are alike: none says that a pair means the same; set min_score")
+        least = min(scores) + STS_SHARE * (max(scores) - min(scores))
 
     def positive(row: Record) -> bool:
         if row["score"] < least:
@@ -229,7 +232,7 @@ def summarization_pairs(rows: Rows) -> list[Pair]:
     """Documents with each reference summary."""
     pairs = []
     for row in rows.texts("text", "human_summaries"):
-        summaries = [text for text in row["human_summaries"] or [] if not blank(text)]
+        summaries = texts_of(row, "human_summaries")
         if row.get("valid") is False:
             rows.dropped.add("marked as not valid", row.place)
         elif not summaries:
@@ -250,9 +253,12 @@ def label_texts(rows: Rows, found: list[Record]) -> dict[str, str]:
     Raises:
         DataSetError: for labels that are numbers and nothing says what they mean.
     """
+    for row in found:
+        if not is_label(row["label"]):
+            raise DataSetError(f"{row.place}: 'label' must be a string or a number, not {shortened(row['label'])}")
     known: Mapping[str, str] = rows.data.labels() | rows.settings.labels
     texts = {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in found)}
-    silent = [label for label, text in texts.items() if not any(letter.isalpha() for letter in text)]
+    silent = [label for label, text in texts.items() if not text.strip(digits + punctuation + whitespace)]
     if silent:
         named = ", ".join(repr(label) for label in silent[:NAMED_MOST])
         raise DataSetError(
@@ -290,6 +296,27 @@ def text_of(record: Record, name: str) -> str:
     if not isinstance(record[name], str):
         raise DataSetError(f"{record.place}: {name!r} must be a string, not {shortened(record[name])}")
     return str(record[name])
+
+
+def texts_of(record: Record, name: str) -> list[str]:
+    """The texts of a field that holds one or several, without blank ones.
+
+    Raises:
+        DataSetError: if it holds something else.
+    """
+    value = record[name]
+    listed = [value] if isinstance(value, str) else value or []
+    if not is_texts(listed):
+        raise DataSetError(f"{record.place}: {name!r} must be texts, not {shortened(value)}")
+    return [text for text in listed if not blank(text)]
+
+
+def distinct_pairs(pairs: list[Pair]) -> list[Pair]:
+    """Pairs without repetitions, in the order in which they first stand."""
+    found: dict[tuple[str, str], Pair] = {}
+    for pair in pairs:
+        found.setdefault((pair.anchor, pair.positive), pair)
+    return list(found.values())
 
 
 def blank(value: Any) -> bool:

@@ -10,10 +10,11 @@ import orjson
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from training.finetuning.loss import Components
+from transforms.artifact import replace_synced
 from transforms.transform import Progress
 
-WHOLE = "whole"
-"""A file that a checkpoint gets when everything of it is written."""
+WHOLE = "whole.json"
+"""A file that a checkpoint gets when everything of it is written: the losses since the last line of progress."""
 PREFIX = "checkpoint-"
 
 
@@ -34,8 +35,11 @@ class Reporter(TrainerCallback):
         self.first = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Forget the lines after the checkpoint that is gone on from."""
+        """Forget what came after the checkpoint that is gone on from."""
         self.begun, self.first = time.monotonic(), state.global_step
+        whole = self.path.parent / f"{PREFIX}{state.global_step}" / WHOLE
+        if whole.is_file():
+            self.components.restore(orjson.loads(whole.read_bytes()))
         if state.is_world_process_zero:
             kept = [line for line in read_lines(self.path) if line["step"] <= state.global_step]
             self.path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in kept))
@@ -68,9 +72,15 @@ class Reporter(TrainerCallback):
 
 
 class Checkpoints(TrainerCallback):
-    """Marks checkpoints whole once they are; sees to it that the weights in them are numbers."""
+    """Marks checkpoints whole once they are; sees to it that the model in them is sound.
 
-    def __init__(self, require_finite: Callable[[], None]) -> None:
+    Args:
+        components: of the loss, kept with the checkpoint.
+        require_finite: raises if the model is not sound.
+    """
+
+    def __init__(self, components: Components, require_finite: Callable[[], None]) -> None:
+        self.components = components
         self.require_finite = require_finite
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -81,13 +91,15 @@ class Checkpoints(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Everything of this step is on disk."""
         if state.is_world_process_zero:
-            (Path(str(args.output_dir)) / f"{PREFIX}{state.global_step}" / WHOLE).touch()
+            folder = Path(str(args.output_dir)) / f"{PREFIX}{state.global_step}"
+            replace_synced(folder / WHOLE, orjson.dumps(self.components.state()))
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The last whole checkpoint; later ones, which a kill left half written, are removed."""
-    found = sorted(folder.glob(f"{PREFIX}*"), key=lambda path: int(path.name.removeprefix(PREFIX)), reverse=True)
-    for path in found:
+    numbers = {path.name.removeprefix(PREFIX): path for path in folder.glob(f"{PREFIX}*")}
+    for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):
+        path = numbers[number]
         if (path / WHOLE).is_file():
             return path
         shutil.rmtree(path, ignore_errors=True)

@@ -99,6 +99,7 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
     if settings.operation == "translate":
         shift = np.where(chosen, pull, 0.0)
     else:
+        chosen &= np.abs(means) > settings.epsilon_denominator  # no factor moves a mean of zero
         factors = 1 + pull / denominators(means, settings)
         clipped = int(((factors < 0) | (factors > 1))[chosen].sum()) if settings.clip else 0
         shrink = np.where(chosen, np.clip(factors, 0, 1) if settings.clip else factors, 1.0)

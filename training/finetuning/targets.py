@@ -85,7 +85,8 @@ def prepare_targets(
     wanted = manifest(encoder, mixture, settings)
     require_same(folder, wanted)
     shape = (len(mixture), 2 * encoder.dimensions)
-    if (relations := open_rows(folder / RELATIONS, shape)) is None:
+    known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
+    if (relations := open_rows(folder / RELATIONS, shape) if known else None) is None:
         reference = Reference(encoder, cache)
         reference.encode([*mixture.anchors, *mixture.positives], on_progress)
         folder.mkdir(parents=True, exist_ok=True)

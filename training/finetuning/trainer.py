@@ -80,17 +80,15 @@ def train(
         {"anchor": mixture.anchors, "positive": mixture.positives, "label": np.arange(len(mixture))}
     )
 
-    def require_finite() -> None:
-        """Raise `NonFiniteLossError` if a weight is none."""
-        if not all(torch.isfinite(weights).all() for weights in model.parameters()):
-            raise NonFiniteLossError("the weights are not numbers any more")
-
     trainer = Trainer(
         model=model,
         args=arguments(model, settings, folder, len(mixture)),
         train_dataset=data,
         loss=loss,
-        callbacks=[Reporter(folder / LINES, loss.components, on_progress), Checkpoints(require_finite)],
+        callbacks=[
+            Reporter(folder / LINES, loss.components, on_progress),
+            Checkpoints(loss.components, lambda: require_finite(model)),
+        ],
     )
     for unwanted in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(unwanted)
@@ -100,7 +98,7 @@ def train(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the libraries warn of one another
             result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        require_finite()
+        require_finite(model)
     except NonFiniteLossError as error:
         kept = last_checkpoint(folder)
         rest = f"the last good checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
@@ -108,6 +106,20 @@ def train(
         raise NonFiniteLossError(f"{error} at step {step}; {rest}. A smaller learning rate often helps") from None
     model.eval()
     return Trained(trainer.state.global_step, float(result.metrics["train_runtime"]), resumed_from)
+
+
+@torch.no_grad()
+def require_finite(model: Any) -> None:
+    """Raise `NonFiniteLossError` if a weight, or what they make of a text, is not a number; both happen alone."""
+    if not all(torch.isfinite(weights).all() for weights in model.parameters()):
+        raise NonFiniteLossError("the weights are not numbers any more")
+    training = model.training
+    features = model.preprocess(PROBES[:1])
+    padded = {name: v.to(model.device) if isinstance(v, torch.Tensor) else v for name, v in features.items()}
+    embedding = model.eval()(padded)["sentence_embedding"]
+    model.train(training)
+    if not torch.isfinite(embedding).all():
+        raise NonFiniteLossError("embeddings are not numbers any more")
 
 
 def make_loss(

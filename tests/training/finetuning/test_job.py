@@ -1,0 +1,194 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from training.errors import JobError
+from training.finetuning.job import DataSettings, Job, RegularizerSettings, TrainingSettings, read_settings
+
+JOB = """
+encoder: some-model
+cap: 256
+overlap: drop
+sources:
+  - folder: data/finance
+    exclude: [tags]
+  - jsonl: questions.jsonl
+    anchor: question
+    positive: answer
+    prompts: {anchor: "query: ", positive: "passage: "}
+  - hub: some/set
+    task: sts
+    columns: {sentence1: a, sentence2: b}
+target: {folder: ../fiqa}
+regularizer: {loss_weight: 0.5, strength: 0.3}
+training: {learning_rate: 1e-4, batch_size: 16}
+"""
+SOURCES = "sources: [{jsonl: a.jsonl}]\n"
+UNKNOWN = [
+    ("learning_rate: 1\n", "unknown setting learning_rate; there are encoder, sources, cap"),
+    ("training: {lr: 1}\n", "unknown setting training.lr; there are learning_rate, batch_size"),
+    ("regularizer: {eta: 1}\n", "unknown setting regularizer.eta; there are loss_weight, target"),
+    ("target: {folder: a, path: b}\n", "unknown setting target.path; there are folder, name, prompts"),
+    ("target: {folder: a, prompts: {query: b}}\n", "unknown setting target.prompts.query; there are anchor, positive"),
+]
+UNKNOWN_OF_SOURCE = [
+    ("[{jsonl: a}, {jsonl: b, paths: c}]", "unknown setting sources.1.paths; there are folder, jsonl, hub"),
+    ("[{jsonl: a, prompts: {text: b}}]", "unknown setting sources.0.prompts.text; there are anchor, positive"),
+]
+WRONG = [
+    ("training: {learning_rate: 0}\n", "training.learning_rate: Input should be greater than 0, got 0"),
+    ("training: {learning_rate: .nan}\n", "training.learning_rate: "),
+    ("training: {epochs: .inf}\n", "training.epochs: "),
+    ("training: {learning_rate: fast}\n", "training.learning_rate: Input should be a valid number"),
+    ("training: {batch_size: 1}\n", "training.batch_size: Input should be greater than or equal to 2, got 1"),
+    ("training: {batch_size: 8.5}\n", "training.batch_size: "),
+    ("training: {precision: float16}\n", "training.precision: Input should be 'auto', 'float32' or 'bfloat16'"),
+    ("training: {warmup_ratio: 1.5}\n", "training.warmup_ratio: "),
+    ("training: [1]\n", "training: "),
+    ("regularizer: {variance_ratio: 0}\n", "regularizer.variance_ratio: Input should be greater than 0, got 0"),
+    ("regularizer: {strength: -0.1}\n", "regularizer.strength: "),
+    ("regularizer: {center: mode}\n", "regularizer.center: Input should be 'median' or 'mean', got 'mode'"),
+    ("overlap: maybe\n", "overlap: Input should be 'refuse', 'drop' or 'allow', got 'maybe'"),
+    ("cap: 0\n", "cap: Input should be greater than or equal to 1, got 0"),
+    ("target: {name: a}\n", "target.folder is missing"),
+]
+WRONG_SOURCES = [
+    ("[]", "sources: "),
+    ("[{}]", "sources.0: name a folder, a jsonl file or a hub data set, one of them; got none"),
+    ("[{jsonl: a}, {jsonl: b, folder: c}]", "sources.1: name a folder, a jsonl file or a hub data set"),
+    ("[{hub: a/b}]", "sources.0: a hub data set needs its task"),
+    ("[{folder: a, task: sorting}]", "sources.0.task: Input should be 'retrieval', "),
+    ("[{folder: a, cap: 0}]", "sources.0.cap: "),
+    ("[{folder: a, texts_per_cluster: 0}]", "sources.0.texts_per_cluster: "),
+    ("[a]", "sources.0: "),
+]
+NOT_SETTINGS = [
+    ("a: [", "job.yaml is not YAML: "),
+    ("", "job.yaml must hold settings by name, such as sources, not NoneType"),
+    ("- a\n- b\n", "job.yaml must hold settings by name, such as sources, not list"),
+    ("encoder: a\n", "job.yaml: sources is missing"),
+]
+
+
+@pytest.fixture
+def read(tmp_path):
+    """The settings of a job as it was written."""
+
+    def written(text, kind=Job):
+        path = tmp_path / "job.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_settings(path, kind)
+
+    return written
+
+
+@pytest.fixture
+def refusal(read):
+    """The message with which a job is refused."""
+
+    def message(text):
+        with pytest.raises(JobError) as caught:
+            read(text)
+        return str(caught.value)
+
+    return message
+
+
+def test_a_job_holds_what_its_file_says(read, tmp_path):
+    job = read(JOB)
+    assert (job.encoder, job.cap, job.overlap) == ("some-model", 256, "drop")
+    assert (job.regularizer.loss_weight, job.regularizer.strength, job.regularizer.scale) == (0.5, 0.3, 1.0)
+    assert (job.training.learning_rate, job.training.batch_size) == (1e-4, 16)
+    folder, file, hub = job.sources
+    assert folder.exclude == ("tags",)
+    assert (file.anchor, file.positive, file.prompts.anchor, file.prompts.positive) == (
+        "question", "answer", "query: ", "passage: ",
+    )  # fmt: skip
+    assert (hub.hub, hub.task, hub.columns) == ("some/set", "sts", {"sentence1": "a", "sentence2": "b"})
+
+
+def test_paths_are_taken_from_where_the_file_lies(read, tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    job = read(JOB)
+    assert job.sources[0].folder == tmp_path / "data" / "finance"
+    assert job.sources[1].jsonl == tmp_path / "questions.jsonl"
+    assert job.target is not None and job.target.folder.resolve() == tmp_path.parent / "fiqa"
+    assert (job.encoder, job.sources[2].hub) == ("some-model", "some/set")
+    assert read("sources: [{folder: /data}, {jsonl: ~/a.jsonl}]").sources[0].folder == Path("/data")
+    assert read("sources: [{jsonl: ~/a.jsonl}]").sources[0].jsonl == Path.home() / "a.jsonl"
+
+
+def test_only_settings_that_are_paths_are_taken_for_paths(read):
+    source = read(
+        "sources: [{hub: a/b, task: sts, columns: {folder: x}, labels: {jsonl: lines, folder: files}}]"
+    ).sources[0]
+    assert source.columns == {"folder": "x"}
+    assert source.labels == {"jsonl": "lines", "folder": "files"}
+
+
+@pytest.mark.parametrize("written", ["1e-4", "0.0001", "'1e-4'", "1.0e-4"])
+def test_a_number_is_read_however_yaml_takes_it(read, written):
+    assert read(f"{SOURCES}training: {{learning_rate: {written}}}\n").training.learning_rate == 1e-4
+
+
+@pytest.mark.parametrize("key", ["0", "'0'"])
+def test_labels_may_be_numbers(read, key):
+    source = read(f"sources: [{{folder: a, labels: {{{key}: hawkish, 1: dovish}}}}]").sources[0]
+    assert source.labels == {"0": "hawkish", "1": "dovish"}
+
+
+@pytest.mark.parametrize(("written", "reason"), UNKNOWN)
+def test_a_setting_there_is_not_is_named_with_those_there_are(refusal, written, reason):
+    assert refusal(SOURCES + written).startswith(f"job.yaml: {reason}")
+
+
+@pytest.mark.parametrize(("sources", "reason"), UNKNOWN_OF_SOURCE)
+def test_a_setting_a_source_does_not_have_is_named_likewise(refusal, sources, reason):
+    assert refusal(f"sources: {sources}").startswith(f"job.yaml: {reason}")
+
+
+@pytest.mark.parametrize(("written", "reason"), WRONG)
+def test_a_wrong_value_is_named_with_its_place(refusal, written, reason):
+    assert refusal(SOURCES + written).startswith(f"job.yaml: {reason}")
+
+
+@pytest.mark.parametrize(("sources", "reason"), WRONG_SOURCES)
+def test_a_source_that_cannot_be_meant_is_named_by_its_number(refusal, sources, reason):
+    assert refusal(f"sources: {sources}").startswith(f"job.yaml: {reason}")
+
+
+@pytest.mark.parametrize("seed", ["seed: -1", "training: {seed: -1}", "training: {seed: 4294967296}"])
+def test_a_seed_that_no_generator_takes_is_refused_with_its_place(refusal, seed):
+    assert "seed: Input should be " in refusal(SOURCES + seed)
+
+
+@pytest.mark.parametrize(("text", "reason"), NOT_SETTINGS)
+def test_a_file_that_holds_no_settings_is_refused(refusal, text, reason):
+    assert refusal(text).startswith(reason)
+
+
+def test_a_file_that_is_no_text_or_not_there_is_refused(refusal, tmp_path):
+    assert refusal(b"\xff\xfe\x00").startswith("job.yaml is not YAML: ")
+    for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(JobError, match=f"{re.escape(str(path))}: {reason}"):
+            read_settings(path, Job)
+
+
+def test_messages_are_one_line(refusal):
+    for text in ("a: [", SOURCES + "training: {learning_rate: |\n  a\n  b\n}", "sources: [{}]"):
+        assert "\n" not in refusal(text)
+
+
+def test_the_defaults_are_the_papers():
+    training, regularizer = TrainingSettings(), RegularizerSettings()
+    assert (training.learning_rate, training.batch_size, training.epochs, training.temperature) == (1e-4, 8, 1, 0.05)
+    assert (regularizer.loss_weight, regularizer.scale, regularizer.strength) == (1, 1, 0.7)
+    assert (regularizer.variance_ratio, regularizer.center, regularizer.target) == (0.99, "median", "debiased")
+
+
+def test_settings_do_not_change_later(read):
+    job = read(JOB)
+    with pytest.raises(ValueError, match="frozen"):
+        job.cap = 3
+    assert isinstance(read(SOURCES, DataSettings), DataSettings)

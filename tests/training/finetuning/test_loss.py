@@ -1,0 +1,213 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from training.encoders import load_model
+from training.finetuning.loss import (
+    CachedContrastiveLoss,
+    Components,
+    ContrastiveLoss,
+    NonFiniteLossError,
+    identical_texts,
+    info_nce,
+)
+from training.unpadding import allow_unpadded, first_position
+
+ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring", "tomatoes"]
+POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain", "fruit"]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    """The narrow model, without dropout."""
+    from training.spec import EncoderSpec
+
+    return load_model(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu").float().eval()
+
+
+@pytest.fixture
+def gradients(model):
+    """The loss of five pairs, and the gradient of each weight."""
+
+    def measure(loss):
+        model.zero_grad(set_to_none=True)
+        features = [dict(model.preprocess(texts)) for texts in (ANCHORS, POSITIVES)]
+        value = loss(features, torch.tensor([3, 1, 0, 2, 4]))
+        value.backward()
+        return float(value.detach()), {
+            name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None
+        }
+
+    return measure
+
+
+def unit(rows):
+    rows = torch.tensor(rows, dtype=torch.float32)
+    return rows / rows.norm(dim=1, keepdim=True)
+
+
+def objective(anchors, positives, labels=None, **given):
+    loss = ContrastiveLoss(nn.Identity(), given.pop("temperature", 1.0), **given)
+    labels = torch.arange(len(anchors)) if labels is None else torch.tensor(labels)
+    return loss.objective(torch.as_tensor(anchors), torch.as_tensor(positives), labels), loss.components
+
+
+def test_the_contrastive_loss_is_the_cross_entropy_of_cosines_over_temperature():
+    anchors, positives = torch.tensor([[2.0, 0], [0, 3]]), torch.tensor([[5.0, 0], [3, 4]])
+    # Cosines: (1, 0.6) and (0, 0.8); over τ = 1/2: (2, 1.2) and (0, 1.6).
+    expected = (math.log(1 + math.exp(1.2 - 2)) + math.log(1 + math.exp(0 - 1.6))) / 2
+    total, components = objective(anchors, positives, temperature=0.5)
+    assert float(total) == pytest.approx(expected, abs=1e-6)
+    assert components.take() == {"contrastive": pytest.approx(expected, abs=1e-6)}
+
+
+def test_only_the_positives_of_other_pairs_are_negatives():
+    alone, _ = objective(unit([[1.0, 2]]), unit([[3.0, -1]]))
+    assert float(alone) == 0.0
+    alike = unit([[1.0, 0]] * 4)
+    assert float(info_nce(alike, alike, 0.05)) == pytest.approx(math.log(4))
+
+
+def test_the_regularizer_is_one_less_the_cosine_of_relation_and_target():
+    anchors, positives = torch.tensor([[2.0, 0], [0, 1]]), torch.tensor([[0.0, 3], [0, 1]])
+    # Relations of unit vectors: (1, 0, 0, 1) and (0, 1, 0, 1), √2 long. Rows 5 and 2 of the targets are theirs.
+    targets = np.zeros((6, 4), np.float32)
+    targets[5], targets[2] = (2, 0, 0, 0), (0, -1, 1, -1)
+    expected = ((1 - 1 / math.sqrt(2)) + (1 + 2 / math.sqrt(6))) / 2
+    plain, _ = objective(anchors, positives)
+    total, components = objective(anchors, positives, [5, 2], targets=targets, loss_weight=0.3)
+    assert components.take()["regularizer"] == pytest.approx(expected, abs=1e-6)
+    assert float(total) == pytest.approx(float(plain) + 0.3 * expected, abs=1e-6)
+
+
+def test_a_relation_that_is_its_target_is_not_pulled():
+    generator = np.random.default_rng(0)
+    anchors, positives = (unit(generator.normal(size=(6, 4))) for _ in range(2))
+    _, components = objective(anchors, positives, targets=torch.cat([anchors, positives], 1).numpy(), loss_weight=1.0)
+    assert components.take()["regularizer"] == pytest.approx(0, abs=1e-6)
+
+
+def test_texts_have_one_number_each():
+    found = identical_texts(["a", "b", "a", "c"], ["x", "x", "y", "a"])
+    assert (found[:, 0] == found[0, 0]).tolist() == [True, False, True, False]
+    assert (found[:, 1] == found[0, 1]).tolist() == [True, True, False, False]
+
+
+def test_negatives_that_share_a_text_with_the_pair_are_left_out():
+    texts = identical_texts(["a", "b", "a", "d"], ["x", "x", "y", "z"])
+    generator = np.random.default_rng(1)
+    anchors, positives = (unit(generator.normal(size=(4, 3))) for _ in range(2))
+    cosines = (anchors @ positives.T).double().numpy()
+    # Pair 0 shares its positive with 1 and its anchor with 2; pair 3 shares nothing.
+    negatives = {0: [3], 1: [2, 3], 2: [1, 3], 3: [0, 1, 2]}
+    expected = np.mean(
+        [np.log(np.exp(cosines[i, [i, *others]]).sum()) - cosines[i, i] for i, others in negatives.items()]
+    )
+    masked, _ = objective(anchors, positives, identical=texts)
+    assert float(masked) == pytest.approx(expected, abs=1e-6)
+    assert float(masked) < float(objective(anchors, positives)[0])
+
+
+def test_offsets_are_taken_from_what_is_compared_and_from_nothing_else():
+    generator = np.random.default_rng(6)
+    anchors, positives = (unit(generator.normal(size=(4, 3))) for _ in range(2))
+    offsets, targets = (generator.normal(size=(rows, 6)).astype(np.float32) * 0.3 for rows in (2, 9))
+    sources, labels = np.array([0, 1, 1, 0, 0, 1, 0, 1, 1]), [8, 0, 3, 2]
+    given = {"targets": targets, "loss_weight": 0.5}
+    of_pairs = torch.from_numpy(offsets[sources[labels]])
+    plain, plain_parts = objective(anchors, positives, labels, **given)
+    found, parts = objective(anchors, positives, labels, offsets=offsets, sources=sources, **given)
+    moved, _ = objective(anchors - of_pairs[:, :3], positives - of_pairs[:, 3:])
+    regularizer = plain_parts.take()["regularizer"]
+    assert parts.take() == {
+        "contrastive": pytest.approx(float(moved), abs=1e-6),
+        "regularizer": pytest.approx(regularizer, abs=1e-6),
+    }
+    assert float(found) == pytest.approx(float(moved) + 0.5 * regularizer, abs=1e-6)
+    assert float(found) != pytest.approx(float(plain), abs=1e-3)
+
+
+def test_where_all_pairs_share_a_text_nothing_is_left_to_tell_apart():
+    anchors, positives = unit([[1.0, 0], [0, 1]]), unit([[1.0, 1], [0, 1]])
+    total, _ = objective(anchors, positives, identical=identical_texts(["a", "b"], ["x", "x"]))
+    assert float(total) == 0.0
+
+
+def test_labels_say_which_rows_of_the_mixture_are_meant(gradients, model):
+    targets = np.random.default_rng(2).normal(size=(5, 32)).astype(np.float32)
+    order = np.array([3, 1, 0, 2, 4])
+    shuffled = np.empty_like(targets)
+    shuffled[order] = targets
+    straight = ContrastiveLoss(model, 0.05, shuffled, 1.0)
+    features = [dict(model.preprocess(texts)) for texts in (ANCHORS, POSITIVES)]
+    with torch.no_grad():
+        a, p = (nn.functional.normalize(model(f)["sentence_embedding"], dim=1) for f in features)
+    expected = (1 - nn.functional.cosine_similarity(torch.cat([a, p], 1), torch.from_numpy(targets))).mean()
+    gradients(straight)
+    assert straight.components.take()["regularizer"] == pytest.approx(float(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize("mini_batch_size", [1, 2, 4])
+@pytest.mark.parametrize("masked", [False, True])
+def test_cached_gradients_are_the_plain_ones(gradients, model, mini_batch_size, masked):
+    targets = np.random.default_rng(3).normal(size=(5, 32)).astype(np.float32)
+    texts = np.array([[0, 0], [1, 0], [2, 1], [2, 2], [3, 3]]) if masked else None
+    options = {"targets": targets, "loss_weight": 0.7, "identical": texts}
+    plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
+    cached_loss = CachedContrastiveLoss(mini_batch_size, model, 0.05, **options)
+    cached, found = gradients(cached_loss)
+    assert cached == pytest.approx(plain, abs=1e-5)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+    assert cached_loss.components.steps == 1
+
+
+def test_texts_without_padding_give_the_same_loss_and_gradients(gradients, model):
+    targets = np.random.default_rng(4).normal(size=(5, 32)).astype(np.float32)
+    padded, expected = gradients(ContrastiveLoss(model, 0.05, targets, 1.0))
+    transformer = model[0].auto_model
+    before = allow_unpadded(transformer)
+    try:
+        flat, found = gradients(ContrastiveLoss(model, 0.05, targets, 1.0, first_position=first_position(transformer)))
+    finally:
+        transformer.set_attn_implementation(before)
+    assert flat == pytest.approx(padded, abs=1e-5)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_the_objective_is_taken_in_float32_whatever_the_model_runs_in():
+    generator = np.random.default_rng(5)
+    anchors, positives = (unit(generator.normal(size=(8, 16))).bfloat16() for _ in range(2))
+    targets = generator.normal(size=(8, 32)).astype(np.float32)
+    outside, _ = objective(anchors.float(), positives.float(), targets=targets, loss_weight=1.0, temperature=0.05)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside, _ = objective(anchors, positives, targets=targets, loss_weight=1.0, temperature=0.05)
+    assert inside.dtype == torch.float32
+    assert float(inside) == float(outside)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("kind", [ContrastiveLoss, CachedContrastiveLoss])
+def test_embeddings_that_are_no_numbers_are_an_error(kind, broken):
+    loss = kind(*([2] if kind is CachedContrastiveLoss else []), nn.Identity(), 0.05)
+    anchors = torch.ones(3, 4)
+    anchors[1, 2] = broken
+    anchors.requires_grad_()
+    with pytest.raises(NonFiniteLossError, match="the loss became"):
+        loss.objective(anchors, torch.ones(3, 4), torch.arange(3))
+    assert loss.components.take() == {}
+
+
+def test_components_are_means_of_the_steps_since_they_were_taken():
+    components = Components()
+    components.add(contrastive=torch.tensor(1.0), regularizer=torch.tensor(0.5))
+    components.add(contrastive=torch.tensor(3.0, requires_grad=True), regularizer=torch.tensor(0.0))
+    assert components.take() == {"contrastive": 2.0, "regularizer": 0.25}
+    components.add(contrastive=torch.tensor(5.0))
+    assert components.take() == {"contrastive": 5.0}
+    assert components.take() == {}

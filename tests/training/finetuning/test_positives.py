@@ -1,0 +1,271 @@
+import gzip
+
+import orjson
+import pytest
+
+from training.errors import DataSetError
+from training.finetuning.datasets import FileDataSet, open_folder
+from training.finetuning.job import SourceSettings
+from training.finetuning.positives import find_pairs
+
+CORPUS = [{"_id": "d1", "title": "T", "text": "one"}, {"_id": 2, "text": "two"}, {"_id": "d3", "text": " "}]
+QUERIES = [{"_id": "q1", "text": "first"}, {"_id": 2, "text": "second"}, {"_id": "q3", "text": ""}]
+JUDGED = [("q1", "d1", 2), ("q1", "2", 1), ("2", "2", 0), ("2", "d3", 1), ("q3", "d1", 1), ("q9", "d1", 1)]
+JUDGED += [("2", "d9", 1)]
+LABELLED = [{"text": "a", "label": "up"}, {"text": " ", "label": "up"}, {"text": "b", "label": "down"}]
+NUMBERED = [{"text": "a", "label": 0}, {"text": "b", "label": 1}, {"text": "c", "label": 0}]
+SAME = [{"sentence1": f"s{n}", "sentence2": f"t{n}", "label": n % 2} for n in range(4)]
+SCORED = [{"sentence1": f"s{n}", "sentence2": f"t{n}", "score": n} for n in range(6)]
+PAIRS = [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d"}]
+SUMMARIES = [
+    {"text": "t", "human_summaries": ["h", "", "i"]},
+    {"text": "u", "human_summaries": ["j"], "valid": True},
+    {"text": "v", "human_summaries": ["k"], "valid": False},
+    {"text": "w", "human_summaries": []},
+    {"text": "", "human_summaries": ["l"]},
+]
+RERANKED = [
+    {"query": "a", "positive": ["p", "q"], "negative": ["n"]},
+    {"query": "b", "positive": [], "negative": ["n"]},
+    {"query": "c", "positive": "r"},
+    {"query": "d", "positive": [" "]},
+    {"query": " ", "positive": ["s"]},
+]
+TASKS = {
+    "reranking": (
+        RERANKED,
+        [("a", "p"), ("a", "q"), ("c", "r")],
+        {
+            "query without a positive": ["train.jsonl line 2", "train.jsonl line 4"],
+            "blank text": ["train.jsonl line 5"],
+        },
+    ),
+    "classification": (LABELLED, [("a", "up"), ("b", "down")], {"blank text": ["train.jsonl line 2"]}),
+    "clustering": (LABELLED, [("a", "up"), ("b", "down")], {"blank text": ["train.jsonl line 2"]}),
+    "pair_classification": (
+        SAME,
+        [("s1", "t1"), ("s3", "t3")],
+        {"labelled 0": ["train.jsonl line 1", "train.jsonl line 3"]},
+    ),
+    "summarization": (
+        SUMMARIES,
+        [("t", "h"), ("t", "i"), ("u", "j")],
+        {
+            "marked as not valid": ["train.jsonl line 3"],
+            "document without a summary": ["train.jsonl line 4"],
+            "blank text": ["train.jsonl line 5"],
+        },
+    ),
+    "sts": (
+        SCORED,
+        [("s4", "t4"), ("s5", "t5")],
+        {"score below 4": [f"train.jsonl line {line}" for line in range(1, 5)]},
+    ),
+    "pairs": (PAIRS, [("a", "b"), ("c", "d")], {}),
+}
+NOT_TEXTS = [
+    ("classification", {"text": 5, "label": "x"}, "'text' must be a string, not 5"),
+    ("classification", {"text": "a"}, "no field 'label'; it has text"),
+    ("classification", {"text": "a", "label": None}, "'label' must be"),
+    ("classification", {"text": "a", "label": ["x", "y"]}, "'label' must be"),
+    ("clustering", {"text": "a", "label": None}, "'label' must be"),
+    ("clustering", {"sentences": ["a", "b"], "labels": ["x"]}, "2 sentences and 1 labels"),
+    ("clustering", {"sentences": ["a", 5], "labels": ["x", "x"]}, "'text' must be a string, not 5"),
+    ("reranking", {"query": "a", "positive": [5]}, "'positive' must be"),
+    ("reranking", {"query": "a", "positive": 5}, "'positive' must be"),
+    ("summarization", {"text": "a", "human_summaries": [5]}, "'human_summaries' must be"),
+    ("sts", {"sentence1": "a", "sentence2": "b", "score": "5"}, "'score' must be a number, not '5'"),
+    ("pair_classification", {"sentence1": "a", "sentence2": "b", "label": 2}, "'label' must be 0 or 1, not 2"),
+    ("pairs", {"anchor": "a", "positive": ["b"]}, "'positive' must be a string, not ['b']"),
+    ("pairs", {"anchor": 5, "positive": "b"}, "'anchor' must be a string, not 5"),
+    ("pairs", {"question": "a", "positive": "b"}, "no field 'anchor'; it has question, positive"),
+]
+SCRIPTS = ["银行的利润增长了", "ارتفعت أرباح البنك", "📈🚀 to the moon 👩‍👩‍👧", "прибыль банка", "é vs é", "ธนาคาร"]
+
+
+@pytest.fixture
+def find(tmp_path, write_data_set):
+    """What is found in a data set of these rows or files; the settings of its source as given."""
+
+    def written(task, rows=(), packed="", files=None, qrels=None, **given):
+        files = files or {f"train.jsonl{packed}": rows}
+        folder = write_data_set(tmp_path / "set", {"task": task}, files, qrels)
+        settings = SourceSettings(folder=folder, **given)
+        (data,), problems = open_folder(folder, settings)
+        assert problems == {}
+        return find_pairs(data, settings)
+
+    return written
+
+
+@pytest.fixture
+def refusal(find):
+    """The message with which a data set is refused."""
+
+    def message(*args, **given):
+        with pytest.raises(DataSetError) as caught:
+            find(*args, **given)
+        return str(caught.value)
+
+    return message
+
+
+def texts(found):
+    return [(pair.anchor, pair.positive) for pair in found.pairs]
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("task", TASKS)
+def test_only_explicit_positives_are_kept_and_the_rest_is_told(find, task, packed):
+    rows, expected, dropped = TASKS[task]
+    found = find(task, rows, packed=packed)
+    assert texts(found) == expected
+    places = {why: [place.replace(".jsonl.gz", ".jsonl") for place in at] for why, at in found.dropped.places.items()}
+    assert places == dropped
+    assert (found.split, found.rows) == ("train", len(rows))
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_retrieval_pairs_queries_with_each_relevant_document_its_title_before_it(find, packed):
+    files = {f"corpus.jsonl{packed}": CORPUS, f"queries.jsonl{packed}": QUERIES}
+    found = find("retrieval", files=files, qrels={"train": JUDGED})
+    assert texts(found) == [("first", "T one"), ("first", "two")]
+    assert {why: len(places) for why, places in found.dropped.places.items()} == {
+        "judged not relevant": 1,
+        "query missing or blank": 2,
+        "document missing or blank": 2,
+    }
+    assert found.rows == len(JUDGED)
+
+
+def test_the_training_split_comes_first_and_another_may_be_asked_for(find, refusal):
+    files = {f"{split}.jsonl": [PAIRS[place]] for place, split in enumerate(("test", "train"))}
+    assert (find("pairs", files=files).split, texts(find("pairs", files=files))) == ("train", [("c", "d")])
+    assert texts(find("pairs", files=files, split="test")) == [("a", "b")]
+    assert "set has no split 'dev'; it has train, test" in refusal("pairs", files=files, split="dev")
+
+
+def test_a_set_that_has_a_test_only_is_trained_on_that(find):
+    assert find("pairs", files={"test.jsonl.gz": PAIRS}).split == "test"
+
+
+def test_a_backup_beside_the_rows_is_no_split(find):
+    assert find("pairs", files={"train.jsonl.bak": PAIRS, "test.jsonl": PAIRS}).split == "test"
+
+
+def test_a_set_without_rows_or_without_a_positive_is_refused(refusal):
+    assert "set has no split to train on" in refusal("pairs", files={"labels.json": []})
+    assert "set has no positive pair in train: it has no rows" in refusal("pairs", [])
+    assert "set has no positive pair in train: 2 labelled 0" in refusal("pair_classification", SAME[::2])
+
+
+@pytest.mark.parametrize("labels", [{"0": "hawkish", "1": "dovish policy"}, {"0": "鹰派", "1": "متساهل"}])
+def test_labels_that_are_numbers_need_a_text(find, refusal, tmp_path, labels):
+    assert "set has labels without a text ('0', '1')" in refusal("classification", NUMBERED)
+    expected = [("a", labels["0"]), ("b", labels["1"]), ("c", labels["0"])]
+    assert texts(find("classification", NUMBERED, labels=labels)) == expected
+    assert "without a text ('1')" in refusal("classification", NUMBERED, labels={"0": "hawkish"})
+    (tmp_path / "set" / "labels.json").write_bytes(orjson.dumps(labels))
+    assert texts(find("classification", NUMBERED)) == expected
+    assert texts(find("clustering", NUMBERED)) == [("a\nc", labels["0"]), ("b", labels["1"])]
+    assert texts(find("classification", NUMBERED, labels={"1": "of the job"}))[1] == ("b", "of the job")
+
+
+@pytest.mark.parametrize("label", ["10", "-1", "3.5", "", "  ", "?"])
+def test_labels_that_say_nothing_are_refused(refusal, label):
+    assert f"labels without a text ({label!r})" in refusal("classification", [*LABELLED, {"text": "x", "label": label}])
+
+
+@pytest.mark.parametrize("written", [b"[1]", b'{"0": 1}', b"{", b"\xff"])
+def test_texts_of_labels_that_are_none_are_refused(refusal, tmp_path, write_data_set, written):
+    write_data_set(tmp_path / "set", {}, {"labels.json": [written]})
+    assert "labels.json" in refusal("classification", NUMBERED)
+
+
+@pytest.mark.parametrize(("task", "fields"), [("pairs", ("anchor", "positive")), ("sts", ("sentence1", "sentence2"))])
+def test_missing_positives_are_refused_by_their_rows(refusal, task, fields):
+    anchor, positive = fields
+    rows = [{anchor: f"a{n}", positive: f"p{n}", "score": int(n > 0)} for n in range(9)]
+    rows[1].pop(positive)
+    rows[4][positive] = None
+    reason = f"no {positive!r} at train.jsonl line 2, train.jsonl line 5: every pair needs one"
+    assert reason in refusal(task, rows)
+    rows[6][positive] = rows[7][positive] = " "
+    assert "line 2, train.jsonl line 5, train.jsonl line 7 and 1 more: every pair" in refusal(task, rows)
+
+
+def test_a_missing_second_text_of_what_is_dropped_anyway_does_not_matter(find):
+    rows = [*SAME, {"sentence1": "x", "sentence2": "", "label": 0}]
+    assert texts(find("pair_classification", rows)) == [("s1", "t1"), ("s3", "t3")]
+
+
+@pytest.mark.parametrize(("task", "row", "reason"), NOT_TEXTS)
+def test_a_row_that_cannot_be_meant_is_refused_by_its_place(refusal, task, row, reason):
+    rows = {"classification": LABELLED, "clustering": LABELLED, "reranking": RERANKED, "sts": SCORED}
+    rows |= {"summarization": SUMMARIES, "pair_classification": SAME, "pairs": PAIRS}
+    message = refusal(task, [*rows[task], row])
+    assert reason in message
+    assert f"train.jsonl line {len(rows[task]) + 1}" in message
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_texts_of_every_script_survive_as_they_are(find, packed):
+    rows = [{"anchor": text, "positive": f"  {text[::-1]}\n"} for text in SCRIPTS]
+    assert texts(find("pairs", rows, packed)) == [(row["anchor"], row["positive"]) for row in rows]
+    rows = [{"text": text, "label": label} for text, label in zip(SCRIPTS, SCRIPTS[::-1], strict=True)]
+    assert texts(find("classification", rows, packed)) == [(row["text"], row["label"]) for row in rows]
+
+
+def test_clusters_are_grouped_by_their_label_and_what_is_left_over_makes_a_smaller_anchor(find):
+    rows = [{"text": f"{label}{n}", "label": label} for n in range(5) for label in ("red", "blue")]
+    assert texts(find("clustering", rows, texts_per_cluster=2)) == [
+        (anchor, label)
+        for label in ("red", "blue")
+        for anchor in (f"{label}0\n{label}1", f"{label}2\n{label}3", f"{label}4")
+    ]
+    found = find("clustering", rows)
+    assert [len(pair.texts) for pair in found.pairs] == [4, 1, 4, 1]
+    assert found.pairs[0].parts == ("red0", "red1", "red2", "red3")
+    assert found.pairs[2].place == "train.jsonl line 2"
+
+
+def test_a_list_in_a_row_is_a_clustering_too(find):
+    rows = [
+        {"sentences": ["a", "b", " ", "c"], "labels": ["x", "y", "x", "x"]},
+        {"sentences": ["d"], "labels": ["y"]},
+    ]
+    found = find("clustering", rows)
+    assert texts(found) == [("a\nc", "x"), ("b\nd", "y")]
+    assert found.dropped.places == {"blank text": ["train.jsonl line 1"]}
+
+
+def test_the_least_score_is_four_fifths_of_the_scale_or_what_is_asked_for(find, refusal):
+    assert [pair.anchor for pair in find("sts", SCORED, min_score=2).pairs] == ["s2", "s3", "s4", "s5"]
+    assert len(find("sts", SCORED, min_score=0).pairs) == 6
+    halves = [row | {"score": row["score"] / 5 - 1} for row in SCORED]  # -1 to 0: least is -0.2
+    assert [pair.anchor for pair in find("sts", halves).pairs] == ["s4", "s5"]
+    assert "6 score below 9" in refusal("sts", SCORED, min_score=9)
+
+
+def test_a_file_of_pairs_names_its_own_fields(tmp_path):
+    rows = [{"question": "a", "answer": "b"}, {"question": "", "answer": "c"}]
+    path = tmp_path / "faq.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(orjson.dumps(row) + b"\n\n" for row in rows)))
+    settings = SourceSettings(jsonl=path, anchor="question", positive="answer")
+    found = find_pairs(FileDataSet("faq", path), settings)
+    assert (texts(found), found.split, found.rows) == ([("a", "b")], "file", 2)
+    assert found.dropped.places == {"blank text": ["faq.jsonl.gz line 3"]}
+    assert found.pairs[0].parts == ("a", "b")
+
+
+@pytest.mark.parametrize("damaged", [b'{"anchor": ', b"[1]", b"\xff\xfe"])
+def test_a_line_that_is_no_row_is_refused_by_its_number(refusal, damaged):
+    assert "train.jsonl line 3: not " in refusal("pairs", [*PAIRS, damaged])
+
+
+def test_a_packed_file_that_is_cut_off_is_refused(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(orjson.dumps(row) + b"\n" for row in PAIRS))[:-9])
+    for place, reason in ((path, "a.jsonl.gz cannot be read"), (tmp_path / "b.jsonl", "there is no file b.jsonl")):
+        with pytest.raises(DataSetError, match=reason):
+            find_pairs(FileDataSet("a", place), SourceSettings(jsonl=place))

@@ -1,0 +1,320 @@
+import gc
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+import torch
+
+from training.encoders import Encoder
+from training.errors import JobError
+from training.finetuning.job import Job
+from training.finetuning.loss import NonFiniteLossError
+from training.finetuning.reference import source_moments
+from training.finetuning.run import run
+from training.finetuning.shrinkage import fit_shrinkage
+
+LATHE = "from service.cli.main import main; main()"
+RUN = """
+import sys
+from pathlib import Path
+import torch
+from training.finetuning.job import Job, read_settings
+from training.finetuning.run import run
+from training.spec import EncoderSpec
+
+torch.set_num_threads(1)
+spec = EncoderSpec(name="tiny", model=sys.argv[3], dtype="float32")
+run("pft", read_settings(Path(sys.argv[1]), Job), spec, "cpu", Path(sys.argv[2]), lambda *_: None)
+"""
+WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
+TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 2, "checkpoint_steps": 2, "max_length": 12}
+METHODS = ("reze", "distill", "pft", "ft")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_garbage():
+    """The library collects garbage after each training; what the other tests' imports left takes it half a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Stop(BaseException):
+    """Stands for Ctrl-C."""
+
+
+def rows_of(source, count):
+    return [
+        {"anchor": f"{source} {WORDS[n % 10]} {n}", "positive": f"{WORDS[n % 7]} {source} of {n // 2}"}
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def job_of(tmp_path, tiny_model, write_data_set):
+    """A maker of jobs of some sources, each of some pairs; the settings of training as given."""
+
+    def build(counts=(12, 9, 7), sources="abcd", regularizer=None, **given):
+        named = dict(zip(sources, counts, strict=False))
+        for name, count in named.items():
+            write_data_set(tmp_path / "data" / name, {"task": "pairs"}, {"train.jsonl": rows_of(name, count)})
+        return Job.model_validate(
+            {
+                "encoder": str(tiny_model),
+                "sources": [{"folder": tmp_path / "data" / name} for name in named],
+                "regularizer": regularizer or {"scale": 0.5},
+                "training": TRAINING | given,
+            }
+        )
+
+    return build
+
+
+@pytest.fixture
+def go(tmp_path, tiny):
+    """A runner of a job into a folder of that name; it can be stopped at a step."""
+
+    def finish(job, method="pft", out="out", spec=tiny, stop_at=None):
+        def progress(fraction, sentence):
+            if stop_at and sentence.startswith(f"step {stop_at} "):
+                raise Stop
+
+        return run(method, job, spec, "cpu", tmp_path / out, progress)
+
+    return finish
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """The lines of losses that a run left."""
+
+    def read(out="out"):
+        return [
+            orjson.loads(line) for line in (tmp_path / out / "training" / "progress.jsonl").read_bytes().splitlines()
+        ]
+
+    return read
+
+
+def require_same_lines(found, expected):
+    assert [line["step"] for line in found] == [line["step"] for line in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert one[name] == pytest.approx(other[name], abs=1e-6), (name, one, other)
+
+
+def vectors_of(model, texts=("the ledger is closed", "rain")):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(model), device="cpu").encode(list(texts), normalize_embeddings=True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_job_ends_in_a_plain_model_that_reads_as_much_as_its_base(job_of, go, lines, tiny, tiny_model, method):
+    from sentence_transformers import SentenceTransformer
+
+    outcome = go(job_of(), method)
+    steps = 7  # 28 pairs, 4 a step
+    assert (outcome.summary["steps"], outcome.summary["pairs"], outcome.summary["resumed_from"]) == (steps, 28, 0)
+    assert orjson.loads((outcome.model.parent / "training.json").read_bytes()) == outcome.summary
+    assert [line["step"] for line in lines()] == list(range(2, steps + 1, 2))
+    assert ("regularizer" in lines()[0]) == (outcome.targets is not None) == (method in ("reze", "distill"))
+    model = SentenceTransformer(str(outcome.model), device="cpu")
+    assert model.max_seq_length == SentenceTransformer(str(tiny_model), device="cpu").max_seq_length == 32
+    served = Encoder(replace(tiny, model=str(outcome.model)), "cpu")
+    texts = ["the ledger is closed", "rain " * 20]
+    np.testing.assert_allclose(served.encode(texts).vectors, model.encode(texts), atol=1e-5)
+    assert np.abs(vectors_of(outcome.model) - vectors_of(tiny_model)).max() > 1e-3
+    if method == "distill":
+        assert outcome.targets.shrinkage is None
+        relations = np.load(outcome.model.parent / "targets" / "relations.npy")
+        np.testing.assert_array_equal(outcome.targets.rows, relations)
+    assert not any(b"lathe" in path.read_bytes() for path in outcome.model.rglob("*.json"))
+    left = {path.name for path in outcome.model.parent.rglob("*")}
+    assert "training_args.bin" not in left and not any(name.startswith("checkpoint-") for name in left)
+
+
+def test_targets_on_disk_are_what_the_base_model_and_the_equations_make(job_of, go, tiny, tmp_path):
+    job = job_of()
+    outcome = go(job, "reze")
+    mixture = outcome.mixture
+    encoder = Encoder(replace(tiny, max_length=TRAINING["max_length"]), "cpu")
+    anchors, positives = (encoder.encode(texts).vectors for texts in (mixture.anchors, mixture.positives))
+    relations = np.hstack([anchors, positives])
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "targets" / "relations.npy"), relations, atol=1e-5)
+    shrinkage = fit_shrinkage(source_moments(relations, mixture.sources, 3), job.regularizer)
+    assert len(shrinkage.changed)
+    targets = np.load(tmp_path / "out" / "targets" / "targets.npy")
+    np.testing.assert_allclose(targets, shrinkage.apply(relations, mixture.sources), atol=1e-4)
+    np.testing.assert_array_equal(outcome.targets.rows, targets)
+    assert outcome.targets.geometry.between[1] < outcome.targets.geometry.between[0]
+
+
+def test_a_single_pair_is_a_job_too(job_of, go):
+    outcome = go(job_of((1,)), "reze")
+    assert (outcome.summary["pairs"], outcome.summary["steps"]) == (1, 1)
+    assert len(outcome.warnings) == 3
+
+
+def test_the_page_holds_the_sources_and_pictures_and_asks_the_network_for_nothing(job_of, go, tmp_path):
+    go(job_of(), "reze")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<svg") >= 4
+    assert all(f">{name}<" in page for name in "abc")
+    assert "there is one source" not in page
+    loaded = re.findall(r"""<(?:script|link|img|iframe|object|embed|image)\b[^>]*?\b(?:src|href)=["']([^"']*)""", page)
+    assert all(address.startswith(("data:", "#")) for address in loaded)
+    assert not re.search(r"""@import|url\(["' ]*http|<script src""", page)
+    csv = (tmp_path / "out" / "sources.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in csv] == ["source", "a", "b", "c"]
+
+
+@pytest.mark.parametrize(("log_steps", "checkpoint_steps", "stop_at"), [(2, 2, 10), (3, 2, 12)])
+def test_a_run_that_is_taken_up_again_goes_on_as_if_it_had_never_stopped(
+    job_of, go, lines, log_steps, checkpoint_steps, stop_at
+):
+    job = job_of((31,), epochs=2, log_steps=log_steps, checkpoint_steps=checkpoint_steps)  # the second begins at step 8
+    whole = go(job, out="whole")
+    with pytest.raises(Stop):
+        go(job, out="stopped", stop_at=stop_at)
+    again = go(job, out="stopped")
+    assert 0 < again.summary["resumed_from"] < stop_at
+    np.testing.assert_allclose(vectors_of(again.model), vectors_of(whole.model), atol=1e-6)
+    require_same_lines(lines("stopped"), lines("whole"))
+
+
+def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(job_of, go, lines, tmp_path, tiny_model):
+    job = job_of((240,), log_steps=4, checkpoint_steps=8)
+    config, out = tmp_path / "job.yaml", tmp_path / "killed"
+    config.write_bytes(orjson.dumps(job.model_dump(mode="json", exclude_none=True)))  # JSON is YAML
+    command = [sys.executable, "-c", RUN, str(config), str(out), str(tiny_model)]
+    process = subprocess.Popen(command, env=environment(tmp_path), stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (out / "training" / "checkpoint-16" / "whole.json").exists():
+        assert process.poll() is None and time.monotonic() < deadline, process.stderr.read().decode()
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    assert not (out / "model").exists()
+    files = {path.name for path in (out / "training").rglob("*")}
+    assert "training_args.bin" not in files and "README.md" not in files
+    resumed = go(job, out="killed")
+    assert 16 <= resumed.summary["resumed_from"] < 60
+    whole = go(job, out="whole")
+    require_same_lines(lines("killed"), lines("whole"))
+    np.testing.assert_allclose(vectors_of(resumed.model), vectors_of(whole.model), atol=1e-6)
+
+
+def environment(tmp_path):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+    return kept | {"LATHE_HOME": str(tmp_path / "home"), "LATHE_DEVICE": "cpu", "LATHE_THREADS": "1"}
+
+
+def test_what_a_kill_left_half_written_is_not_gone_on_from(job_of, go, lines, tmp_path):
+    job = job_of((40,))
+    with pytest.raises(Stop):
+        go(job, stop_at=8)
+    folder = tmp_path / "out" / "training"
+    half = folder / "checkpoint-8"
+    shutil.copytree(folder / "checkpoint-6", half, dirs_exist_ok=True)
+    (half / "whole.json").unlink(missing_ok=True)
+    (half / "model.safetensors").write_bytes(b"cut")
+    (tmp_path / "out" / ".model").mkdir()
+    with (folder / "progress.jsonl").open("ab") as file:
+        file.write(b'{"step": 9, "contr')
+    outcome = go(job)
+    assert outcome.summary["resumed_from"] == 6
+    assert [line["step"] for line in lines()] == [2, 4, 6, 8, 10]
+    assert not half.exists() and not (tmp_path / "out" / ".model").exists()
+
+
+def test_a_base_model_that_changed_is_refused(job_of, go, tiny_model, tmp_path, tiny):
+    from sentence_transformers import SentenceTransformer
+
+    with pytest.raises(Stop):
+        go(job_of(), "reze", stop_at=4)
+    changed = SentenceTransformer(str(tiny_model), device="cpu")
+    with torch.no_grad():
+        next(changed.parameters()).add_(0.01)
+    changed.save_pretrained(str(tmp_path / "changed"))
+    with pytest.raises(JobError, match="base model changed"):
+        go(job_of(), "reze", spec=replace(tiny, model=str(tmp_path / "changed")))
+    go(job_of(), "reze")
+
+
+def test_another_job_in_the_same_folder_is_refused_by_what_differs(job_of, go):
+    with pytest.raises(Stop):
+        go(job_of(), "reze", stop_at=4)
+    changed = [
+        ("distill", lambda: job_of(), "another method"),
+        ("reze", lambda: job_of(learning_rate=1e-3), "another training"),
+        ("reze", lambda: job_of((12, 9, 6)), "another mixture"),
+        ("reze", lambda: job_of(regularizer={"scale": 1}), "another regularizer"),
+    ]
+    for method, other, what in changed:
+        with pytest.raises(JobError, match=what):
+            go(other(), method)
+    go(job_of(), "reze")
+    with pytest.raises(JobError, match="holds a trained model already"):
+        go(job_of(), "reze")
+
+
+def test_two_jobs_at_once_do_not_share_a_folder(job_of, go, tmp_path):
+    from filelock import FileLock
+
+    (tmp_path / "out").mkdir()
+    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(JobError, match="another job is writing"):
+        go(job_of())
+    go(job_of())
+
+
+@pytest.mark.parametrize(
+    ("learning_rate", "warmup", "kept"), [(1e38, 0.0, []), (1e38, 0.1, ["checkpoint-1"]), (1e30, 0.1, ["checkpoint-1"])]
+)
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoint(
+    job_of, go, tmp_path, tiny_model, learning_rate, warmup, kept
+):
+    given = {"learning_rate": learning_rate, "max_grad_norm": 1e30, "checkpoint_steps": 1, "warmup_ratio": warmup}
+    job = job_of((40,), **given)  # ten steps: in the one of warmup the learning rate is 0
+    with pytest.raises(NonFiniteLossError, match="smaller learning rate") as caught:
+        go(job)
+    assert not (tmp_path / "out" / "model").exists()
+    whole = [path.parent for path in (tmp_path / "out" / "training").glob("checkpoint-*/whole.json")]
+    for path in whole:  # a weight of 1e30 is a number, but what it makes of a text is none
+        np.testing.assert_allclose(vectors_of(path), vectors_of(tiny_model), atol=1e-6)
+    assert [path.name for path in whole] == kept
+    assert (kept[0] if kept else "there is no checkpoint yet") in str(caught.value)
+
+
+def test_a_model_that_the_last_step_broke_is_not_saved(job_of, go, tmp_path):
+    with pytest.raises(NonFiniteLossError):
+        go(job_of((4,), learning_rate=1e30, max_grad_norm=1e30))
+    assert not (tmp_path / "out" / "model").exists()
+
+
+def test_two_processes_make_one_model(job_of, lines, tmp_path):
+    job = job_of((24, 16))
+    config, out = tmp_path / "job.yaml", tmp_path / "out"
+    config.write_bytes(orjson.dumps(job.model_dump(mode="json", exclude_none=True)))
+    script = tmp_path / "lathe.py"
+    script.write_text(LATHE)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command += [str(script), "train", "reze", "--config", str(config), "--out", str(out)]
+    found = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("Trained 5 steps") == 1  # 40 pairs, 4 a step of each of two
+    assert [line["step"] for line in lines()] == [2, 4]
+    assert orjson.loads((out / "training.json").read_bytes())["steps"] == 5
+    assert np.isfinite(vectors_of(out / "model")).all()
+    assert not list((out / "training").glob("checkpoint-*"))

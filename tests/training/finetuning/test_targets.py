@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+
+from training.encoders import Encoder
+from training.errors import JobError
+from training.finetuning.job import RegularizerSettings
+from training.finetuning.mixture import Mixture
+from training.finetuning.targets import prepare_targets
+
+TEXTS = ["rain over hills", "the bank", "a lathe", "spring", "tomatoes", "a wall", "a ledger", "interest", "the end"]
+SETTINGS = RegularizerSettings(scale=0.5)
+
+
+@pytest.fixture(scope="module")
+def narrow(tiny_model):
+    """The narrow model, loaded once."""
+    from training.spec import EncoderSpec
+
+    return Encoder(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu")
+
+
+def mixture(texts=TEXTS):
+    return Mixture(texts, texts[::-1], np.arange(len(texts)) // 3, ["a", "b", "c"][: -(-len(texts) // 3)], [])
+
+
+@pytest.fixture
+def prepare(narrow, tmp_path):
+    """Targets in a folder of that name, with the texts that were encoded for them."""
+
+    def made(pairs, settings=SETTINGS, folder="targets"):
+        told = []
+        found = prepare_targets(
+            narrow, pairs, settings, tmp_path / folder, tmp_path / "cache", lambda _, sentence: told.append(sentence)
+        )
+        return found, [sentence for sentence in told if "encoding" in sentence]
+
+    return made
+
+
+def test_texts_are_encoded_once_for_all_jobs_that_share_the_cache(prepare):
+    first, told = prepare(mixture())
+    assert told == ["encoding the reference, 9 of 9 texts"]
+    again, told = prepare(mixture(), folder="others")
+    assert told == []
+    np.testing.assert_array_equal(first.rows, again.rows)
+    _, told = prepare(mixture([*TEXTS[:-1], "new"]), folder="third")
+    assert told == ["encoding the reference, 1 of 1 texts"]
+
+
+@pytest.mark.parametrize("left", [(), ("relations.npy", "manifest.json"), ("manifest.json",)])
+def test_targets_that_a_kill_left_unfinished_are_finished(prepare, tmp_path, left):
+    expected, _ = prepare(mixture())
+    rows = np.array(expected.rows)
+    for path in (tmp_path / "targets").iterdir():
+        if path.name not in left:
+            path.unlink()
+    (tmp_path / "targets" / ".targets.npy").write_bytes(b"cut")
+    found, _ = prepare(mixture())
+    np.testing.assert_array_equal(found.rows, rows)
+    with pytest.raises(JobError, match="the pairs changed"):
+        prepare(mixture(TEXTS[::-1]))
+
+
+def test_relations_without_a_manifest_may_be_of_other_pairs_and_are_made_anew(prepare, tmp_path):
+    prepare(mixture())
+    (tmp_path / "targets" / "manifest.json").unlink()
+    found, _ = prepare(mixture(TEXTS[::-1]))
+    expected, _ = prepare(mixture(TEXTS[::-1]), folder="fresh")
+    np.testing.assert_array_equal(found.rows, expected.rows)
+
+
+def test_relations_that_are_cut_off_are_made_anew(prepare, tmp_path):
+    rows = np.array(prepare(mixture())[0].rows)
+    path = tmp_path / "targets" / "relations.npy"
+    path.write_bytes(path.read_bytes()[:-64])
+    np.testing.assert_array_equal(prepare(mixture())[0].rows, rows)
+
+
+def test_targets_of_something_else_are_refused_by_what_differs(prepare, tmp_path):
+    prepare(mixture())
+    with pytest.raises(JobError, match="the pairs changed"):
+        prepare(mixture(TEXTS[:6]))
+    with pytest.raises(JobError, match="other settings of the regulariser"):
+        prepare(mixture(), SETTINGS.model_copy(update={"strength": 0.1}))
+    prepare(mixture(), SETTINGS.model_copy(update={"loss_weight": 9.0}))
+    (tmp_path / "targets" / "manifest.json").write_bytes(b"{")
+    with pytest.raises(JobError, match="is damaged"):
+        prepare(mixture())
+
+
+def test_geometry_says_what_shrinking_did(prepare):
+    found, _ = prepare(mixture())
+    relations, _ = prepare(mixture(), RegularizerSettings(target="reference"), folder="plain")
+    r, t = np.array(relations.rows, np.float64), np.array(found.rows, np.float64)
+    cosines = (r * t).sum(1) / np.linalg.norm(r, axis=1) / np.linalg.norm(t, axis=1)
+    np.testing.assert_allclose(found.geometry.cosines, cosines, atol=1e-6)
+    np.testing.assert_allclose(found.geometry.source_cosines, cosines.reshape(3, 3).mean(1), atol=1e-6)
+    np.testing.assert_allclose(found.geometry.total, [((x - x.mean(0)) ** 2).sum(1).mean() for x in (r, t)], rtol=1e-5)
+    between = [((x.reshape(3, 3, -1).mean(1) - x.mean(0)) ** 2).sum(1).mean() for x in (r, t)]
+    np.testing.assert_allclose(found.geometry.between, between, rtol=1e-5)
+    assert (relations.shrinkage, relations.geometry) == (None, None)
