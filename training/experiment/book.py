@@ -22,8 +22,9 @@ class Result:
         seed: of both.
         score: on the target's test.
         linear_probe: accuracy of mteb's logistic regression, of classifications.
-        drift: mean 1 − cosine of the test's texts to where the base model had them.
-        isoscore: of the test's texts.
+        drift: mean 1 − cosine of held-out texts of the domain to where the base model had them, before any
+            fine-tuning; None after it.
+        isoscore: of those texts, likewise.
         steps: of the pre-finetuning; 0 without one.
         seconds_per_step: likewise.
     """
@@ -38,8 +39,8 @@ class Result:
     seed: int
     score: float
     linear_probe: float | None
-    drift: float
-    isoscore: float
+    drift: float | None = None
+    isoscore: float | None = None
     steps: int = 0
     seconds_per_step: float | None = None
 

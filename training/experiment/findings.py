@@ -76,8 +76,8 @@ class Shift:
     Attributes:
         learning_rate: of the pre-finetuning.
         method: the arm.
-        drift: mean 1 − cosine on the targets' tests.
-        isoscore: of them.
+        drift: mean 1 − cosine on held-out text of the domain.
+        isoscore: of that text.
         seconds_per_step: median.
     """
 
@@ -209,22 +209,18 @@ def shifts(scores: Scores) -> list[Shift]:
     """How far each arm moved the encoder, and the base model's own IsoScore."""
     found = []
     for rate in scores.rates:
-        before = [r for r in scores.results if r.learning_rate == rate and r.rows == 0]
-        for method in dict.fromkeys(r.method for r in before):
-            some = [r for r in before if r.method == method]
-            seeds = sorted({r.seed for r in some})
-            found.append(
-                Shift(
-                    rate,
-                    method,
-                    over_seeds(np.array([np.mean([r.drift for r in some if r.seed == seed]) for seed in seeds])),
-                    over_seeds(np.array([np.mean([r.isoscore for r in some if r.seed == seed]) for seed in seeds])),
-                    median([r.seconds_per_step for r in some if r.seconds_per_step is not None]),
-                )
-            )
+        measured = [r for r in scores.results if r.learning_rate == rate and r.drift is not None]
+        for method in dict.fromkeys(r.method for r in measured):
+            some = [r for r in measured if r.method == method]
+            seconds = [r.seconds_per_step for r in some if r.seconds_per_step is not None]
+            middle = float(np.median(seconds)) if seconds else None
+            found.append(Shift(rate, method, by_seed(some, "drift"), by_seed(some, "isoscore"), middle))
     return found
 
 
-def median(values: Sequence[float]) -> float | None:
-    """The middle; None of nothing."""
-    return float(np.median(values)) if values else None
+def by_seed(results: Sequence[Result], measure: str) -> Interval:
+    """A measure averaged over targets, with the interval of seeds."""
+    values: dict[int, list[float]] = {}
+    for result in results:
+        values.setdefault(result.seed, []).append(getattr(result, measure))
+    return over_seeds(np.array([np.mean(some) for some in values.values()]))

@@ -23,6 +23,7 @@ from training.evaluation.pool import Workers
 from training.evaluation.progress import in_time
 from training.experiment.arms import Arm, arms
 from training.experiment.book import Result
+from training.experiment.domain import domain_texts
 from training.experiment.settings import ExperimentSettings
 from training.experiment.targets import chosen_targets
 from training.experiment.unit import Unit, run_unit, target_rows
@@ -89,7 +90,8 @@ def run_experiment(
         on_progress(0.0, "reading the sources")
         mixtures = {target.name: mix(settings, TargetSettings(folder=target.folder)) for target in targets}
         problems: list[str] = []
-        units = list(planned(settings, base, device, out, targets, mixtures, problems))
+        domain = tuple(domain_texts(settings, mixtures.values()))
+        units = list(planned(settings, base, device, out, targets, mixtures, domain, problems))
         encoder = encode_reference(base, device, out, mixtures, units, on_progress)
         problems += run_units(units, processes, on_progress)
         wanted = {unit.key: unit.arm.cells(unit.rows, unit.untrained) for unit in units}
@@ -123,6 +125,7 @@ def planned(
     out: Path,
     targets: Sequence[FolderDataSet],
     mixtures: dict[str, Mixture],
+    domain: tuple[str, ...],
     problems: list[str],
 ) -> Iterator[Unit]:
     """Every unit; seed after seed, so that an experiment that is stopped has whole rows of its tables."""
@@ -142,6 +145,7 @@ def planned(
                         target=target,
                         prompts=prompts.get(target.folder, Prompts()),
                         mixture=mixtures[target.name],
+                        domain=domain,
                         arm=arm,
                         training=settings.training.model_copy(update={"learning_rate": rate, "seed": seed}),
                         rows=tuple(n for n in settings.rows if n <= sizes[target.name]),

@@ -53,6 +53,7 @@ class Unit:
         target: the data set that was left out.
         prompts: of the target.
         mixture: of the other sources.
+        domain: held-out text of all sources.
         arm: what is done with them.
         training: the settings of both stages, with learning rate and seed.
         rows: n, those that the target has enough training rows for.
@@ -67,6 +68,7 @@ class Unit:
     target: FolderDataSet
     prompts: Prompts
     mixture: Mixture
+    domain: tuple[str, ...]
     arm: Arm
     training: TrainingSettings
     rows: tuple[int, ...]
@@ -119,8 +121,7 @@ class Work:
         self.scorer = Scorer(unit.target, unit.limit, unit.prompts)
         self.base = Encoder(unit.spec, unit.device)
         self.reference = Reference(self.base, unit.out / "reference")
-        self.reference.encode(self.scorer.texts, silent)
-        self.before = self.reference.vectors(self.scorer.texts)
+        self.reference.encode(unit.domain, silent)
 
     def run(self) -> None:
         """Pre-finetune, score; fine-tune, score."""
@@ -130,7 +131,8 @@ class Work:
         method = unit.arm.method if unit.arm.pretrains else "none"
         if (method, 0) in missing:
             encoder = self.opened(pretrained)
-            self.record(method, 0, plain_vectors(encoder, self.scorer.texts), trained)
+            after = plain_vectors(encoder, unit.domain)
+            self.record(method, 0, plain_vectors(encoder, self.scorer.texts), trained, after)
             if unit.shown and unit.arm.pretrains:
                 self.keep_relations(encoder)
         for n in unit.rows:
@@ -197,9 +199,17 @@ class Work:
             return self.base
         return Encoder(replace(self.unit.spec, model=str(folder), revision=None), self.unit.device)
 
-    def record(self, method: str, rows: int, vectors: NDArray[np.float32], trained: Trained | None) -> None:
-        """Score the vectors of the target's texts, and write the cell down."""
+    def record(
+        self,
+        method: str,
+        rows: int,
+        vectors: NDArray[np.float32],
+        trained: Trained | None,
+        domain: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Score the vectors of the target's texts, and write the cell down; with what became of the domain's."""
         unit, scores = self.unit, self.scorer.score(vectors)
+        drift = None if domain is None else float(1 - np.vecdot(self.reference.vectors(unit.domain), domain).mean())
         unit.book.add(
             Result(
                 unit=unit.key,
@@ -212,8 +222,8 @@ class Work:
                 seed=unit.training.seed,
                 score=scores.score,
                 linear_probe=scores.linear_probe,
-                drift=float(1 - np.vecdot(self.before, vectors).mean()),
-                isoscore=isoscore(Moments.from_vectors(vectors)),
+                drift=drift,
+                isoscore=None if domain is None else isoscore(Moments.from_vectors(domain)),
                 steps=trained.steps if trained else 0,
                 seconds_per_step=trained.seconds / (trained.steps - trained.resumed_from) if trained else None,
             )

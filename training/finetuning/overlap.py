@@ -24,10 +24,10 @@ def test_texts(target: FolderDataSet) -> set[str]:
     """
     if "test" not in target.splits():
         return set()
-    return {normalized(text) for text in evaluated_texts(target)}
+    return {normalized(text) for text in tested_texts(target)}
 
 
-def evaluated_texts(target: FolderDataSet) -> Iterator[str]:
+def tested_texts(target: FolderDataSet) -> Iterator[str]:
     """The same, as they stand."""
     data = READERS[target.task](target.folder, Warnings())
     if isinstance(data, Search):
