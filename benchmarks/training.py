@@ -1,4 +1,4 @@
-"""What REZE's regulariser costs: the time of a training step with and without it, the offline phase, serving."""
+"""What REZE's regulariser costs: the time of a training step with and without it, and the offline phase."""
 
 import sys
 import tempfile

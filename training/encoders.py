@@ -292,6 +292,8 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
         raise
     except Exception as error:  # the library raises anything, by model and by file
         raise EncoderError(f"the encoder {spec.name} ({spec.model}) cannot be loaded: {error}") from error
+    if type(next(iter(model))).__name__ == "Router":
+        raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
     if spec.max_length is not None:
         # RoBERTa keeps two positions more than it reads; tokenizers without a limit say 1e30.
         limits = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import normalize, pad, scaled_dot_product_attention
 
 from training.batches import Batch, Features, fill_budget
 
@@ -149,11 +149,11 @@ def unpadded_position(model: Any, probes: Sequence[str], tolerance: float) -> in
     try:
         features = model.preprocess(list(probes))
         with torch.inference_mode():
-            padded = model(dict(features))["sentence_embedding"]
+            padded = normalize(model(dict(features))["sentence_embedding"], dim=1)
             position = first_position(transformer.auto_model)
             allow_unpadded(transformer.auto_model)
             flat = model(flatten_together([features], position))["sentence_embedding"][: len(probes)]
-        if bool((flat - padded).abs().max() < tolerance):
+        if bool((normalize(flat, dim=1) - padded).abs().max() < tolerance):
             return position
     except Exception:  # models fail on input they do not expect with whatever error comes first
         pass

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from training.errors import TrainingError
+
 KEPT_SECONDS = 7 * 24 * 3600
 """How long the vectors of a stopped run wait to be taken up again."""
 
@@ -35,6 +37,21 @@ def claimed_folder(root: Path, key: str) -> Iterator[Path]:
             yield folder
             shutil.rmtree(folder, ignore_errors=True)
         return
+
+
+@contextmanager
+def exclusive(folder: Path, refusal: TrainingError) -> Iterator[None]:
+    """A folder that a user named, made where it is missing, for one run at a time.
+
+    Raises:
+        TrainingError: the refusal, if another run has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock").acquire(blocking=False):
+            yield
+    except Timeout:
+        raise refusal from None
 
 
 def sweep(root: Path) -> None:

@@ -11,13 +11,11 @@ OUT/
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from training.errors import EncoderError, EvaluationError, TrainingError
@@ -31,6 +29,7 @@ from training.evaluation.shelf import MethodShelf
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
+from training.workspace import exclusive
 from transforms.errors import TransformError
 from transforms.transform import Progress
 
@@ -126,23 +125,9 @@ def evaluate(request: Request, on_progress: Progress) -> Results:
         EncoderError: if an encoder cannot be loaded.
         SourceError: if the corpus cannot be read.
     """
-    with claimed(request.out):
+    busy = EvaluationError(f"another evaluation is writing to {request.out.name}; name another folder with --out")
+    with exclusive(request.out, busy):
         return Evaluation(request, on_progress).run()
-
-
-@contextmanager
-def claimed(out: Path) -> Iterator[None]:
-    """The folder, for one evaluation at a time.
-
-    Raises:
-        EvaluationError: if another has it.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out / ".lock").acquire(blocking=False):
-            yield
-    except Timeout:
-        raise EvaluationError(f"another evaluation is writing to {out.name}; name another folder with --out") from None
 
 
 class Evaluation:

@@ -2,7 +2,9 @@
 
 settings.py   the YAML: targets, methods, sizes, seeds, learning rates    ┐
 targets.py    which data sets are left out in turn (Section 4.1.1)        │ what is compared
-arms.py       what is done before the fine-tuning that all share          ┘
+arms.py       what is done before the fine-tuning that all share          │
+domain.py     held-out text of all sources, to measure drift on           │
+plan.py       the units of all that                                       ┘
 scoring.py    how good an encoder is on a target, by mteb's evaluators    ┐
 unit.py       one arm, target, learning rate and seed, from start to end  │ measuring
 book.py       results on disk, a file for each unit, a line for each cell ┘

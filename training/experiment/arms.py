@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.experiment.settings import ExperimentSettings
-from training.finetuning.job import RegularizerSettings
+from training.finetuning.job import RegularizerSettings, distillation
 
 POSTPROCESSED = ("pft_whitening", "pft_flow")
 """Methods fitted afterwards, on the target's rows through the final encoder of plain pre-finetuning."""
@@ -34,20 +34,25 @@ class Arm:
 
 
 def arms(settings: ExperimentSettings) -> list[Arm]:
-    """Those of the methods asked for, each once."""
+    """Those of the methods asked for; sweeps leave out what the first arm has already."""
     methods, base = settings.methods, settings.regularizer
     found = [Arm("ft" if "ft" in methods else "none", False)] if {"none", "ft"} & set(methods) else []
     after = tuple(method for method in POSTPROCESSED if method in methods)
+    weights = [weight for weight in settings.loss_weights if weight != base.loss_weight]
     if "pft" in methods or after:
         found.append(Arm("pft", True, None, after))
     if "distill" in methods:
-        found.append(Arm("distill", True, base.model_copy(update={"target": "reference"})))
+        found.append(Arm("distill", True, distillation(base)))
+        found += [Arm(f"distill, weight {w:g}", True, distillation(changed(base, loss_weight=w))) for w in weights]
     if "reze" in methods:
         found.append(Arm("reze", True, base))
-        further: dict[str, dict[str, Any]] = {
-            f"reze, weight {weight:g}": {"loss_weight": weight} for weight in settings.loss_weights
-        }
-        further |= {f"reze, {center}": {"center": center} for center in settings.centers}
-        found += [Arm(name, True, base.model_copy(update=change)) for name, change in further.items()]
+        found += [Arm(f"reze, weight {w:g}", True, changed(base, loss_weight=w)) for w in weights]
+        centers = [center for center in settings.centers if center != base.center]
+        found += [Arm(f"reze, {center}", True, changed(base, center=center)) for center in centers]
         found += [Arm(name, True, regularizer) for name, regularizer in settings.variants.items()]
-    return list({arm.method: arm for arm in found}.values())
+    return found
+
+
+def changed(settings: RegularizerSettings, **values: Any) -> RegularizerSettings:
+    """Settings with some values in place of others."""
+    return settings.model_copy(update=values)

@@ -9,11 +9,10 @@ from scipy import stats
 from training.evaluation.statistics import Array, Interval
 from training.experiment.book import Result
 from training.experiment.run import Experiment
+from training.experiment.settings import METHODS
 
 CONFIDENCE = 0.95
 PROPOSED = "reze"
-RIVALS = ("ft", "pft", "distill", "pft_whitening", "pft_flow", "none")
-"""Methods that are not REZE."""
 MEASURES = ("score", "linear_probe")
 
 
@@ -154,16 +153,21 @@ def find(experiment: Experiment) -> Findings:
 
 
 def averaged(scores: Scores, rate: float, rows: int, measure: str) -> list[Average]:
-    """Each method's average over the targets on which all methods were measured."""
+    """Each method's average over the targets on which all methods were measured, of the seeds complete for all."""
     methods = scores.measured(rate, rows)
     targets = scores.targets_of(rate, rows, methods, measure)
-    found = []
-    for method in methods if targets else []:
-        values, seeds = scores.matrix(rate, rows, [method], measure, targets)
-        if seeds:
-            interval = over_seeds(values[0].mean(axis=0))
-            found.append(Average(rate, rows, method, measure, interval, len(targets), len(seeds)))
-    return found
+    values, seeds = scores.matrix(rate, rows, methods, measure, targets)
+    if not targets or not seeds:
+        return []
+    return [
+        Average(rate, rows, method, measure, over_seeds(found.mean(axis=0)), len(targets), len(seeds))
+        for method, found in zip(methods, values, strict=True)
+    ]
+
+
+def is_rival(method: str) -> bool:
+    """Whether a method is not REZE, in any of its variants."""
+    return method in METHODS and method != PROPOSED or method.startswith("distill, ")
 
 
 def compared(scores: Scores, rate: float, rows: int, measure: str) -> list[Difference]:
@@ -172,7 +176,7 @@ def compared(scores: Scores, rate: float, rows: int, measure: str) -> list[Diffe
     if PROPOSED not in methods:
         return []
     pairs = [(PROPOSED, rival) for rival in methods if rival != PROPOSED]
-    pairs += [(m, r) for m in methods if m not in RIVALS and m != PROPOSED for r in methods if r in RIVALS]
+    pairs += [(m, r) for m in methods if m != PROPOSED and not is_rival(m) for r in methods if is_rival(r)]
     found = []
     for method, rival in pairs:
         targets = scores.targets_of(rate, rows, [method, rival], measure)
@@ -197,21 +201,25 @@ def difference(scores: Scores, of: tuple[float, int, str, str, str, str], target
 
 
 def over_seeds(values: Array) -> Interval:
-    """The mean of a value for each seed, with Student's interval; None where there is one seed."""
+    """The mean of a value for each seed, with Student's interval; None where there is one seed, or they are equal."""
     mean, count = float(values.mean()), len(values)
-    if count < 2:
+    if count < 2 or np.ptp(values) == 0:
         return Interval(mean, None, None)
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
     return Interval(mean, mean - half, mean + half)
 
 
 def shifts(scores: Scores) -> list[Shift]:
-    """How far each arm moved the encoder, and the base model's own IsoScore."""
+    """How far each arm moved the encoder, and the base model's own IsoScore, where all arms were measured."""
     found = []
     for rate in scores.rates:
         measured = [r for r in scores.results if r.learning_rate == rate and r.drift is not None]
-        for method in dict.fromkeys(r.method for r in measured):
-            some = [r for r in measured if r.method == method]
+        methods = list(dict.fromkeys(r.method for r in measured))
+        there = {(r.method, r.target, r.seed) for r in measured}
+        cells = {(r.target, r.seed) for r in measured}
+        common = {cell for cell in cells if all((m, *cell) in there for m in methods)}
+        for method in methods if common else []:
+            some = [r for r in measured if r.method == method and (r.target, r.seed) in common]
             seconds = [r.seconds_per_step for r in some if r.seconds_per_step is not None]
             middle = float(np.median(seconds)) if seconds else None
             found.append(Shift(rate, method, by_seed(some, "drift"), by_seed(some, "isoscore"), middle))

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from training.evaluation.plots import STYLE
-from training.experiment.findings import Findings, Shift
+from training.experiment.findings import Findings
 from training.experiment.run import Experiment
 from training.experiment.tables import named, stage
 from training.experiment.unit import shown_places
@@ -50,7 +50,8 @@ def methods_by_rows(experiment: Experiment, findings: Findings) -> Any:
             halves = [0.0 if a.score.low is None else a.score.value - a.score.low for a in own]
             style = {"color": METHOD_COLORS.get(method), "label": named(method)}
             axis.errorbar(places, [a.score.value for a in own], halves, marker="o", ms=4, capsize=2, **style)
-        axis.set_xticks(range(len(sizes)), [stage(n) for n in sizes])
+        targets = {a.rows: a.targets for a in some}
+        axis.set_xticks(range(len(sizes)), [f"{stage(n)}\n{targets[n]} targets" for n in sizes])
         axis.set_title(f"learning rate {rate:g}")
         axis.set_ylabel("score × 100, average over targets")
     axes.flat[0].legend(fontsize=7)
@@ -91,9 +92,10 @@ def isotropy(experiment: Experiment, findings: Findings) -> Any:
     methods = list(dict.fromkeys(shift.method for shift in findings.shifts))
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     width = 0.8 / len(rates)
-    for axis, name, measure in zip(axes, ("IsoScore", "drift, 1 − cos"), (isoscore_of, drift_of), strict=True):
+    for axis, name, measure in zip(axes, ("IsoScore", "drift, 1 − cos"), ("isoscore", "drift"), strict=True):
         for number, rate in enumerate(rates):
-            found = {shift.method: measure(shift) for shift in findings.shifts if shift.learning_rate == rate}
+            own = [shift for shift in findings.shifts if shift.learning_rate == rate]
+            found = {shift.method: getattr(shift, measure).value for shift in own}
             places = [methods.index(method) + number * width for method in found]
             axis.bar(places, list(found.values()), width, label=f"learning rate {rate:g}")
         offset = width * (len(rates) - 1) / 2
@@ -103,20 +105,11 @@ def isotropy(experiment: Experiment, findings: Findings) -> Any:
     return figure
 
 
-def isoscore_of(shift: Shift) -> float:
-    """One panel's measure."""
-    return shift.isoscore.value
-
-
-def drift_of(shift: Shift) -> float:
-    """The other's."""
-    return shift.drift.value
-
-
 def shift_picture(experiment: Experiment, findings: Findings) -> Any:
     """Figure 4: relations of the base model, PFT and REZE, by the two directions that vary most in the base's."""
     rate = max(unit.training.learning_rate for unit in experiment.units)
-    target = next((t.name for t in experiment.targets if all(relations(experiment, t.name, rate, experiment.arms))), "")
+    names = [one.target.name for one in experiment.prepared]
+    target = next((name for name in names if all(relations(experiment, name, rate, experiment.arms))), "")
     found = {arm.method: relations(experiment, target, rate, [arm])[0] for arm in experiment.arms if arm.pretrains}
     kept = {method: np.load(path).astype(np.float64) for method, path in found.items() if path is not None}
     if "pft" not in kept or "reze" not in kept:
@@ -124,7 +117,7 @@ def shift_picture(experiment: Experiment, findings: Findings) -> Any:
     panels = {"none": kept["pft"][0]} | {name: kept[name][1] for name in ("pft", "distill", "reze") if name in kept}
     center = panels["none"].mean(axis=0)
     _, _, directions = np.linalg.svd(panels["none"] - center, full_matrices=False)
-    mixture = experiment.mixtures[target]
+    mixture = next(one.mixture for one in experiment.prepared if one.target.name == target)
     sources = mixture.sources[shown_places(mixture)]
     figure, axes = plt.subplots(1, len(panels), figsize=(3.2 * len(panels), 3.6), sharex=True, sharey=True)
     colors = plt.get_cmap("tab20")

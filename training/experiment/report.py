@@ -26,7 +26,6 @@ from training.experiment.tables import (
     center_rows,
     difference_rows,
     offline_rows,
-    problem_lines,
     shift_rows,
     target_rows,
 )
@@ -73,8 +72,8 @@ def as_json(experiment: Experiment, findings: Findings, said: Sequence[str]) -> 
     return {
         "settings": settings,
         "encoder": encoder,
-        "targets": [target.name for target in experiment.targets],
-        "sources": {name: [asdict(one) for one in m.reports] for name, m in experiment.mixtures.items()},
+        "targets": [one.target.name for one in experiment.prepared],
+        "sources": {one.target.name: [asdict(report) for report in one.mixture.reports] for one in experiment.prepared},
         "libraries": {
             name: version(name) for name in ("lathe", "torch", "transformers", "sentence-transformers", "mteb")
         },
@@ -109,18 +108,18 @@ def page(experiment: Experiment, findings: Findings, said: Sequence[str], pictur
     tables["Drift, isotropy, time (Figure 3)"] = shift_rows(findings)
     tables["What the targets of the regulariser change"] = offline_rows(experiment)
     tables["Arms"] = arm_rows(experiment)
-    for name, mixture in experiment.mixtures.items():
-        tables[f"Sources where {name} is left out"] = source_rows(mixture)
+    for one in experiment.prepared:
+        tables[f"Sources where {one.target.name} is left out"] = source_rows(one.mixture)
     limit = experiment.settings.limit
     return render_page(
         title="REZE and its rivals",
-        about=f"{experiment.encoder['name']}, {len(experiment.targets)} targets left out in turn, "
+        about=f"{experiment.encoder['name']}, {len(experiment.prepared)} targets left out in turn, "
         f"{'all' if limit is None else f'at most {limit:,}'} rows of each test; 95 % intervals over seeds; metrics of "
         f"mteb {version('mteb')}, label accuracy our own.",
         sentences=said,
         pictures=pictures,
         tables={name: rows for name, rows in tables.items() if len(rows) > 1},
-        problems=problem_lines(experiment),
+        problems=experiment.problems,
         files="experiment.json and results.csv",
         reference=REFERENCE,
     )

@@ -14,8 +14,8 @@ from training.evaluation.records import Warnings
 from training.evaluation.store import text_key
 from training.evaluation.tasks import local_task
 from training.evaluation.worker import measure
-from training.finetuning.datasets import FolderDataSet
-from training.finetuning.job import Prompts
+from training.experiment.targets import Target
+from training.finetuning.positives import blank
 
 LABEL_ACCURACY = "label_accuracy"
 
@@ -49,20 +49,19 @@ class Scorer:
     Args:
         target: the data set.
         limit: rows, queries or documents; None for all.
-        prompts: put before queries or inputs, and before documents or labels.
     """
 
-    def __init__(self, target: FolderDataSet, limit: int | None, prompts: Prompts) -> None:
-        self.target = target
-        self.prompts = {"query": prompts.anchor, "document": prompts.positive}
-        data = READERS[target.task](target.folder, Warnings())
-        self.task = local_task(target.name, target.task, target.language, data)
+    def __init__(self, target: Target, limit: int | None) -> None:
+        self.target, data = target, target.data
+        self.prompts = {"query": target.prompts.anchor, "document": target.prompts.positive}
+        read = READERS[data.task](data.folder, Warnings())
+        self.task = local_task(data.name, data.task, data.language, read)
         if limit is not None:
             limit_rows(self.task, limit)
         collector = Collector({})
         measure(collector, self.task)
         self.asked = [text for _, text in collector.asked]
-        self.labels = self.label_texts() if target.task == "classification" else {}
+        self.labels = self.label_texts() if data.task == "classification" else {}
         self.inputs = self.asked
         if self.labels:
             test: Any = self.task.dataset
@@ -72,10 +71,10 @@ class Scorer:
         self.metric = LABEL_ACCURACY if self.labels else str(self.task.metadata.main_score)
 
     def label_texts(self) -> dict[str, str]:
-        """What each label of the data set says."""
-        known = self.target.labels()
-        found = {str(row["label"]) for split in ("train", "test") for row in self.target.rows(split)}
-        return {label: known.get(label, label) for label in found}
+        """What each label says, of the rows that the layout keeps."""
+        known, data = self.target.labels(), self.target.data
+        rows = [row for split in ("train", "test") for row in data.rows(split) if not blank(row["text"])]
+        return {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
 
     @property
     def texts(self) -> list[str]:

@@ -10,9 +10,9 @@ centers: [mean]          # beside its own: Table 3
 training: {max_length: 128}
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from training.finetuning.job import (
     Count,
@@ -41,9 +41,9 @@ class ExperimentSettings(DataSettings):
         rows: n, of the target's training rows that the fine-tuning gets.
         seeds: of the order of pairs, of dropout and of the target's rows.
         learning_rates: of both stages.
-        loss_weights: further ones of REZE.
+        loss_weights: further ones, of REZE and of distillation.
         centers: further ones of REZE.
-        variants: further settings of REZE, by name.
+        variants: further arms by name, each from the paper's defaults and not from `regularizer`.
         limit: rows, queries or documents of the target's test, the same each time.
     """
 
@@ -59,3 +59,20 @@ class ExperimentSettings(DataSettings):
     centers: tuple[Literal["median", "mean"], ...] = ()
     variants: dict[str, RegularizerSettings] = {}
     limit: Annotated[int, Field(ge=10)] | None = 1000
+
+    @field_validator("methods", "rows", "seeds", "learning_rates", "loss_weights", "centers")
+    @classmethod
+    def each_once(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Refuse a value that stands twice: its results would count twice."""
+        if len(set(value)) < len(value):
+            raise ValueError("each value may stand once")
+        return value
+
+    @field_validator("variants")
+    @classmethod
+    def names_of_their_own(cls, value: dict[str, RegularizerSettings]) -> dict[str, RegularizerSettings]:
+        """Refuse variants that are called as another arm, or as no file can be."""
+        for name in value:
+            if name in METHODS or "weight" in name or name in ("reze, median", "reze, mean") or "/" in name:
+                raise ValueError(f"a variant cannot be called {name!r}")
+        return value

@@ -1,12 +1,13 @@
 """An experiment as tables: the paper's Table 2, its tables by task, and what was shifted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import orjson
 
 from training.evaluation.statistics import Interval
-from training.experiment.findings import Average, Findings, Scores, over_seeds
+from training.experiment.findings import PROPOSED, Average, Findings, Scores, over_seeds
 from training.experiment.run import Experiment
+from training.finetuning.report import share_of
 from training.finetuning.targets import GEOMETRY
 
 NAMES = {
@@ -19,8 +20,6 @@ NAMES = {
     "reze": "REZE",
 }
 Rows = list[list[str]]
-CENTERS = ("reze", "reze, mean")
-"""The arms of Table 3."""
 
 
 def named(method: str) -> str:
@@ -102,13 +101,14 @@ def shift_rows(findings: Findings) -> Rows:
 
 def center_rows(experiment: Experiment, rate: float) -> Rows:
     """Table 3: the median of the source means against their mean, target by target."""
-    scores = Scores(experiment.results)
-    sizes = [rows for rows in scores.rows if CENTERS[0] in scores.measured(rate, rows)]
-    if CENTERS[1] not in scores.methods:
+    scores, base = Scores(experiment.results), experiment.settings.regularizer.center
+    arms = {base: PROPOSED} | {c: f"{PROPOSED}, {c}" for c in experiment.settings.centers if c != base}
+    sizes = [rows for rows in scores.rows if PROPOSED in scores.measured(rate, rows)]
+    if len(arms) < 2:
         return []
-    rows: Rows = [["target", *(f"{name}, {stage(n)}" for n in sizes for name in ("median", "mean"))]]
+    rows: Rows = [["target", *(f"{center}, {stage(n)}" for n in sizes for center in arms)]]
     for target in scores.tasks:
-        found = [scores.matrix(rate, n, [method], "score", [target]) for n in sizes for method in CENTERS]
+        found = [scores.matrix(rate, n, [method], "score", [target]) for n in sizes for method in arms.values()]
         rows.append([target, *(shown(over_seeds(values[0, 0])) if seeds else "–" for values, seeds in found)])
     return rows
 
@@ -119,7 +119,7 @@ def offline_rows(experiment: Experiment) -> Rows:
     for path, unit in {unit.targets: unit for unit in experiment.units if unit.arm.regularizer}.items():
         if (path / GEOMETRY).is_file():
             found = orjson.loads((path / GEOMETRY).read_bytes())
-            changes = [f"× {found[f'{part}_after'] / found[f'{part}_before']:.2f}" for part in ("between", "total")]
+            changes = [share_of(found[f"{part}_after"], found[f"{part}_before"]) for part in ("between", "total")]
             counts = [f"{found['active']} of {found['dimensions']}", f"{found['changed']}"]
             rows.append([unit.target.name, named(unit.arm.method), *counts, *changes, f"{found['mean_cosine']:.3f}"])
     return rows
@@ -136,8 +136,3 @@ def arm_rows(experiment: Experiment) -> Rows:
         )
         rows.append([named(arm.method), written])
     return rows
-
-
-def problem_lines(experiment: Experiment) -> Sequence[str]:
-    """What could not be measured."""
-    return experiment.problems

@@ -6,7 +6,6 @@ fine-tuned on n of the target's training rows, and scored again.
 
 import hashlib
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,17 @@ from training.encoders import Encoder, load_model
 from training.experiment.arms import Arm
 from training.experiment.book import Book, Result, cells
 from training.experiment.scoring import Scorer
-from training.finetuning.datasets import FolderDataSet
-from training.finetuning.job import Prompts, SourceSettings, TrainingSettings
+from training.experiment.targets import Target, drawn_rows
+from training.finetuning.job import TrainingSettings
 from training.finetuning.mixture import Mixture
-from training.finetuning.overlap import normalized
-from training.finetuning.positives import Pair, distinct_pairs, find_pairs
+from training.finetuning.positives import Pair
 from training.finetuning.reference import Reference, plain_vectors
 from training.finetuning.run import MODEL, save_model
 from training.finetuning.targets import prepare_targets
 from training.finetuning.trainer import Trained, train
 from training.spec import EncoderSpec
 from transforms.chain import Chain
+from transforms.errors import TransformError
 from transforms.metrics import isoscore
 from transforms.moments import Moments
 from transforms.steps import parse_steps
@@ -50,8 +49,10 @@ class Unit:
     Attributes:
         spec: the base model, at the length that is trained on.
         device: to run on.
+        encoder: the fingerprint of its weights.
         target: the data set that was left out.
-        prompts: of the target.
+        tested: the digest of its files.
+        pairs: its training rows.
         mixture: of the other sources.
         domain: held-out text of all sources.
         arm: what is done with them.
@@ -65,8 +66,10 @@ class Unit:
 
     spec: EncoderSpec
     device: str | None
-    target: FolderDataSet
-    prompts: Prompts
+    encoder: str
+    target: Target
+    tested: str
+    pairs: tuple[Pair, ...]
     mixture: Mixture
     domain: tuple[str, ...]
     arm: Arm
@@ -80,7 +83,8 @@ class Unit:
     @property
     def key(self) -> str:
         """What its results are found by: everything they depend on, but the rows asked for."""
-        depends: list[Any] = [asdict(self.spec), self.target.task, self.prompts.model_dump(), self.mixture.digest()]
+        depends: list[Any] = [self.encoder, self.spec.max_length, self.tested, self.mixture.digest()]
+        depends += [self.target.settings.model_dump(mode="json", include={"prompts", "labels"})]
         depends += [self.arm.regularizer.model_dump(exclude_defaults=True) if self.arm.regularizer else None]
         depends += [self.arm.pretrains, self.training.model_dump(exclude_defaults=True), self.limit]
         digest = hashlib.sha256(orjson.dumps(depends)).hexdigest()[:10]
@@ -96,7 +100,7 @@ class Unit:
         """Where the targets of its arm lie; seeds and learning rates share them."""
         assert self.arm.regularizer is not None  # asked for of regularised arms only
         chosen = self.arm.regularizer.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
-        depends = [asdict(self.spec), self.mixture.digest(), chosen]
+        depends = [self.encoder, self.spec.max_length, self.mixture.digest(), chosen]
         return self.out / "targets" / hashlib.sha256(orjson.dumps(depends)).hexdigest()[:16]
 
     def missing(self) -> list[tuple[str, int]]:
@@ -105,12 +109,15 @@ class Unit:
         return [cell for cell in self.arm.cells(self.rows, self.untrained) if cell not in known]
 
 
-def run_unit(unit: Unit) -> None:
-    """Everything of a unit that is not there yet."""
-    if unit.missing():
-        work = unit.out / "work" / unit.key
-        Work(unit, work).run()
-        shutil.rmtree(work, ignore_errors=True)
+def run_unit(unit: Unit) -> list[str]:
+    """Do everything of a unit that is not there yet; give what went wrong with single cells."""
+    if not unit.missing():
+        return []
+    folder = unit.out / "work" / unit.key
+    work = Work(unit, folder)
+    work.run()
+    shutil.rmtree(folder, ignore_errors=True)
+    return work.problems
 
 
 class Work:
@@ -118,7 +125,8 @@ class Work:
 
     def __init__(self, unit: Unit, folder: Path) -> None:
         self.unit, self.folder = unit, folder
-        self.scorer = Scorer(unit.target, unit.limit, unit.prompts)
+        self.problems: list[str] = []
+        self.scorer = Scorer(unit.target, unit.limit)
         self.base = Encoder(unit.spec, unit.device)
         self.reference = Reference(self.base, unit.out / "reference")
         self.reference.encode(unit.domain, silent)
@@ -164,29 +172,30 @@ class Work:
 
     def fine_tune(self, pretrained: Path | None, n: int, methods: list[str], trained: Trained | None) -> None:
         """Train on n of the target's rows, score, and fit what comes afterwards on the same rows."""
-        unit = self.unit
-        pairs = target_rows(unit.target, unit.training.seed)[:n]
+        unit, prompts = self.unit, self.unit.target.prompts
+        pairs = drawn_rows(unit.pairs, unit.training.seed)[:n]
         mixture = Mixture(
-            anchors=[unit.prompts.anchor + pair.anchor for pair in pairs],
-            positives=[unit.prompts.positive + pair.positive for pair in pairs],
+            anchors=[prompts.anchor + pair.anchor for pair in pairs],
+            positives=[prompts.positive + pair.positive for pair in pairs],
             sources=np.zeros(n, np.int64),
             names=[unit.target.name],
             reports=[],
         )
         model = self.fresh_model(pretrained)
         folder = self.folder / f"finetuning-{n}"
-        shutil.rmtree(folder, ignore_errors=True)  # it takes seconds: begun anew rather than taken up again
-        train(model, mixture, unit.training, folder, silent)
+        train(model, mixture, unit.training, folder, silent, checkpoints=False)  # it takes seconds
         save_model(model, self.folder / "finetuned")
         encoder = self.opened(self.folder / "finetuned")
         vectors = plain_vectors(encoder, self.scorer.texts)
-        for method in methods:
-            if method in POSTPROCESSING:
-                rows = plain_vectors(encoder, list(dict.fromkeys([*mixture.anchors, *mixture.positives])))
+        if unit.arm.method in methods:
+            self.record(unit.arm.method, n, vectors, trained)
+        for method in (method for method in methods if method in POSTPROCESSING):
+            rows = plain_vectors(encoder, list(dict.fromkeys([*mixture.anchors, *mixture.positives])))
+            try:
                 chain = Chain(parse_steps(POSTPROCESSING[method])).fit(rows)
                 self.record(method, n, np.asarray(chain.transform(vectors), np.float32), trained)
-            else:
-                self.record(method, n, vectors, trained)
+            except TransformError as error:  # what is fitted afterwards must not stop the others
+                self.problems.append(f"{method} on {n} rows of {unit.target.name}: {error}")
 
     def fresh_model(self, folder: Path | None) -> Any:
         """The model of a folder, or the base model, to be trained at the length of the experiment."""
@@ -214,7 +223,7 @@ class Work:
             Result(
                 unit=unit.key,
                 target=unit.target.name,
-                task=unit.target.task,
+                task=unit.target.data.task,
                 metric=self.scorer.metric,
                 method=method,
                 rows=rows,
@@ -225,7 +234,7 @@ class Work:
                 drift=drift,
                 isoscore=None if domain is None else isoscore(Moments.from_vectors(domain)),
                 steps=trained.steps if trained else 0,
-                seconds_per_step=trained.seconds / (trained.steps - trained.resumed_from) if trained else None,
+                seconds_per_step=trained.seconds_per_step if trained else None,
             )
         )
 
@@ -234,26 +243,12 @@ class Work:
         mixture = self.unit.mixture
         places = shown_places(mixture)
         texts = [[column[place] for place in places] for column in (mixture.anchors, mixture.positives)]
+        self.reference.encode([text for column in texts for text in column], silent)
         after = np.hstack([plain_vectors(encoder, column) for column in texts])
         before = np.hstack([self.reference.vectors(column) for column in texts])
         path = self.unit.out / "relations" / f"{self.unit.key}.npy"
         path.parent.mkdir(exist_ok=True)
         np.save(path, np.stack([before, after]).astype(np.float16))
-
-
-def target_rows(target: FolderDataSet, seed: int) -> list[Pair]:
-    """The target's training pairs in the order of a seed, without those whose anchor is in its test."""
-    found = find_pairs(target, SourceSettings(folder=target.folder, split="train")).pairs
-    distinct = distinct_pairs(found)
-    tested = {normalized(text) for text in test_anchors(target)}
-    allowed = [pair for pair in distinct if normalized(pair.anchor) not in tested]
-    order = np.random.default_rng(seed).permutation(len(allowed))
-    return [allowed[place] for place in order]
-
-
-def test_anchors(target: FolderDataSet) -> Iterator[str]:
-    """The anchors of the target's test."""
-    yield from (pair.anchor for pair in find_pairs(target, SourceSettings(folder=target.folder, split="test")).pairs)
 
 
 def shown_places(mixture: Mixture) -> list[int]:

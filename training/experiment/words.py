@@ -4,19 +4,20 @@ from collections.abc import Iterator
 
 from training.evaluation.statistics import Interval
 from training.experiment.arms import POSTPROCESSED
-from training.experiment.findings import PROPOSED, RIVALS, Difference, Findings
+from training.experiment.findings import PROPOSED, Difference, Findings
+from training.experiment.settings import METHODS
 from training.experiment.tables import named, shown, stage
 
 
 def sentences(findings: Findings) -> list[str]:
     """Everything that can be said."""
-    return [*compared(findings), *shifted(findings), *harmed(findings)]
+    return [*compared(findings), *shifted(findings), *harmed(findings), *cautioned(findings)]
 
 
 def compared(findings: Findings) -> Iterator[str]:
     """REZE against each rival, over all targets; what is fitted afterwards only by its score."""
     for one in findings.differences:
-        if one.method != PROPOSED or one.group != "all" or one.rival not in RIVALS:
+        if one.method != PROPOSED or one.group != "all" or one.rival not in METHODS:
             continue
         if one.measure == "score" or one.rival not in POSTPROCESSED:
             yield (
@@ -68,3 +69,12 @@ def harmed(findings: Findings) -> Iterator[str]:
                 f"At learning rate {rate:g}, {stage(rows)}, plain pre-finetuning is {abs(score - rival):.1f} points "
                 f"{way} {'FT alone' if rows else 'no training'}."
             )
+
+
+def cautioned(findings: Findings) -> Iterator[str]:
+    """What must not be read out of arms that were compared on the very targets they might be chosen by."""
+    if any(a.method not in METHODS for a in findings.averages):
+        yield (
+            "Weights, centres and variants were compared on these very targets, and no interval is corrected for their "
+            "number: choose one here, and judge it on other targets."
+        )

@@ -4,7 +4,8 @@ job.py         the YAML a user writes                           ┐
 datasets.py    files and rows of folders, JSON lines, the hub   │
 positives.py   rows of a data set → anchor–positive pairs       │ what is trained on
 overlap.py     pairs that share texts with the target's test    │
-mixture.py     sources → one mixture, with a table of why       ┘
+mixture.py     all pairs, and what became of each source        │
+mixing.py      sources read and put into one mixture            ┘
 reference.py   pairs through the encoder as it was: relations   ┐
 shrinkage.py   REZE's offline mathematics                       │ what it must stay near
 targets.py     relations → targets on disk, and what they are   ┘

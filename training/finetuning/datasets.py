@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -10,7 +11,7 @@ import orjson
 from training.errors import DataSetError, JobError, SourceError
 from training.evaluation.layouts import read_judgements
 from training.evaluation.records import Record, data_file, parsed
-from training.evaluation.suites import META, UNLABELLED
+from training.evaluation.suites import META, UNLABELLED, Entry
 from training.finetuning.job import SourceSettings, TargetSettings, Task
 from training.readers import numbered_lines
 
@@ -71,6 +72,10 @@ class FolderDataSet:
     def judgements(self, split: str) -> list[Judgement]:
         """Of a file in qrels."""
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
+
+    def digest(self) -> str:
+        """What tells its files from others, and what mteb's evaluators measure on them."""
+        return Entry(self.name, "folder", str(self.folder), self.task, self.language).digest()
 
     def labels(self) -> dict[str, str]:
         """What labels.json says.
@@ -144,13 +149,17 @@ class HubDataSet:
         missing = [theirs for theirs in ours if theirs not in rows.column_names]
         if missing and config is None:
             raise DataSetError(f"{self.path} has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")
+        unread = {our for our in ours.values() if our not in ours}  # the hub's own of a name that another stands for
         for number, row in enumerate(rows):
-            yield Record(f"{name} row {number}", {ours.get(key, key): value for key, value in row.items()})
+            read = {ours.get(key, key): value for key, value in row.items() if key not in unread}
+            yield Record(f"{name} row {number}", read)
 
     def judgements(self, split: str) -> list[Judgement]:
         """The default configuration of mteb's layout."""
         rows = self.load("default", split)
-        return [(f"row {i}", str(r["query-id"]), str(r["corpus-id"]), int(r["score"])) for i, r in enumerate(rows)]
+        return [
+            (f"row {i}", str(r["query-id"]), str(r["corpus-id"]), ceil(float(r["score"]))) for i, r in enumerate(rows)
+        ]
 
     def load(self, config: str | None, split: str) -> Any:
         """A split of a configuration.
@@ -199,7 +208,8 @@ def open_source(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]
         DataSetError: if the one it names cannot be used.
     """
     if settings.jsonl is not None:
-        return [FileDataSet(settings.name or settings.jsonl.name.partition(".")[0], settings.jsonl)], {}
+        name = settings.name or settings.jsonl.name.partition(".")[0]
+        return [FileDataSet(name, settings.jsonl, settings.task or "pairs")], {}
     if settings.hub is not None:
         name, columns = settings.name or settings.hub, tuple(settings.columns.items())
         assert settings.task is not None  # the settings refuse a hub data set without one
@@ -234,6 +244,10 @@ def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], di
             found.append(folder_data_set(name, folder))
         except DataSetError as error:
             problems[name] = str(error)
+    if settings.name is not None and len(names) > 1:
+        raise JobError(
+            f"the folder {root.name} holds {len(names)} data sets, which cannot all be called {settings.name}"
+        )
     if not names:
         raise JobError(f"the folder {root} holds no data sets: folders with a {META} and files beside it")
     return found, problems
@@ -267,4 +281,4 @@ def open_target(settings: TargetSettings) -> FolderDataSet:
     """
     if not settings.folder.is_dir():
         raise JobError(f"there is no folder {settings.folder}")
-    return folder_data_set(settings.name or settings.folder.resolve().name, settings.folder)
+    return folder_data_set(settings.name or settings.folder.resolve().name, settings.folder, settings.task)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from training.errors import JobError
 
@@ -52,6 +52,14 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def by_text(value: Any) -> Any:
+    """Labels as texts, which YAML takes for numbers."""
+    return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
+
+
+Labels = Annotated[dict[str, str], BeforeValidator(by_text)]
+
+
 class Prompts(Settings):
     """What is put before the texts of a source, in training and for the reference alike."""
 
@@ -67,7 +75,8 @@ class SourceSettings(Settings):
         jsonl: a file with an anchor and a positive on each line.
         hub: a data set of the hub, by its path.
         name: in tables; the folder's or file's own unless given.
-        task: the layout; read from META.json where there is one.
+        task: the layout; read from META.json where there is one. Rows of JSON lines are pairs without one, or with
+            `retrieval`, and those of any other task as in its folders.
         split: the training split where there is one, else the one there is.
         cap: pairs taken at most, drawn with the job's seed.
         prompts: put before the texts.
@@ -93,20 +102,16 @@ class SourceSettings(Settings):
     positive: str = "positive"
     columns: dict[str, str] = {}
     revision: str | None = None
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     min_score: float | None = None
     texts_per_cluster: Count = 4
     exclude: tuple[str, ...] = ()
 
-    @field_validator("labels", mode="before")
-    @classmethod
-    def labels_by_text(cls, value: Any) -> Any:
-        """Labels that YAML takes for numbers."""
-        return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
-
     @model_validator(mode="after")
     def one_place(self) -> Self:
         """Refuse none and several places, and a hub data set without a task."""
+        if self.columns and self.hub is None:
+            raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
         given = [name for name in ("folder", "jsonl", "hub") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"name a folder, a jsonl file or a hub data set, one of them; got {given or 'none'}")
@@ -121,12 +126,20 @@ class TargetSettings(Settings):
     Attributes:
         folder: of the data set.
         name: in tables; the folder's own unless given.
+        task: the layout; read from META.json where there is one.
         prompts: put before its queries or inputs, and its documents or labels, where it is measured.
+        labels: the text of each label, in place of labels.json.
     """
 
     folder: Path
     name: str | None = None
+    task: Task | None = None
     prompts: Prompts = Prompts()
+    labels: Labels = {}
+
+    def as_source(self) -> SourceSettings:
+        """What says how its rows become pairs."""
+        return SourceSettings(folder=self.folder, task=self.task, prompts=self.prompts, labels=self.labels)
 
 
 class RegularizerSettings(Settings):
@@ -163,6 +176,11 @@ class RegularizerSettings(Settings):
     clip: bool = True
     epsilon_denominator: NotNegative = 1e-8
     epsilon_threshold: NotNegative = 1e-8
+
+
+def distillation(settings: RegularizerSettings) -> RegularizerSettings:
+    """The same without anything of REZE's: relations stay as they were, and are compared as they are."""
+    return settings.model_copy(update={"target": "reference", "contrast": "plain"})
 
 
 class TrainingSettings(Settings):
@@ -251,7 +269,12 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
 
 
 def with_absolute_paths(written: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """The settings with the folders and files of sources and targets taken from where the YAML file lies."""
+    """The settings with the folders and files of sources and targets taken from where the YAML file lies.
+
+    So is an encoder that lies there.
+    """
+    if isinstance(written.get("encoder"), str) and (beside / written["encoder"]).is_dir():
+        written = written | {"encoder": str(beside / written["encoder"])}
     return {
         name: [placed(item, beside) for item in value] if isinstance(value, list) else placed(value, beside)
         for name, value in written.items()
@@ -282,7 +305,7 @@ def described(error: ValidationError, kind: type[BaseModel]) -> str:
 def fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """The names of the settings at a place."""
     for part in loc:
-        if isinstance(part, str):
+        if isinstance(part, str) and part in kind.model_fields:
             annotation = kind.model_fields[part].annotation
             kind = next(one for one in nested_models(annotation))
     return list(kind.model_fields)

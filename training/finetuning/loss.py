@@ -23,10 +23,7 @@ class NonFiniteLossError(JobError):
 
 @dataclass
 class Components:
-    """The means of both losses since they were last taken.
-
-    They stay tensors until then: reading a number off a GPU at every step would make it wait.
-    """
+    """The means of both losses since they were last taken."""
 
     sums: dict[str, Tensor | float] = field(default_factory=dict)
     steps: int = 0

@@ -21,9 +21,11 @@ from typing import Any
 
 from training.errors import DataSetError
 from training.evaluation.records import NAMED_MOST, Record, Warnings, is_label, is_number, is_texts, shortened
-from training.finetuning.datasets import DataSet
+from training.finetuning.datasets import DataSet, FileDataSet
 from training.finetuning.job import SourceSettings
 
+PAIRED_LINES = ("pairs", "retrieval")
+"""Tasks of which a file of JSON lines holds an anchor and a positive each."""
 STS_SHARE = 0.8
 """Of the scale of scores: 4 of 5 is where STS begins to say "mostly equivalent"."""
 
@@ -120,7 +122,8 @@ def find_pairs(data: DataSet, settings: SourceSettings) -> Found:
     if split not in splits:
         raise DataSetError(f"{data.name} has no split {split!r}; it has {', '.join(splits)}")
     rows = Rows(data, split, settings)
-    pairs = MAKERS[data.task](rows)
+    as_pairs = isinstance(data, FileDataSet) and data.task in PAIRED_LINES
+    pairs = plain_pairs(rows) if as_pairs else MAKERS[data.task](rows)
     if not pairs:
         left = "; ".join(f"{len(places)} {why}" for why, places in rows.dropped.places.items()) or "it has no rows"
         raise DataSetError(f"{data.name} has no positive pair in {split}: {left}")
@@ -254,7 +257,7 @@ def label_texts(rows: Rows, found: list[Record]) -> dict[str, str]:
         DataSetError: for labels that are numbers and nothing says what they mean.
     """
     for row in found:
-        if not is_label(row["label"]):
+        if not is_label(row["label"]) or isinstance(row["label"], bool):
             raise DataSetError(f"{row.place}: 'label' must be a string or a number, not {shortened(row['label'])}")
     known: Mapping[str, str] = rows.data.labels() | rows.settings.labels
     texts = {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in found)}

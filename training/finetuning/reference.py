@@ -89,7 +89,7 @@ def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int
     return found
 
 
-def open_rows(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+def open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
     """A file of rows in float32 as a memmap; None if it is not there or not whole."""
     with suppress(OSError, ValueError):
         rows = np.lib.format.open_memmap(path, mode="r")

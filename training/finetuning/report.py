@@ -13,7 +13,7 @@ from training.finetuning.plots import pictures, pulled
 from training.finetuning.targets import Targets
 
 REFERENCE = "https://arxiv.org/abs/2604.17257"
-HEADER = ("source", "task", "split", "rows", "pairs", "kept", "shared with the target's test", "left out")
+HEADER = ("source", "task", "split", "rows", "pairs", "kept", "shared with the target", "also in others", "left out")
 LENGTHS = ("mean", "min", "max", "median")
 
 
@@ -28,6 +28,7 @@ def source_rows(mixture: Mixture) -> list[list[str]]:
             f"{report.found:,}",
             f"{report.kept:,}",
             f"{report.shared:,}",
+            f"{report.repeated:,}",
             left_out(report),
         ]
         for report in mixture.reports
@@ -61,10 +62,10 @@ def sources_csv(mixture: Mixture) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [f"{of}_{name}" for of in ("anchor", "positive") for name in LENGTHS]
-    writer.writerow(["source", "task", "split", "rows", "found", "kept", "shared", "left_out", *names])
+    writer.writerow(["source", "task", "split", "rows", "found", "kept", "shared", "repeated", "left_out", *names])
     for report in mixture.reports:
         measured = [getattr(part, name) for part in lengths(report) for name in LENGTHS] or [""] * len(names)
-        counts = [report.rows, report.found, report.kept, report.shared]
+        counts = [report.rows, report.found, report.kept, report.shared, report.repeated]
         writer.writerow([report.name, report.task, report.split, *counts, left_out(report), *measured])
     return text.getvalue()
 
@@ -100,7 +101,7 @@ def sentences(mixture: Mixture, targets: Targets | None, settings: RegularizerSe
     shrinkage, geometry = targets.shrinkage, targets.geometry
     changed = int((pulled(shrinkage) != 0).sum())
     said.append(
-        f"{shrinkage.active} of {len(shrinkage.eigenvalues)} dimensions are active, {len(shrinkage.changed)} of them "
+        f"{shrinkage.active} of {len(shrinkage.eigenvalues)} dimensions are active, {shrinkage.variant.sum()} of them "
         f"separate the sources by more than the threshold {shrinkage.dispersion_threshold:.3g}; {changed:,} of "
         f"{shrinkage.shrink.size:,} (source, dimension) pairs are shrunk, {shrinkage.clipped:,} factors were clipped."
     )

@@ -22,14 +22,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
-from filelock import FileLock, Timeout
 
 from training.encoders import Encoder, load_model
 from training.errors import JobError
-from training.finetuning.job import Job, RegularizerSettings
-from training.finetuning.mixture import Mixture, mix
+from training.finetuning.datasets import open_target
+from training.finetuning.job import Job, RegularizerSettings, distillation
+from training.finetuning.mixing import mix
+from training.finetuning.mixture import Mixture
 from training.finetuning.targets import Targets, prepare_targets
 from training.spec import EncoderSpec
+from training.workspace import exclusive
 from transforms.artifact import replace_synced, sync_folder
 from transforms.transform import Progress
 
@@ -54,8 +56,8 @@ class Outcome:
 
 
 def settings_of(method: Method, given: RegularizerSettings) -> RegularizerSettings:
-    """The regulariser of a method: distillation is REZE's with the reference as its target."""
-    return given.model_copy(update={"target": "reference"}) if method == "distill" else given
+    """The regulariser of a method."""
+    return distillation(given) if method == "distill" else given
 
 
 def run(method: Method, job: Job, spec: EncoderSpec, device: str | None, out: Path, on_progress: Progress) -> Outcome:
@@ -72,26 +74,11 @@ def run(method: Method, job: Job, spec: EncoderSpec, device: str | None, out: Pa
     Raises:
         JobError: if the job cannot be done as described, or the folder holds another one.
     """
-    with claimed(out):
-        return Run(method, job, spec, device, out, on_progress).finish()
-
-
-@contextmanager
-def claimed(out: Path) -> Iterator[None]:
-    """The folder, for one job at a time; the other processes of torchrun come in with the first.
-
-    Raises:
-        JobError: if another job has it.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    if process_rank() > 0:
-        yield
-        return
-    try:
-        with FileLock(out / ".lock").acquire(blocking=False):
-            yield
-    except Timeout:
-        raise JobError(f"another job is writing to {out}; name another folder with --out") from None
+    only = Run(method, job, spec, device, out, on_progress)
+    if process_rank() > 0:  # of torchrun; the first one holds the folder
+        return only.finish()
+    with exclusive(out, JobError(f"another job is writing to {out}; name another folder with --out")):
+        return only.finish()
 
 
 def process_rank() -> int:
@@ -129,12 +116,13 @@ class Run:
         if (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file():
             raise JobError(f"{self.out} holds a trained model already; name another folder with --out, or remove it")
         self.on_progress(0.0, "reading the sources")
-        mixture = mix(self.job, self.job.target)
+        mixture = mix(self.job, open_target(self.job.target) if self.job.target else None)
         with first_process_first(self.device):
             encoder = Encoder(self.spec, self.device)
             self.require_same_job(encoder, mixture)
             targets = self.targets(encoder, mixture) if self.regularized else None
-            warnings = mixture.warnings(encoder.dimensions, self.regularizer.target == "debiased" and self.regularized)
+            shrinks = self.regularized and self.regularizer.target == "debiased"
+            warnings = mixture.warnings(encoder.dimensions, shrinks) + list(self.unprompted(encoder))
             if process_rank() == 0:
                 self.write_offline(mixture, targets, warnings)
             del encoder
@@ -152,6 +140,12 @@ class Run:
             lambda fraction, sentence: self.on_progress(OFFLINE_SHARE * fraction, sentence),
         )
 
+    def unprompted(self, encoder: Encoder) -> Iterator[str]:
+        """Whether the encoder, when it serves, puts something before texts that nothing stands before here."""
+        default = encoder.prompt(None)
+        if default and not any(source.prompts.anchor for source in self.job.sources):
+            yield f"{encoder.name} serves texts with {default!r} before them; here only the prompts of the job are used"
+
     def require_same_job(self, encoder: Encoder, mixture: Mixture) -> None:
         """Raise `JobError` if the folder was begun with another job, model or data."""
         path = self.out / JOB
@@ -166,6 +160,8 @@ class Run:
             replace_synced(path, orjson.dumps(described, option=orjson.OPT_INDENT_2))
             return
         found = orjson.loads(path.read_bytes())
+        if found["base"]["max_length"] != encoder.max_length:
+            raise JobError(f"{self.out} was begun with another max_length; name another folder with --out")
         if found["base"]["fingerprint"] != encoder.fingerprint:
             raise JobError(f"the base model changed since {self.out} was begun; name another folder with --out")
         for name in ("method", "mixture", "regularizer", "training"):
@@ -187,7 +183,8 @@ class Run:
         share = OFFLINE_SHARE if self.regularized else 0.0
         model = load_model(self.base, self.device).float()
         length = model.max_seq_length
-        model.max_seq_length = self.job.training.max_length or length
+        if self.job.training.max_length is not None:
+            model.max_seq_length = self.job.training.max_length
         trained = train(
             model,
             mixture,
@@ -205,7 +202,8 @@ class Run:
             "date": datetime.now(UTC).date().isoformat(),
         }
         if process_rank() == 0:
-            model.max_seq_length = length
+            if model.max_seq_length != length:
+                model.max_seq_length = length
             save_model(model, self.out / MODEL)
             replace_synced(self.out / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
             for checkpoint in (self.out / "training").glob("checkpoint-*"):

@@ -16,7 +16,7 @@ from transforms.moments import Moments
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-12
-"""Of a sum of shares: without it, a ratio of 1 might never be reached."""
+"""Relative: without it, a share of 1 might never be reached, and sources on the band might lie beyond it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
     active = active_dimensions(eigenvalues, settings.variance_ratio)
     threshold = dispersion_threshold(dispersion[:active], settings)
     band = settings.scale * np.abs(deviation).mean(axis=0)
-    beyond = np.abs(deviation) >= band
+    beyond = np.abs(deviation) > band * (1 + ROUNDING)  # on the band itself the factor is 1
     variant = (np.arange(len(eigenvalues)) < active) & (dispersion > threshold)
     chosen = beyond & variant
     pull = settings.strength * (center + np.sign(deviation) * band - means)

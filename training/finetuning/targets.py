@@ -8,6 +8,7 @@ TARGETS/
 └── geometry.json      what shrinking did, in a few numbers
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -84,16 +85,7 @@ def prepare_targets(
     """
     wanted = manifest(encoder, mixture, settings)
     require_same(folder, wanted)
-    shape = (len(mixture), 2 * encoder.dimensions)
-    known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
-    if (relations := open_rows(folder / RELATIONS, shape) if known else None) is None:
-        reference = Reference(encoder, cache)
-        reference.encode([*mixture.anchors, *mixture.positives], on_progress)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_rows(folder / RELATIONS, shape, lambda rows: reference.relations(mixture, rows))
-        replace_synced(folder / MANIFEST, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
-        relations = open_rows(folder / RELATIONS, shape)
-        assert relations is not None  # it was just written
+    relations, kept = stored_relations(encoder, mixture, wanted, folder, cache, on_progress)
     if settings.target == "reference" and settings.contrast == "plain":
         return Targets(relations)
     on_progress(1.0, "finding the directions that separate the sources")
@@ -102,14 +94,38 @@ def prepare_targets(
     offsets = shrinkage.offsets() if settings.contrast == "debiased" else None
     if settings.target == "reference":
         return Targets(relations, offsets=offsets)
-    found = relations
-    write_rows(folder / TARGETS, shape, lambda rows: shrinkage.apply(found[rows], mixture.sources[rows]))
-    replace_synced(folder / SHRINKAGE, as_safetensors(shrinkage))
-    targets = open_rows(folder / TARGETS, shape)
-    assert targets is not None  # it was just written
+    targets = open_rows(folder / TARGETS, relations.shape) if kept else None
+    if targets is None:
+        write_rows(folder / TARGETS, relations.shape, lambda r: shrinkage.apply(relations[r], mixture.sources[r]))
+        targets = written_rows(folder / TARGETS, relations.shape)
+        replace_synced(folder / SHRINKAGE, as_safetensors(shrinkage))
     geometry = compare(relations, targets, before, mixture)
-    replace_synced(folder / GEOMETRY, orjson.dumps(summary(shrinkage, geometry), option=orjson.OPT_INDENT_2))
+    if not (folder / GEOMETRY).is_file():
+        replace_synced(folder / GEOMETRY, orjson.dumps(summary(shrinkage, geometry), option=orjson.OPT_INDENT_2))
     return Targets(targets, shrinkage, geometry, offsets)
+
+
+def stored_relations(
+    encoder: Encoder,
+    mixture: Mixture,
+    wanted: dict[str, object],
+    folder: Path,
+    cache: Path,
+    on_progress: Progress,
+) -> tuple[NDArray[np.float32], bool]:
+    """The relations of a mixture on disk, and whether they were there already."""
+    shape = (len(mixture), 2 * encoder.dimensions)
+    known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
+    if known and (relations := open_rows(folder / RELATIONS, shape)) is not None:
+        return relations, True
+    reference = Reference(encoder, cache)
+    reference.encode([*mixture.anchors, *mixture.positives], on_progress)
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in (TARGETS, SHRINKAGE, GEOMETRY):
+        (folder / stale).unlink(missing_ok=True)
+    write_rows(folder / RELATIONS, shape, lambda rows: reference.relations(mixture, rows))
+    replace_synced(folder / MANIFEST, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
+    return written_rows(folder / RELATIONS, shape), False
 
 
 def summary(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
@@ -151,8 +167,8 @@ def require_same(folder: Path, wanted: dict[str, object]) -> None:
     except orjson.JSONDecodeError as error:
         raise JobError(f"{path} is damaged: {error}; remove the folder to begin anew") from error
     reasons = {
-        "encoder": "the base model changed since its targets were made",
         "max_length": "the targets were made with another max_length",
+        "encoder": "the base model changed since its targets were made",
         "mixture": "the pairs changed since their targets were made",
         "regularizer": "the targets were made with other settings of the regulariser",
     }
@@ -161,15 +177,27 @@ def require_same(folder: Path, wanted: dict[str, object]) -> None:
             raise JobError(f"{reason}: {folder} belongs to another run. Name another folder with --out, or remove it")
 
 
-def write_rows(path: Path, shape: tuple[int, int], rows_of: Callable[[slice], NDArray[np.float32]]) -> None:
-    """Write rows in float32, whole or not at all."""
+def write_rows(path: Path, shape: tuple[int, ...], rows_of: Callable[[slice], NDArray[np.float32]]) -> None:
+    """Write rows in float32, whole or not at all.
+
+    As bytes, not through a memmap: on a full disk that is an error instead of a killed process.
+    """
     written = path.with_name(f".{path.name}")
-    memmap = np.lib.format.open_memmap(written, mode="w+", dtype=np.float32, shape=shape)
-    for rows in blocks(shape[0]):
-        memmap[rows] = rows_of(rows)
-    memmap.flush()
-    del memmap
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+    with written.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for rows in blocks(shape[0]):
+            file.write(np.ascontiguousarray(rows_of(rows), np.float32).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
     written.replace(path)
+
+
+def written_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Rows that were just written, as a memmap."""
+    rows = open_rows(path, shape)
+    assert rows is not None
+    return rows
 
 
 def compare(

@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from transformers import PrinterCallback, ProgressCallback
 
 from training.encoders import UNPADDED_DIFFERENCE
+from training.errors import JobError
 from training.finetuning.job import TrainingSettings
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError, identical_texts
 from training.finetuning.mixture import Mixture
@@ -50,6 +51,12 @@ class Trained:
     seconds: float
     resumed_from: int
 
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Of the steps this process did; None of none."""
+        done = self.steps - self.resumed_from
+        return self.seconds / done if done else None
+
 
 def train(
     model: Any,
@@ -59,6 +66,7 @@ def train(
     on_progress: Progress,
     targets: Targets | None = None,
     loss_weight: float = 0.0,
+    checkpoints: bool = True,
 ) -> Trained:
     """Train the model in place; go on from the last whole checkpoint in the folder.
 
@@ -70,6 +78,7 @@ def train(
         on_progress: told a fraction and a sentence.
         targets: of the regulariser; None for plain InfoNCE.
         loss_weight: of the regulariser.
+        checkpoints: whether any are kept.
 
     Raises:
         NonFiniteLossError: if the loss or the weights stop being numbers; the last good checkpoint stays.
@@ -82,7 +91,7 @@ def train(
 
     trainer = Trainer(
         model=model,
-        args=arguments(model, settings, folder, len(mixture)),
+        args=arguments(model, settings, folder, len(mixture), checkpoints),
         train_dataset=data,
         loss=loss,
         callbacks=[
@@ -135,12 +144,16 @@ def make_loss(
     if targets is not None:
         options |= {"targets": targets.rows, "offsets": targets.offsets, "sources": mixture.sources}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
+        if not hasattr(next(iter(model)), "auto_model"):
+            raise JobError("a static encoder needs no mini_batch_size: it has no activations to save")
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
     position = unpadded_position(model, PROBES, UNPADDED_DIFFERENCE)
     return ContrastiveLoss(model, settings.temperature, first_position=position, **options)
 
 
-def arguments(model: Any, settings: TrainingSettings, folder: Path, pairs: int) -> SentenceTransformerTrainingArguments:
+def arguments(
+    model: Any, settings: TrainingSettings, folder: Path, pairs: int, checkpoints: bool
+) -> SentenceTransformerTrainingArguments:
     """The settings as the library wants them."""
     device = str(model.device).partition(":")[0]
     wanted = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
@@ -159,7 +172,7 @@ def arguments(model: Any, settings: TrainingSettings, folder: Path, pairs: int) 
         bf16=wanted,
         use_cpu=device == "cpu",
         seed=settings.seed,
-        save_strategy="steps",
+        save_strategy="steps" if checkpoints else "no",
         save_steps=settings.checkpoint_steps,
         save_total_limit=CHECKPOINTS_KEPT,
         logging_steps=settings.log_steps,

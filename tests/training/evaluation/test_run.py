@@ -15,10 +15,11 @@ from training.evaluation.corpus import corpus_sentences
 from training.evaluation.encoders import Wanted
 from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder
 from training.evaluation.pool import Workers
-from training.evaluation.run import Request, claimed, evaluate, trial_key
+from training.evaluation.run import Request, evaluate, trial_key
 from training.evaluation.store import text_key
 from training.evaluation.suites import open_suite
 from training.spec import DEFAULT_ENCODER
+from training.workspace import exclusive
 from transforms import Chain, parse_steps
 
 LIMIT = 20
@@ -211,9 +212,10 @@ def test_a_killed_run_goes_on_and_one_more_method_adds_its_own_cells_only(first,
 
 
 def test_a_folder_takes_one_evaluation_at_a_time(first):
-    with claimed(first.request.out), pytest.raises(EvaluationError, match="another evaluation is writing to out; name"):
+    busy = EvaluationError("busy")
+    with exclusive(first.request.out, busy), pytest.raises(EvaluationError, match="another evaluation is writing"):
         evaluate(first.request, silent)
-    with claimed(first.request.out):
+    with exclusive(first.request.out, busy):
         pass
 
 

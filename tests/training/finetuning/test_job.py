@@ -29,7 +29,7 @@ UNKNOWN = [
     ("learning_rate: 1\n", "unknown setting learning_rate; there are encoder, sources, cap"),
     ("training: {lr: 1}\n", "unknown setting training.lr; there are learning_rate, batch_size"),
     ("regularizer: {eta: 1}\n", "unknown setting regularizer.eta; there are loss_weight, target"),
-    ("target: {folder: a, path: b}\n", "unknown setting target.path; there are folder, name, prompts"),
+    ("target: {folder: a, path: b}\n", "unknown setting target.path; there are folder, name, task, prompts, labels"),
     ("target: {folder: a, prompts: {query: b}}\n", "unknown setting target.prompts.query; there are anchor, positive"),
 ]
 UNKNOWN_OF_SOURCE = [

@@ -1,0 +1,140 @@
+"""Sources read and put into one mixture, without what the target must not know."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from training.errors import DataSetError, JobError
+from training.finetuning.datasets import DataSet, FileDataSet, FolderDataSet, open_source
+from training.finetuning.job import DataSettings, SourceSettings
+from training.finetuning.mixture import Lengths, Mixture, SourceReport
+from training.finetuning.overlap import refuse_shared, shared_places, test_texts, training_texts
+from training.finetuning.positives import Found, Pair, distinct_pairs, find_pairs
+
+
+def mix(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
+    """Read every source.
+
+    Args:
+        settings: sources, caps, what to do about overlap.
+        target: the data set that is left out, with what shares texts with its test.
+        whole: leave out what shares texts with its training rows too.
+
+    Raises:
+        JobError: if a source is not there, shares texts with the target, or nothing is left.
+        DataSetError: if a data set that the job names itself cannot be used.
+    """
+    mixing = Mixing(settings, target, whole)
+    for source in settings.sources:
+        for data in mixing.opened(source):
+            mixing.take(data, source)
+    return mixing.finish()
+
+
+class Mixing:
+    """A mixture under way; see `mix`."""
+
+    def __init__(self, settings: DataSettings, target: FolderDataSet | None, whole: bool) -> None:
+        self.settings, self.target = settings, target
+        tested = test_texts(target) if target else set()
+        self.forbidden = tested | (training_texts(target) if target and whole else set())
+        self.notes = (
+            [f"{target.name} has no test split: no source was compared with it"] if target and not tested else []
+        )
+        self.kept: dict[str, list[Pair]] = {}
+        self.sources: dict[str, SourceSettings] = {}
+        self.reports: list[SourceReport] = []
+        self.known: set[tuple[str, str]] = set()
+
+    def opened(self, source: SourceSettings) -> Iterator[DataSet]:
+        """The data sets of a source; those that are not used are reported."""
+        found, problems = open_source(source)
+        self.reports += [SourceReport(name, problem=problem) for name, problem in problems.items()]
+        for data in found:
+            if self.target and place_of(data).is_relative_to(self.target.folder.resolve()):
+                self.reports.append(SourceReport(data.name, data.task, problem="the target, left out"))
+            else:
+                yield data
+
+    def take(self, data: DataSet, source: SourceSettings) -> None:
+        """Take the pairs of a data set that are trained on.
+
+        Raises:
+            JobError: if another has its name.
+            DataSetError: if it cannot be used, and the job names it itself.
+        """
+        if data.name in self.kept:
+            raise JobError(f"two sources are called {data.name}; give one a name")
+        try:
+            found = find_pairs(data, source)
+        except DataSetError as error:
+            if source.folder is None or place_of(data) == source.folder.resolve():
+                raise DataSetError(f"{data.name}: {error}") from error
+            self.reports.append(SourceReport(data.name, data.task, problem=str(error)))
+            return
+        pairs, report = self.chosen(found, source, SourceReport(data.name, data.task))
+        self.reports.append(report)
+        if pairs:
+            self.kept[data.name], self.sources[data.name] = pairs, source
+
+    def chosen(self, found: Found, source: SourceSettings, report: SourceReport) -> tuple[list[Pair], SourceReport]:
+        """The pairs that are kept: each once, none the target knows, at most the cap."""
+        dropped = {why: len(places) for why, places in found.dropped.places.items()}
+        pairs = distinct_pairs(found.pairs)
+        if len(pairs) < len(found.pairs):
+            dropped["duplicate pair"] = len(found.pairs) - len(pairs)
+        shared = shared_places(pairs, self.forbidden)
+        if shared and self.settings.overlap == "drop":
+            dropped["shares a text with the target"] = len(shared)
+            pairs = [pair for place, pair in enumerate(pairs) if place not in shared]
+        cap = source.cap or self.settings.cap
+        if cap is not None and len(pairs) > cap:
+            dropped["over the cap"] = len(pairs) - cap
+            drawn = np.random.default_rng(self.settings.seed).permutation(len(pairs))[:cap]
+            pairs = [pairs[place] for place in sorted(drawn.tolist())]
+        texts = {(pair.anchor, pair.positive) for pair in pairs}
+        repeated = len(texts & self.known)
+        self.known |= texts
+        return pairs, replace(
+            report,
+            split=found.split,
+            rows=found.rows,
+            found=len(found.pairs),
+            kept=len(pairs),
+            dropped=dropped,
+            shared=len(shared),
+            repeated=repeated,
+            anchors=Lengths.of([pair.anchor for pair in pairs]) if pairs else None,
+            positives=Lengths.of([pair.positive for pair in pairs]) if pairs else None,
+            problem=None if pairs else "every pair shares a text with the target",
+        )
+
+    def finish(self) -> Mixture:
+        """The mixture.
+
+        Raises:
+            JobError: if sources share texts with the target and that is to be refused, or nothing is left.
+        """
+        if self.target and self.settings.overlap == "refuse":
+            refuse_shared({report.name: report.shared for report in self.reports if report.shared}, self.target.name)
+        if not self.kept:
+            reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in self.reports)
+            raise JobError(f"there is no pair to train on. {reasons}")
+        prompts = {name: source.prompts for name, source in self.sources.items()}
+        return Mixture(
+            anchors=[prompts[name].anchor + pair.anchor for name, pairs in self.kept.items() for pair in pairs],
+            positives=[prompts[name].positive + pair.positive for name, pairs in self.kept.items() for pair in pairs],
+            sources=np.repeat(np.arange(len(self.kept)), [len(pairs) for pairs in self.kept.values()]),
+            names=list(self.kept),
+            reports=self.reports,
+            notes=tuple(self.notes),
+        )
+
+
+def place_of(data: DataSet) -> Path:
+    """Where a data set lies; one of the hub lies nowhere."""
+    if isinstance(data, FolderDataSet):
+        return data.folder.resolve()
+    return data.path.resolve() if isinstance(data, FileDataSet) else Path()
