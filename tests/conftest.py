@@ -1,11 +1,13 @@
 """What the tests of several packages share."""
 
 import warnings
+from pathlib import Path
 
 import pytest
+import torch
 
-from training.encoders import Encoder
-from training.spec import DEFAULT_ENCODER
+from training.encoders import Encoder, locate
+from training.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +16,28 @@ def encoder() -> Encoder:
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # importing torch and transformers warns of their own affairs
         return Encoder(DEFAULT_ENCODER)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A folder with a random BERT of one narrow layer that reads with MiniLM's tokenizer."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = AutoTokenizer.from_pretrained(locate(DEFAULT_MODEL))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder / "bert")
+    tokenizer.save_pretrained(folder / "bert")
+    transformer = Transformer(str(folder / "bert"), max_seq_length=32)
+    SentenceTransformer(modules=[transformer, Pooling(16), Normalize()]).save(str(folder / "model"))
+    return folder / "model"

@@ -291,7 +291,8 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     except EncoderError:
         raise
     except Exception as error:  # the library raises anything, by model and by file
-        raise EncoderError(f"the encoder {spec.name} ({spec.model}) cannot be loaded: {error}") from error
+        reason = " ".join(str(error).split())
+        raise EncoderError(f"the encoder {spec.name} ({spec.model}) cannot be loaded: {reason}") from error
     if type(next(iter(model))).__name__ == "Router":
         raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
     if spec.max_length is not None:

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ import orjson
 import pytest
 import torch
 
-from training.encoders import Encoder, Encoding, locate
-from training.spec import DEFAULT_MODEL, EncoderSpec
+from training.encoders import Encoder, Encoding
+from training.spec import EncoderSpec
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 
@@ -99,31 +98,6 @@ def padded_features():
         return tensors | {"prompt_length": 3, "of_texts": torch.arange(len(lengths))}
 
     return build
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory) -> Path:
-    """A folder with a random BERT of one narrow layer that reads with MiniLM's tokenizer."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
-    folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = AutoTokenizer.from_pretrained(locate(DEFAULT_MODEL))
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-    )
-    BertModel(config).save_pretrained(folder / "bert")
-    tokenizer.save_pretrained(folder / "bert")
-    transformer = Transformer(str(folder / "bert"), max_seq_length=32)
-    SentenceTransformer(modules=[transformer, Pooling(16), Normalize()]).save(str(folder / "model"))
-    return folder / "model"
 
 
 @pytest.fixture

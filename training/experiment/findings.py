@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from training.evaluation.statistics import Array, Interval
+from training.evaluation.statistics import NEGLIGIBLE, Array, Interval
 from training.experiment.book import Result
 from training.experiment.run import Experiment
 from training.experiment.settings import METHODS
@@ -203,7 +203,7 @@ def difference(scores: Scores, of: tuple[float, int, str, str, str, str], target
 def over_seeds(values: Array) -> Interval:
     """The mean of a value for each seed, with Student's interval; None where there is one seed, or they are equal."""
     mean, count = float(values.mean()), len(values)
-    if count < 2 or np.ptp(values) == 0:
+    if count < 2 or np.ptp(values) < NEGLIGIBLE:
         return Interval(mean, None, None)
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
     return Interval(mean, mean - half, mean + half)
@@ -218,8 +218,10 @@ def shifts(scores: Scores) -> list[Shift]:
         there = {(r.method, r.target, r.seed) for r in measured}
         cells = {(r.target, r.seed) for r in measured}
         common = {cell for cell in cells if all((m, *cell) in there for m in methods)}
-        for method in methods if common else []:
-            some = [r for r in measured if r.method == method and (r.target, r.seed) in common]
+        targets = {target for target, _ in common}
+        whole = {seed for _, seed in common if all((target, seed) in common for target in targets)}
+        for method in methods if whole else []:
+            some = [r for r in measured if r.method == method and (r.target, r.seed) in common and r.seed in whole]
             seconds = [r.seconds_per_step for r in some if r.seconds_per_step is not None]
             middle = float(np.median(seconds)) if seconds else None
             found.append(Shift(rate, method, by_seed(some, "drift"), by_seed(some, "isoscore"), middle))

@@ -60,7 +60,7 @@ def plan(settings: ExperimentSettings, spec: EncoderSpec, device: str | None, en
             problems.append(f"{one.target.name} has {len(one.pairs):,} training rows: it is left out at {sizes}")
         problems += one.mixture.warnings(encoder.dimensions, any(arm.regularizer for arm in arms(settings)))
     problems += unprompted(encoder, [one.target for one in prepared])
-    domain = tuple(domain_texts(settings, [one.mixture for one in prepared]))
+    domain = tuple(domain_texts(settings))
     units = list(units_of(settings, spec, device, encoder.fingerprint, prepared, domain, out))
     return Plan(prepared, units, list(dict.fromkeys(problems)))
 

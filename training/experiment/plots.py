@@ -108,16 +108,15 @@ def isotropy(experiment: Experiment, findings: Findings) -> Any:
 def shift_picture(experiment: Experiment, findings: Findings) -> Any:
     """Figure 4: relations of the base model, PFT and REZE, by the two directions that vary most in the base's."""
     rate = max(unit.training.learning_rate for unit in experiment.units)
-    names = [one.target.name for one in experiment.prepared]
-    target = next((name for name in names if all(relations(experiment, name, rate, experiment.arms))), "")
-    found = {arm.method: relations(experiment, target, rate, [arm])[0] for arm in experiment.arms if arm.pretrains}
-    kept = {method: np.load(path).astype(np.float64) for method, path in found.items() if path is not None}
-    if "pft" not in kept or "reze" not in kept:
+    found = [(one, relations(experiment, one.target.name, rate)) for one in experiment.prepared]
+    prepared, paths = next(((one, paths) for one, paths in found if {"pft", "reze"} <= set(paths)), (None, {}))
+    if prepared is None:
         return None
+    kept = {method: np.load(path).astype(np.float64) for method, path in paths.items()}
     panels = {"none": kept["pft"][0]} | {name: kept[name][1] for name in ("pft", "distill", "reze") if name in kept}
     center = panels["none"].mean(axis=0)
     _, _, directions = np.linalg.svd(panels["none"] - center, full_matrices=False)
-    mixture = next(one.mixture for one in experiment.prepared if one.target.name == target)
+    mixture = prepared.mixture
     sources = mixture.sources[shown_places(mixture)]
     figure, axes = plt.subplots(1, len(panels), figsize=(3.2 * len(panels), 3.6), sharex=True, sharey=True)
     colors = plt.get_cmap("tab20")
@@ -132,17 +131,14 @@ def shift_picture(experiment: Experiment, findings: Findings) -> Any:
     return figure
 
 
-def relations(experiment: Experiment, target: str, rate: float, arms: list[Any]) -> list[Path | None]:
-    """Where the relations of a target's arms lie; None where they were not kept."""
-    found: list[Path | None] = []
-    for arm in (arm for arm in arms if arm.pretrains):
-        paths = [
-            unit.out / "relations" / f"{unit.key}.npy"
-            for unit in experiment.units
-            if (unit.target.name, unit.arm.method, unit.training.learning_rate) == (target, arm.method, rate)
-        ]
-        found.append(next((path for path in paths if path.is_file()), None))
-    return found
+def relations(experiment: Experiment, target: str, rate: float) -> dict[str, Path]:
+    """Where the relations of a target's arms lie, of those that were kept."""
+    paths = {
+        unit.arm.method: unit.out / "relations" / f"{unit.key}.npy"
+        for unit in reversed(experiment.units)  # of the first seed, where there are several
+        if (unit.target.name, unit.training.learning_rate) == (target, rate)
+    }
+    return {method: path for method, path in paths.items() if path.is_file()}
 
 
 DRAWINGS: dict[str, tuple[str, Drawing]] = {

@@ -85,7 +85,7 @@ def run_experiment(
         failed = list(run_units(planned.units, processes, on_progress))
         results = list(results_of(planned.units))
         if not results:
-            raise JobError("nothing could be measured: " + "; ".join(failed))
+            raise JobError("nothing could be measured: " + "; ".join(planned.problems + failed))
         return Experiment(
             settings,
             encoder.describe(),
@@ -118,6 +118,7 @@ def run_units(units: Sequence[Unit], processes: int, on_progress: Progress) -> I
             on_progress(fraction, f"{done} of {len(waiting)} units done, {in_time(left)} left")
             if isinstance(result, Exception):
                 what = str(result) if isinstance(result, TrainingError) else f"{type(result).__name__}: {result}"
+                what = what.replace(f"{waiting[index].out}/", "")  # results say nothing of this machine
                 yield f"{waiting[index].key}, seed {waiting[index].training.seed}: {what}"
             else:
                 yield from result

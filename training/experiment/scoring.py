@@ -67,7 +67,7 @@ class Scorer:
             test: Any = self.task.dataset
             self.inputs, numbers = list(test["test"]["text"]), list(test["test"]["label"])
             names = sorted(self.labels)  # the layouts number labels in this order
-            self.truth = np.array([names[number] for number in numbers])
+            self.truth = np.array([self.labels[names[number]] for number in numbers])
         self.metric = LABEL_ACCURACY if self.labels else str(self.task.metadata.main_score)
 
     def label_texts(self) -> dict[str, str]:
@@ -99,11 +99,10 @@ class Scorer:
         return Scores(self.label_accuracy(store), value)
 
     def label_accuracy(self, store: MemoryStore) -> float:
-        """The share of inputs whose nearest label text is their own."""
-        names = list(self.labels)
+        """The share of inputs whose nearest label text is their own; labels may share one."""
         inputs = store.get([text_key(self.prompts["query"] + text) for text in self.inputs])
         labels = store.get([text_key(text) for text in self.prompted_labels()])
-        nearest = np.array(names)[np.argmax(inputs @ labels.T, axis=1)]
+        nearest = np.array(list(self.labels.values()))[np.argmax(inputs @ labels.T, axis=1)]
         return float((nearest == self.truth).mean())
 
 

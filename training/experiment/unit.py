@@ -139,7 +139,7 @@ class Work:
         method = unit.arm.method if unit.arm.pretrains else "none"
         if (method, 0) in missing:
             encoder = self.opened(pretrained)
-            after = plain_vectors(encoder, unit.domain)
+            after = plain_vectors(encoder, unit.domain) if unit.domain else None
             self.record(method, 0, plain_vectors(encoder, self.scorer.texts), trained, after)
             if unit.shown and unit.arm.pretrains:
                 self.keep_relations(encoder)

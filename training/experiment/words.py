@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from training.evaluation.statistics import Interval
 from training.experiment.arms import POSTPROCESSED
 from training.experiment.findings import PROPOSED, Difference, Findings
 from training.experiment.settings import METHODS
@@ -22,7 +21,7 @@ def compared(findings: Findings) -> Iterator[str]:
         if one.measure == "score" or one.rival not in POSTPROCESSED:
             yield (
                 f"{where(one)}, REZE's {measure(one)} is {shown(one.points, signed=True, digits=2)} points from "
-                f"{named(one.rival)}'s: {verdict(one.points)}; ahead on {one.better} of {one.targets} targets "
+                f"{named(one.rival)}'s: {verdict(one)}; ahead on {one.better} of {one.targets} targets "
                 f"({one.seeds} seeds)."
             )
 
@@ -37,11 +36,13 @@ def measure(one: Difference) -> str:
     return "linear probe" if one.measure == "linear_probe" else "score"
 
 
-def verdict(points: Interval) -> str:
+def verdict(one: Difference) -> str:
     """What an interval of differences says."""
-    if points.low is None:
+    if one.seeds == 1:
         return "one seed tells nothing"
-    return {1: "better", -1: "worse", 0: "no difference can be told"}[points.sign]
+    if one.points.low is None:
+        return "the same with every seed"
+    return {1: "better", -1: "worse", 0: "no difference can be told"}[one.points.sign]
 
 
 def shifted(findings: Findings) -> Iterator[str]:

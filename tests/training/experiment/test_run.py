@@ -1,0 +1,284 @@
+import csv
+import re
+import shutil
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import orjson
+import pytest
+
+from training.errors import JobError
+from training.experiment.findings import find
+from training.experiment.report import as_csv, in_terminal, write_report
+from training.experiment.unit import run_unit
+from training.finetuning.overlap import normalized
+
+ROWS = (8, 16)
+TARGETS = ("tone", "search")
+TRAINED = ("pft", "distill", "reze")
+EXPECTED = {("none", 0)} | {(method, 0) for method in TRAINED}
+EXPECTED |= {(method, n) for method in ("ft", "pft_whitening", "pft_flow", *TRAINED) for n in ROWS}
+BROKEN = {"broken": {"loss_weight": 1e300}}
+"""No number of float32, so the loss is none from the first step on."""
+
+
+@pytest.fixture(scope="module")
+def first(settings_of, experiment, tmp_path_factory):
+    """The one experiment that these tests look at: everything on two targets, and an arm that cannot be trained."""
+    out, told = tmp_path_factory.mktemp("experiment") / "out", []
+    found = experiment(settings_of(variants=BROKEN), out, told=told)
+    findings, files = write_report(found, out)
+    return SimpleNamespace(out=out, found=found, findings=findings, files=files, told=told)
+
+
+@pytest.fixture(scope="module")
+def extended(first, settings_of, experiment, tmp_path_factory):
+    """One more seed and one more n on one target: of REZE, where a kill had cut the file of its first seed, and of
+    distillation, whose targets are damaged."""
+    out, told = tmp_path_factory.mktemp("experiment") / "out", []
+    shutil.copytree(first.out, out)
+    (path,) = (out / "results").glob("tone-reze-*.jsonl")
+    payload = path.read_bytes()
+    path.write_bytes(payload[: payload.index(b"\n") + 40])  # in the middle of the second line
+    for manifest in out.glob("targets/*/manifest.json"):
+        if orjson.loads(manifest.read_bytes())["regularizer"].get("target") == "reference":
+            manifest.write_bytes(b"{cut")
+    settings = settings_of(targets=("tone",), methods=("distill", "reze"), seeds=(0, 1), rows=(*ROWS, 24))
+    found = experiment(settings, out, told=told)
+    findings, _ = write_report(found, out)
+    return SimpleNamespace(out=out, found=found, path=path, payload=payload, told=told, findings=findings)
+
+
+def cells(results):
+    return [(r.target, r.learning_rate, r.seed, r.method, r.rows) for r in results]
+
+
+def kept(folder):
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.jsonl")}
+
+
+def measured(result):
+    """What two runs must agree on: everything but the time."""
+    return {name: value for name, value in asdict(result).items() if name != "seconds_per_step"}
+
+
+def require_same(one, other):
+    one, other = measured(one), measured(other)
+    numbers = [name for name, value in one.items() if isinstance(value, float)]
+    assert {name: one[name] for name in numbers} == pytest.approx({name: other[name] for name in numbers}, abs=1e-6)
+    assert {name: one[name] for name in one if name not in numbers} == {
+        name: other[name] for name in other if name not in numbers
+    }
+
+
+def test_every_cell_of_every_arm_is_there_exactly_once(first):
+    found = cells(first.found.results)
+    assert len(found) == len(set(found))
+    assert set(found) == {(target, 1e-3, 0, method, n) for target in TARGETS for method, n in EXPECTED}
+    assert [one.target.name for one in first.found.prepared] == list(TARGETS)
+    for result in first.found.results:
+        assert 0 <= result.score <= 1
+        assert (result.drift is None) == (result.isoscore is None) == (result.rows > 0)
+        assert result.rows or (0 <= result.isoscore <= 1 and -1e-6 <= result.drift <= 2)
+        assert (result.linear_probe is None) == (result.target == "search")
+        assert result.metric == {"tone": "label_accuracy", "search": "ndcg_at_10"}[result.target]
+    assert list((first.out / "results").glob("*.part")) == []
+
+
+def test_what_is_written_is_what_is_given(first):
+    lines = [line for path in (first.out / "results").glob("*.jsonl") for line in path.read_bytes().splitlines()]
+    assert sorted(map(orjson.dumps, map(asdict, first.found.results))) == sorted(lines)
+
+
+def test_an_arm_that_cannot_be_trained_is_a_problem_and_the_others_finish(first):
+    assert len(first.found.problems) == 2
+    for problem, target in zip(sorted(first.found.problems), sorted(TARGETS), strict=True):
+        assert problem.startswith(f"{target}-broken-") and "seed 0: the loss became inf" in problem
+    assert "broken" not in {result.method for result in first.found.results}
+    assert all(problem in in_terminal(first.found, first.findings) for problem in first.found.problems)
+
+
+def test_only_what_pretrains_has_steps_and_the_untrained_model_has_not_moved(first):
+    pairs = {one.target.name: len(one.mixture) for one in first.found.prepared}
+    for result in first.found.results:
+        if result.method in ("none", "ft"):
+            assert (result.steps, result.seconds_per_step) == (0, None)
+        else:
+            assert result.steps == -(-pairs[result.target] // 8) and result.seconds_per_step > 0
+        if result.rows == 0:
+            assert result.drift == pytest.approx(0, abs=1e-6) if result.method == "none" else result.drift > 1e-5
+
+
+def test_neither_the_target_nor_what_shares_texts_with_its_test_is_in_the_mixture(first, shared_texts):
+    for one in first.found.prepared:
+        target, mixture = one.target, one.mixture
+        assert set(mixture.names) == {"tone", "search", "topic", "twins"} - {target.name}
+        texts = {normalized(text) for text in (*mixture.anchors, *mixture.positives)}
+        assert normalized(shared_texts[target.name]) not in texts
+        assert all(normalized(text) in texts for name, text in shared_texts.items() if name != target.name)
+        dropped = {report.name: report.shared for report in mixture.reports}
+        assert dropped == {target.name: 0, "topic": 1, "twins": int(target.name == "search")} | {
+            name: 0 for name in TARGETS
+        }
+
+
+def test_rows_of_a_fine_tuning_never_have_an_anchor_of_the_test(first):
+    for target, pairs in ((one.target, one.pairs) for one in first.found.prepared):
+        tested = {normalized(row["text"]) for row in target.data.rows("queries" if target.name == "search" else "test")}
+        trained = {normalized(pair.anchor) for pair in pairs}
+        if target.name == "search":
+            tested = {text for text in tested if int(text.split()[-1].strip("?")) >= 24}
+        assert tested and len(trained) == {"tone": 30, "search": 24}[target.name]  # of 31, and of 24
+        assert not tested & trained
+
+
+def test_running_again_does_nothing(first, settings_of, experiment):
+    before, told = kept(first.out / "results"), []
+    begun = time.process_time()
+    again = experiment(settings_of(), first.out, told=told)
+    assert time.process_time() - begun < 5
+    assert kept(first.out / "results") == before
+    assert again.results == first.found.results and again.problems == []
+    assert not any("units done" in sentence or "encoding" in sentence for _, sentence in told)
+
+
+def test_a_seed_or_a_size_more_adds_its_own_cells_only(first, extended):
+    found = cells(extended.found.results)
+    assert len(found) == len(set(found))
+    assert {cell[2:] for cell in found if cell[3] == "reze"} == {(s, "reze", n) for s in (0, 1) for n in (0, 8, 16, 24)}
+    old, new = kept(first.out / "results"), kept(extended.out / "results")
+    assert {name for name in old if old[name][0] == new[name][0]} == set(old) - {extended.path.name}
+    assert [name.startswith("tone-reze-") for name in set(new) - set(old)] == [True]
+    assert extended.told[-1][1].startswith("4 of 4 units done")
+
+
+def test_what_a_damaged_file_stops_is_a_problem_and_what_was_measured_before_stays(extended):
+    assert len(extended.found.problems) == 2 and all("is damaged" in problem for problem in extended.found.problems)
+    assert {cell[2:] for cell in cells(extended.found.results) if cell[3] == "distill"} == {
+        (0, "distill", n) for n in (0, 8, 16)
+    }
+
+
+def test_a_unit_whose_file_was_cut_is_completed_with_what_it_would_have_had(extended):
+    lines, before = extended.path.read_bytes().splitlines(), extended.payload.splitlines()
+    assert lines[0] == before[0] and len(lines) == 4
+    own = [r for r in extended.found.results if (r.method, r.seed) == ("reze", 0)]
+    for line, result in zip(before, own, strict=False):
+        require_same(result, type(result)(**orjson.loads(line)))
+
+
+def test_seeds_differ_in_what_they_train_on(extended):
+    one, other = ([r for r in extended.found.results if (r.method, r.seed) == ("reze", seed)] for seed in (0, 1))
+    assert [r.rows for r in one] == [r.rows for r in other]
+    assert abs(one[0].isoscore - other[0].isoscore) > 1e-7
+
+
+def test_a_result_does_not_depend_on_what_was_run_before_it(first, tmp_path):
+    (unit,) = (u for u in first.found.units if (u.target.name, u.arm.method) == ("search", "pft"))
+    alone = replace(unit, out=tmp_path, shown=False)
+    run_unit(alone)
+    expected = unit.book.read()
+    assert len(expected) == 7
+    for one, other in zip(alone.book.read(), expected, strict=True):
+        require_same(one, other)
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_results_do_not_depend_on_the_order_of_targets_methods_and_sizes(first, settings_of, experiment):
+    methods = tuple(sorted({method for method, _ in EXPECTED}, reverse=True))
+    found = experiment(settings_of(targets=TARGETS[::-1], rows=ROWS[::-1], methods=methods), first.out)
+    assert sorted(found.results, key=str) == sorted(first.found.results, key=str)
+
+
+def test_progress_never_goes_back_and_ends_whole(first):
+    fractions = [fraction for fraction, _ in first.told]
+    assert fractions == sorted(fractions) and fractions[0] == 0 and fractions[-1] == 1
+    assert first.told[-1][1].startswith("10 of 10 units done")
+
+
+def test_a_target_with_too_few_rows_is_left_out_at_that_size_and_said_to_be(settings_of, experiment, first):
+    found = experiment(settings_of(rows=(8, 31), methods=("ft",)), first.out)
+    assert set(cells(found.results)) == {(target, 1e-3, 0, "ft", 8) for target in TARGETS}
+    assert sorted(found.problems) == [
+        "search has 24 training rows: it is left out at 31",
+        "tone has 30 training rows: it is left out at 31",
+    ]
+
+
+def test_where_nothing_can_be_measured_the_error_says_why(settings_of, experiment, tmp_path):
+    with pytest.raises(JobError, match="nothing could be measured: tone has 30 training rows"):
+        experiment(settings_of(targets=("tone",), rows=(31,), methods=("ft",)), tmp_path)
+
+
+def test_two_targets_of_one_name_are_refused_since_each_would_be_in_the_others_mixture(
+    settings_of, experiment, tiny_data, tmp_path
+):
+    shutil.copytree(tiny_data / "tone", tmp_path / "data" / "tone")
+    with pytest.raises(JobError, match="called tone"):  # as of two sources
+        experiment(settings_of(("tone", tmp_path / "data" / "tone"), rows=(), methods=("ft",)), tmp_path / "out")
+
+
+def test_two_experiments_at_once_do_not_share_a_folder(settings_of, experiment, tmp_path):
+    from filelock import FileLock
+
+    with FileLock(tmp_path / ".lock"), pytest.raises(JobError, match="another experiment is writing"):
+        experiment(settings_of(), tmp_path)
+
+
+def test_the_report_is_a_page_two_files_and_pictures(first):
+    names = {path.name for path in first.files}
+    assert names >= {"experiment.json", "results.csv", "report.html", "averages.png", "isotropy.png"}
+    assert all(path.stat().st_size > 0 and path.parent == first.out for path in first.files)
+    for path in first.files:
+        assert path.suffix != ".png" or path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_of_the_shift_needs_pft_and_reze_and_no_other_arm(first):
+    assert "shift.png" in {path.name for path in first.files}  # although a variant could not be trained
+
+
+def test_the_page_asks_the_network_for_nothing(first):
+    page = (first.out / "report.html").read_text()
+    assert page.count("<svg") >= 2
+    loaded = re.findall(r"""<(?:script|link|img|iframe|object|embed|image)\b[^>]*?\b(?:src|href)=["']([^"']*)""", page)
+    assert all(address.startswith(("data:", "#")) for address in loaded)
+    assert not re.search(r"""@import|url\(["' ]*http|<script src""", page)
+    for said in ("PFT + whitening", "distillation", "Sources where tone is left out", *first.found.problems):
+        assert said in page
+
+
+@pytest.mark.parametrize("which", ["first", "extended"])  # the second has a problem with a file
+def test_no_file_says_where_things_lie_on_this_machine(request, which, tiny_data, tiny_spec):
+    out = request.getfixturevalue(which).out
+    for name in ("experiment.json", "results.csv", "report.html"):
+        written = (out / name).read_text()
+        for place in (out, tiny_data, Path(tiny_spec.model)):
+            assert str(place) not in written and str(place.parent) not in written
+
+
+def test_the_csv_has_a_row_for_each_result_and_the_json_everything(first):
+    with (first.out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert as_csv(first.found.results) == (first.out / "results.csv").read_text()
+    assert [(r["target"], r["method"], int(r["rows"]), float(r["score"])) for r in rows] == [
+        (r.target, r.method, r.rows, r.score) for r in first.found.results
+    ]
+    found = orjson.loads((first.out / "experiment.json").read_bytes())
+    assert found["results"] == [asdict(result) for result in first.found.results]
+    assert (found["targets"], found["problems"]) == (list(TARGETS), first.found.problems)
+    assert found["settings"]["rows"] == list(ROWS) and "sources" not in found["settings"]
+    assert len(found["findings"]["averages"]) == len(first.findings.averages) > 0
+    assert found["encoder"]["dimensions"] == 16 and found["encoder"]["max_length"] == 16
+
+
+def test_the_terminal_shows_the_averages_the_shifts_and_what_they_say(first):
+    printed = in_terminal(first.found, find(first.found))
+    lines = {line.split("  ")[0]: line.split() for line in printed.splitlines()}
+    for method in ("no training", "FT", "PFT", "PFT + whitening", "PFT + flow", "distillation", "REZE"):
+        assert method in lines
+    mean = 100 * np.mean([r.score for r in first.found.results if (r.method, r.rows) == ("ft", 16)])
+    assert lines["FT"][-1] == f"{mean:.1f}"
+    assert "one seed tells nothing" in printed and "Before the fine-tuning" in printed

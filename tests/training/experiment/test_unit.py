@@ -1,0 +1,229 @@
+import math
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+
+from training.encoders import Encoder
+from training.errors import JobError
+from training.experiment.arms import arms
+from training.experiment.plan import plan
+from training.experiment.targets import Target, drawn_rows
+from training.experiment.unit import PRETRAINING, Work, run_unit
+from training.finetuning.datasets import FolderDataSet
+from training.finetuning.job import SourceSettings
+from training.finetuning.overlap import normalized
+from training.finetuning.run import MODEL
+
+
+@pytest.fixture(scope="module")
+def spec(tiny_spec):
+    """The tiny model at the length that is trained on."""
+    return replace(tiny_spec, max_length=16)
+
+
+@pytest.fixture(scope="module")
+def loaded(spec):
+    return Encoder(spec, "cpu")
+
+
+@pytest.fixture
+def units(settings_of, spec, loaded, tmp_path):
+    """A maker of an experiment's units."""
+
+    def build(targets=("tone",), **given):
+        return plan(settings_of(targets=targets, **given), spec, "cpu", loaded, tmp_path / "out").units
+
+    return build
+
+
+def cells(some):
+    return [(unit.key, *cell) for unit in some for cell in unit.missing()]
+
+
+def test_arms_are_the_methods_asked_for_and_what_varies_them(settings_of):
+    found = arms(settings_of(loss_weights=(0.5, 2), centers=("mean",), variants={"kept": {"strength": 0.1}}))
+    given = {arm.method: arm.regularizer for arm in found}
+    assert len(given) == len(found)
+    weights = {f"{method}, weight {weight:g}" for method in ("distill", "reze") for weight in (0.5, 2)}
+    assert set(given) == {"ft", "pft", "distill", "reze", "reze, mean", "kept"} | weights
+    assert (given["ft"], given["pft"]) == (None, None)
+    for name, regularizer in given.items():
+        if regularizer is not None:
+            assert regularizer.target == ("reference" if name.startswith("distill") else "debiased")
+            assert regularizer.loss_weight == float(name.partition("weight ")[2] or 1)
+            assert regularizer.center == ("mean" if name == "reze, mean" else "median")
+            assert regularizer.strength == (0.1 if name == "kept" else 0.7)
+
+
+def test_a_sweep_does_not_repeat_what_there_is_already(settings_of):
+    found = arms(settings_of(methods=("reze",), loss_weights=(1, 2), centers=("median", "mean")))
+    assert [arm.method for arm in found] == ["reze", "reze, weight 2", "reze, mean"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        (("none",), {("none", 0)}),
+        (("ft",), {("ft", 8), ("ft", 16)}),
+        (("ft", "none"), {("none", 0), ("ft", 8), ("ft", 16)}),
+        (("reze",), {("reze", 0), ("reze", 8), ("reze", 16)}),
+        (("pft", "pft_flow"), {("pft", 0), ("pft", 8), ("pft", 16), ("pft_flow", 8), ("pft_flow", 16)}),
+    ],
+)
+def test_every_method_is_measured_at_every_size_and_before_it_where_that_is_its_own(units, methods, expected):
+    found = [cell for unit in units(methods=methods) for cell in unit.missing()]
+    assert len(found) == len(set(found)) and set(found) == expected
+
+
+def test_units_have_files_of_their_own(units):
+    found = units(("tone", "search"), seeds=(0, 1), learning_rates=(1e-3, 1e-4), loss_weights=(0.5, 2))
+    assert len({unit.key for unit in found}) == len(found) == 2 * 2 * 2 * 8
+    assert len({unit.book.path for unit in found}) == len(found)
+
+
+def test_results_of_another_base_model_at_the_same_place_have_another_key(settings_of, spec, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(spec.model, folder)
+    changed = replace(spec, model=str(folder))
+    keys = []
+    for _ in range(2):
+        (unit,) = plan(settings_of(("tone",), methods=("ft",)), changed, "cpu", Encoder(changed, "cpu"), tmp_path).units
+        keys.append(unit.key)
+        weights = load_file(folder / "model.safetensors")
+        name = next(name for name in weights if "word_embeddings" in name)
+        save_file(weights | {name: weights[name].flip(0).contiguous()}, folder / "model.safetensors", {"format": "pt"})
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_results_on_other_rows_of_a_target_have_another_key(units, tiny_data, tmp_path, split):
+    (unit,) = units(methods=("ft",))
+    root = tmp_path / "data"
+    shutil.copytree(tiny_data, root)
+    copied = {"targets": (root / "tone",), "sources": [{"folder": root}], "methods": ("ft",)}
+    assert [other.key for other in units(**copied)] == [unit.key]
+    path = root / "tone" / f"{split}.jsonl"
+    rows = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(r if b"32 times" in r else r.replace(b" was ", b" had been ") for r in rows))
+    (changed,) = units(**copied)
+    assert changed.mixture.digest() == unit.mixture.digest()  # what is shared with the test stayed
+    assert changed.key != unit.key
+
+
+def test_a_target_more_does_not_change_the_text_that_the_others_drift_is_measured_on(units):
+    alone, beside = (
+        {u.key: u.domain for u in units(targets, methods=("reze",))} for targets in (("tone",), ("tone", "search"))
+    )
+    shared = set(alone) & set(beside)
+    assert all(alone[key] == beside[key] for key in shared)  # what was measured is not measured again
+
+
+def test_no_text_of_the_domain_is_in_any_mixture_and_the_targets_tests_are_among_them(units):
+    found = units(("tone", "search"), methods=("reze",))
+    domain = {normalized(text) for text in found[0].domain}
+    assert len(domain) == len(found[0].domain) >= 40 and len({unit.domain for unit in found}) == 1
+    for unit in found:
+        assert not domain & {normalized(text) for text in (*unit.mixture.anchors, *unit.mixture.positives)}
+    assert any(text.startswith("the ") for text in domain) and any(text.startswith("what of") for text in domain)
+
+
+def test_where_no_source_holds_text_back_there_is_a_score_and_no_drift(units):
+    (unit,) = units(methods=("none",))
+    run_unit(replace(unit, domain=()))
+    (result,) = unit.book.read()
+    assert (result.drift, result.isoscore) == (None, None) and 0 <= result.score <= 1
+
+
+@pytest.mark.parametrize(
+    "twice", [{"rows": (8, 8)}, {"seeds": (0, 0)}, {"learning_rates": (1e-3, 1e-3)}, {"methods": ("ft", "ft")}]
+)
+def test_what_is_named_twice_is_refused_or_measured_once(units, twice):
+    try:
+        found = cells(units(**{"methods": ("ft",)} | twice))
+    except (ValidationError, JobError):
+        return
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("name", ["none", "pft", "pft_flow", "reze", "reze, mean"])
+def test_a_variant_cannot_take_the_place_of_a_method(settings_of, name):
+    with pytest.raises((ValidationError, JobError), match=name):
+        arms(settings_of(variants={name: {"strength": 0.1}}, centers=("mean",)))
+
+
+def test_results_of_a_variant_lie_with_the_others_whatever_it_is_called(units):
+    try:
+        found = units(variants={"a/b": {"strength": 0.1}})
+    except (ValidationError, JobError):
+        return
+    assert {unit.book.path.resolve().parent for unit in found} == {(found[0].out / "results").resolve()}
+
+
+def test_rows_of_a_seed_are_an_order_of_the_same_rows(units):
+    (unit,) = units(methods=("ft",))
+    one, again, other = (drawn_rows(unit.pairs, seed) for seed in (0, 0, 1))
+    assert one == again and one != other
+    assert sorted(pair.place for pair in one) == sorted(pair.place for pair in other)
+    assert {pair.positive for pair in one} == {"it was sold", "it was seen", "it was boiled"}
+
+
+def texts(split, start):
+    return [f"{split} text {n}" for n in range(start, start + 12)]
+
+
+def halves(split, start, label):
+    return [{"sentence1": text, "sentence2": f"{text}, again"} | label(n) for n, text in enumerate(texts(split, start))]
+
+
+TESTED = {
+    "pair_classification": lambda split, start: halves(split, start, lambda n: {"label": n % 2}),
+    "sts": lambda split, start: halves(split, start, lambda n: {"score": n % 6}),
+    "clustering": lambda split, start: [{"text": t, "label": "ab"[n % 2]} for n, t in enumerate(texts(split, start))],
+    "classification": lambda split, start: [
+        {"text": t, "label": "ab"[n % 2]} for n, t in enumerate(texts(split, start))
+    ],
+}
+
+
+@pytest.mark.parametrize("task", TESTED)
+def test_no_row_of_a_fine_tuning_has_an_anchor_that_is_tested(tmp_path, write_data_set, task):
+    """A row of the test says whose texts are known, whether or not it would make a pair to train on."""
+    tested = TESTED[task]("any", 0)
+    leaked = TESTED[task]("ANY", 1)[:11]  # the same texts in another case, with the labels of their neighbours
+    files = {"train.jsonl": [*TESTED[task]("own", 0), *leaked], "test.jsonl": tested}
+    folder = write_data_set(tmp_path / task, {"task": task}, files)
+    target = Target(FolderDataSet(task, task, folder), SourceSettings(folder=folder))
+    known = {normalized(row.get("sentence1") or row["text"]) for row in tested}
+    found = target.training_pairs()
+    assert found
+    for pair in found:
+        assert not {normalized(line) for line in pair.anchor.split("\n")} & known
+
+
+def test_a_unit_that_was_killed_after_its_last_checkpoint_is_finished(units, tmp_path):
+    (unit,) = units(methods=("pft",), rows=())
+    unit = replace(unit, shown=False)
+    work = unit.out / "work" / unit.key
+    _, trained = Work(unit, work).pretrained()
+    assert trained.steps > 0
+    shutil.rmtree(work / MODEL)  # the kill came before the model was written
+    (work / PRETRAINING).unlink()
+    run_unit(unit)
+    (result,) = unit.book.read()
+    assert result.steps == trained.steps
+    assert result.seconds_per_step is None or math.isfinite(result.seconds_per_step)
+
+
+def test_plain_pretraining_needs_no_regularised_arm_beside_it(units):
+    (unit,) = units(methods=("pft",), rows=())
+    run_unit(unit)
+    (result,) = unit.book.read()
+    assert (result.method, result.rows) == ("pft", 0)
+    (path,) = (unit.out / "relations").iterdir()
+    before, after = np.load(path).astype(np.float32)
+    assert before.shape == after.shape == (len(unit.mixture), 32)
+    assert 1e-5 < np.abs(before - after).max() < 1
