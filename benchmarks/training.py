@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoders import UNPADDED_DIFFERENCE, Encoder, load_model
+from training.encoders import Encoder, load_model
 from training.finetuning.job import RegularizerSettings
 from training.finetuning.loss import ContrastiveLoss
 from training.finetuning.mixture import Mixture
@@ -19,7 +19,7 @@ from training.finetuning.targets import prepare_targets
 from training.precision import PROBES, has_bfloat16
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
-from training.unpadding import unpadded_position
+from training.unpadding import leave_padding_out
 
 SOURCES = 8
 """Slices of the texts that stand for data sets: the time of a step does not depend on what they say."""
@@ -80,8 +80,9 @@ def measure(mixture: Mixture, rounds: int) -> dict[str, Any]:
             encoder, mixture, RegularizerSettings(), Path(folder) / "targets", Path(folder) / "cache", note
         )
         offline = time.monotonic() - begun
-        model = load_model(DEFAULT_ENCODER, "cpu").float().train()
-        position = unpadded_position(model, PROBES, UNPADDED_DIFFERENCE)
+        model = load_model(DEFAULT_ENCODER, "cpu").float()
+        position, _ = leave_padding_out(model.eval(), PROBES) or (None, "")
+        model.train()
         losses = [
             ContrastiveLoss(model, 0.05, first_position=position),
             ContrastiveLoss(model, 0.05, targets.rows, 1.0, first_position=position),

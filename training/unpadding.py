@@ -21,6 +21,10 @@ ROUND_TOKENS = 32
 the product (5 ms instead of 1 for one of 600 × 384 × 1536 in bfloat16), and keeps 1,024 of them."""
 
 
+DIFFERENCE = 1e-4
+"""Between numbers of unit vectors in float32, padded and not; other sums in another order differ by 1e-6."""
+
+
 class CannotUnpadError(Exception):
     """A model whose attention needs more than its texts' bounds."""
 
@@ -63,16 +67,14 @@ def attend(
     return torch.cat(attended, dim=1), None
 
 
-def allow_unpadded(model: Any) -> str:
-    """Let a transformer take flattened input; give the name of the attention it had."""
+def allow_unpadded(model: Any) -> None:
+    """Let a transformer take flattened input."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)
-    before = str(model.config._attn_implementation)
     model.set_attn_implementation(NAME)
-    return before
 
 
 def flatten(features: Features, first_position: int) -> Features:
@@ -137,10 +139,11 @@ def flatten_together(several: Sequence[Features], first_position: int) -> Featur
     return flatten(columns, first_position)
 
 
-def unpadded_position(model: Any, probes: Sequence[str], tolerance: float) -> int | None:
+def leave_padding_out(model: Any, probes: Sequence[str]) -> tuple[int, str] | None:
     """Let a sentence-transformers model on a CPU take flattened input, if it then gives the same vectors of texts.
 
-    Gives the position of a text's first token; None leaves the model as it was.
+    Gives the position of a text's first token and the attention it had; None leaves the model as it was: some have
+    masks of their own.
     """
     transformer = next(iter(model))
     if model.device.type != "cpu" or not hasattr(transformer, "auto_model"):
@@ -153,8 +156,8 @@ def unpadded_position(model: Any, probes: Sequence[str], tolerance: float) -> in
             position = first_position(transformer.auto_model)
             allow_unpadded(transformer.auto_model)
             flat = model(flatten_together([features], position))["sentence_embedding"][: len(probes)]
-        if bool((normalize(flat, dim=1) - padded).abs().max() < tolerance):
-            return position
+        if bool((normalize(flat, dim=1) - padded).abs().max() < DIFFERENCE):
+            return position, before
     except Exception:  # models fail on input they do not expect with whatever error comes first
         pass
     transformer.auto_model.set_attn_implementation(before)

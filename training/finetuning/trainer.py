@@ -12,7 +12,6 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from transformers import PrinterCallback, ProgressCallback
 
-from training.encoders import UNPADDED_DIFFERENCE
 from training.errors import JobError
 from training.finetuning.job import TrainingSettings
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError, identical_texts
@@ -20,7 +19,7 @@ from training.finetuning.mixture import Mixture
 from training.finetuning.progress import Checkpoints, Reporter, last_checkpoint
 from training.finetuning.targets import Targets
 from training.precision import PROBES, has_bfloat16
-from training.unpadding import unpadded_position
+from training.unpadding import leave_padding_out
 from transforms.transform import Progress
 
 CHECKPOINTS_KEPT = 2
@@ -147,7 +146,7 @@ def make_loss(
         if not hasattr(next(iter(model)), "auto_model"):
             raise JobError("a static encoder needs no mini_batch_size: it has no activations to save")
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
-    position = unpadded_position(model, PROBES, UNPADDED_DIFFERENCE)
+    position, _ = leave_padding_out(model, PROBES) or (None, "")
     return ContrastiveLoss(model, settings.temperature, first_position=position, **options)
 
 
