@@ -140,6 +140,7 @@ class Encoder:
         truncation_side: Side = "right",
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
+        plain: bool = False,
     ) -> Encoding:
         """Encode texts, those of like length together so that little padding is computed.
 
@@ -150,12 +151,13 @@ class Encoder:
             truncation_side: the end that is cut off.
             normalize: give unit vectors; otherwise whatever the model itself gives.
             on_batch: called with the number of texts done so far.
+            plain: put nothing before the texts, not even the model's default prompt.
 
         Raises:
             TooLongError: for a text too long, where `truncate` is off.
             EncoderError: for a prompt the encoder does not know.
         """
-        prompt = self.prompt(prompt_name)
+        prompt = None if plain else self.prompt(prompt_name)
         if texts and not truncate:
             self.require_short(texts, prompt or "")
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)

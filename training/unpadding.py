@@ -20,7 +20,6 @@ ROUND_TOKENS = 32
 """Rows come in multiples of so many tokens: oneDNN makes each product of a new shape anew, which takes longer than
 the product (5 ms instead of 1 for one of 600 × 384 × 1536 in bfloat16), and keeps 1,024 of them."""
 
-
 DIFFERENCE = 1e-4
 """Between numbers of unit vectors in float32, padded and not; other sums in another order differ by 1e-6."""
 

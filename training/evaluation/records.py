@@ -1,6 +1,6 @@
 """Rows of the files of a data set, and what was wrong with them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,16 +82,37 @@ def is_id(value: Any) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
+def find_file(folder: Path, stem: str) -> Path | None:
+    """The file `stem.jsonl`, packed or not; None if there is neither."""
+    return next(
+        (folder / f"{stem}{end}" for end in (".jsonl", ".jsonl.gz") if (folder / f"{stem}{end}").is_file()), None
+    )
+
+
 def data_file(folder: Path, stem: str) -> Path:
     """The file `stem.jsonl`, packed or not.
 
     Raises:
         DataSetError: if it is missing.
     """
-    for name in (f"{stem}.jsonl", f"{stem}.jsonl.gz"):
-        if (folder / name).is_file():
-            return folder / name
-    raise DataSetError(f"{stem}.jsonl is missing")
+    found = find_file(folder, stem)
+    if found is None:
+        raise DataSetError(f"{stem}.jsonl is missing")
+    return found
+
+
+def file_records(path: Path) -> Iterator[Record]:
+    """The objects of a file of JSON lines.
+
+    Raises:
+        DataSetError: if it cannot be read, or holds something else.
+    """
+    try:
+        for number, line in numbered_lines(path):
+            place = f"{path.name} line {number}"
+            yield Record(place, parsed(line, place))
+    except SourceError as error:
+        raise DataSetError(str(error)) from error
 
 
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldCheck], warnings: Warnings) -> list[Record]:
@@ -102,13 +123,9 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldCheck], warn
     """
     path = data_file(folder, stem)
     records = []
-    try:
-        for number, line in numbered_lines(path):
-            record = Record(f"{path.name} line {number}", parsed(line, f"{path.name} line {number}"))
-            require_fields(record, fields)
-            records.append(record)
-    except SourceError as error:
-        raise DataSetError(str(error)) from error
+    for record in file_records(path):
+        require_fields(record, fields)
+        records.append(record)
     if not records:
         raise DataSetError(f"{path.name} has no rows")
     kept = [record for record in records if not blank_field(record, fields)]

@@ -14,6 +14,7 @@ from training.experiment.unit import Unit
 from training.finetuning.mixing import mix
 from training.finetuning.mixture import Mixture
 from training.finetuning.positives import Pair
+from training.finetuning.reference import unprompted
 from training.spec import EncoderSpec
 
 
@@ -59,7 +60,7 @@ def plan(settings: ExperimentSettings, spec: EncoderSpec, device: str | None, en
             sizes = ", ".join(map(str, short))
             problems.append(f"{one.target.name} has {len(one.pairs):,} training rows: it is left out at {sizes}")
         problems += one.mixture.warnings(encoder.dimensions, any(arm.regularizer for arm in arms(settings)))
-    problems += unprompted(encoder, [one.target for one in prepared])
+    problems += unprompted(encoder, [one.target.prompts for one in prepared])
     domain = tuple(domain_texts(settings))
     units = list(units_of(settings, spec, device, encoder.fingerprint, prepared, domain, out))
     return Plan(prepared, units, list(dict.fromkeys(problems)))
@@ -74,13 +75,6 @@ def prepare(settings: ExperimentSettings, problems: list[str]) -> Iterator[Prepa
             problems.append(f"{target.name} cannot be a target: {error}")
         else:
             yield Prepared(target, mixture, tuple(pairs), target.data.digest())
-
-
-def unprompted(encoder: Encoder, targets: list[Target]) -> Iterator[str]:
-    """Whether the encoder, when it serves, puts something before texts that nothing stands before here."""
-    default = encoder.prompt(None)
-    if default and any(not target.prompts.anchor for target in targets):
-        yield f"{encoder.name} serves texts with {default!r} before them; here only the prompts of the job are used"
 
 
 def units_of(

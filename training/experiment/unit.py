@@ -23,7 +23,7 @@ from training.experiment.targets import Target, drawn_rows
 from training.finetuning.job import TrainingSettings
 from training.finetuning.mixture import Mixture
 from training.finetuning.positives import Pair
-from training.finetuning.reference import Reference, plain_vectors
+from training.finetuning.reference import Reference
 from training.finetuning.run import MODEL, save_model
 from training.finetuning.targets import prepare_targets
 from training.finetuning.trainer import Trained, train
@@ -139,8 +139,8 @@ class Work:
         method = unit.arm.method if unit.arm.pretrains else "none"
         if (method, 0) in missing:
             encoder = self.opened(pretrained)
-            after = plain_vectors(encoder, unit.domain) if unit.domain else None
-            self.record(method, 0, plain_vectors(encoder, self.scorer.texts), trained, after)
+            after = encoder.encode(unit.domain, plain=True).vectors if unit.domain else None
+            self.record(method, 0, encoder.encode(self.scorer.texts, plain=True).vectors, trained, after)
             if unit.shown and unit.arm.pretrains:
                 self.keep_relations(encoder)
         for n in unit.rows:
@@ -186,11 +186,11 @@ class Work:
         train(model, mixture, unit.training, folder, silent, checkpoints=False)  # it takes seconds
         save_model(model, self.folder / "finetuned")
         encoder = self.opened(self.folder / "finetuned")
-        vectors = plain_vectors(encoder, self.scorer.texts)
+        vectors = encoder.encode(self.scorer.texts, plain=True).vectors
         if unit.arm.method in methods:
             self.record(unit.arm.method, n, vectors, trained)
         for method in (method for method in methods if method in POSTPROCESSING):
-            rows = plain_vectors(encoder, list(dict.fromkeys([*mixture.anchors, *mixture.positives])))
+            rows = encoder.encode(list(dict.fromkeys([*mixture.anchors, *mixture.positives])), plain=True).vectors
             try:
                 chain = Chain(parse_steps(POSTPROCESSING[method])).fit(rows)
                 self.record(method, n, np.asarray(chain.transform(vectors), np.float32), trained)
@@ -244,7 +244,7 @@ class Work:
         places = shown_places(mixture)
         texts = [[column[place] for place in places] for column in (mixture.anchors, mixture.positives)]
         self.reference.encode([text for column in texts for text in column], silent)
-        after = np.hstack([plain_vectors(encoder, column) for column in texts])
+        after = np.hstack([encoder.encode(column, plain=True).vectors for column in texts])
         before = np.hstack([self.reference.vectors(column) for column in texts])
         path = self.unit.out / "relations" / f"{self.unit.key}.npy"
         path.parent.mkdir(exist_ok=True)

@@ -8,12 +8,11 @@ from typing import Any, Protocol, get_args
 
 import orjson
 
-from training.errors import DataSetError, JobError, SourceError
+from training.errors import DataSetError, JobError
 from training.evaluation.layouts import read_judgements
-from training.evaluation.records import Record, data_file, parsed
+from training.evaluation.records import Record, data_file, file_records, find_file
 from training.evaluation.suites import META, UNLABELLED, Entry
 from training.finetuning.job import SourceSettings, TargetSettings, Task
-from training.readers import numbered_lines
 
 SPLITS = ("train", "dev", "test")
 """In the order in which one is chosen to train on."""
@@ -59,7 +58,7 @@ class FolderDataSet:
         """By their files."""
         if self.task == "retrieval":
             return [split for split in SPLITS if (self.folder / "qrels" / f"{split}.tsv").is_file()]
-        return [split for split in SPLITS if has_file(self.folder, split)]
+        return [split for split in SPLITS if find_file(self.folder, split)]
 
     def rows(self, name: str) -> Iterator[Record]:
         """The objects of a file.
@@ -67,7 +66,7 @@ class FolderDataSet:
         Raises:
             DataSetError: if it is missing or malformed.
         """
-        yield from file_rows(data_file(self.folder, name))
+        yield from file_records(data_file(self.folder, name))
 
     def judgements(self, split: str) -> list[Judgement]:
         """Of a file in qrels."""
@@ -111,7 +110,7 @@ class FileDataSet:
         """The objects of the file."""
         if not self.path.is_file():
             raise DataSetError(f"there is no file {self.path.name}")
-        yield from file_rows(self.path)
+        yield from file_records(self.path)
 
     def judgements(self, split: str) -> list[Judgement]:
         """None: pairs say themselves what belongs together."""
@@ -179,25 +178,6 @@ class HubDataSet:
         column = dict(self.columns).get("label", "label")
         names = getattr(self.load(None, self.splits()[0]).features.get(column), "names", None) or []
         return {str(number): str(name) for number, name in enumerate(names)}
-
-
-def has_file(folder: Path, stem: str) -> bool:
-    """Whether there is a file of rows of that name, packed or not."""
-    return any((folder / f"{stem}{ending}").is_file() for ending in (".jsonl", ".jsonl.gz"))
-
-
-def file_rows(path: Path) -> Iterator[Record]:
-    """The objects of a file of JSON lines.
-
-    Raises:
-        DataSetError: if it cannot be read, or holds something else.
-    """
-    try:
-        for number, line in numbered_lines(path):
-            place = f"{path.name} line {number}"
-            yield Record(place, parsed(line, place))
-    except SourceError as error:
-        raise DataSetError(str(error)) from error
 
 
 def open_source(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:

@@ -1,6 +1,6 @@
 """Relations of pairs: what the encoder, as it was before training, makes of them, on disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from training.encoders import Encoder
 from training.errors import JobError
 from training.evaluation.store import VectorStore, text_key
+from training.finetuning.job import Prompts
 from training.finetuning.mixture import Mixture
 from transforms.arrays import FloatArray
 from transforms.moments import Moments
@@ -42,7 +43,8 @@ class Reference:
             missing = [(key, text) for key, text in wanted.items() if key not in self.store]
             for start in range(0, len(missing), ENCODE_TEXTS):
                 part = missing[start : start + ENCODE_TEXTS]
-                self.store.add([key for key, _ in part], plain_vectors(self.encoder, [text for _, text in part]))
+                vectors = self.encoder.encode([text for _, text in part], plain=True).vectors
+                self.store.add([key for key, _ in part], vectors)
                 done = start + len(part)
                 on_progress(done / len(missing), f"encoding the reference, {done:,} of {len(missing):,} texts")
 
@@ -65,12 +67,11 @@ class Reference:
         return np.hstack([self.vectors(mixture.anchors[rows]), self.vectors(mixture.positives[rows])])
 
 
-def plain_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Unit vectors of texts as they stand, without any of the encoder's prompts."""
-    vectors = np.empty((len(texts), encoder.dimensions), np.float32)
-    for places, batch in encoder.batches(texts, None):
-        vectors[places] = encoder.forward(batch, normalize=True).cpu().numpy()
-    return vectors
+def unprompted(encoder: Encoder, prompts: Iterable[Prompts]) -> Iterator[str]:
+    """Whether the encoder, when it serves, puts something before texts that nothing stands before here."""
+    default = encoder.prompt(None)
+    if default and any(not given.anchor for given in prompts):
+        yield f"{encoder.name} serves texts with {default!r} before them; here only the prompts of the job are used"
 
 
 def blocks(count: int) -> Iterator[slice]:

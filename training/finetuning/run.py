@@ -29,6 +29,7 @@ from training.finetuning.datasets import open_target
 from training.finetuning.job import Job, RegularizerSettings, distillation
 from training.finetuning.mixing import mix
 from training.finetuning.mixture import Mixture
+from training.finetuning.reference import unprompted
 from training.finetuning.targets import Targets, prepare_targets
 from training.spec import EncoderSpec
 from training.workspace import exclusive
@@ -122,7 +123,8 @@ class Run:
             self.require_same_job(encoder, mixture)
             targets = self.targets(encoder, mixture) if self.regularized else None
             shrinks = self.regularized and self.regularizer.target == "debiased"
-            warnings = mixture.warnings(encoder.dimensions, shrinks) + list(self.unprompted(encoder))
+            warnings = mixture.warnings(encoder.dimensions, shrinks)
+            warnings += unprompted(encoder, [source.prompts for source in self.job.sources])
             if process_rank() == 0:
                 self.write_offline(mixture, targets, warnings)
             del encoder
@@ -139,12 +141,6 @@ class Run:
             self.out / "reference",
             lambda fraction, sentence: self.on_progress(OFFLINE_SHARE * fraction, sentence),
         )
-
-    def unprompted(self, encoder: Encoder) -> Iterator[str]:
-        """Whether the encoder, when it serves, puts something before texts that nothing stands before here."""
-        default = encoder.prompt(None)
-        if default and not any(source.prompts.anchor for source in self.job.sources):
-            yield f"{encoder.name} serves texts with {default!r} before them; here only the prompts of the job are used"
 
     def require_same_job(self, encoder: Encoder, mixture: Mixture) -> None:
         """Raise `JobError` if the folder was begun with another job, model or data."""

@@ -80,9 +80,7 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
         sources: moments of the relations of each, of one width.
         settings: the paper's parameters.
     """
-    pooled = Moments()
-    for moments in sources:
-        pooled.merge(moments)
+    pooled = merged(sources)
     eigenvalues, basis = eigenspace(pooled)
     means = np.stack([moments.mean - pooled.mean for moments in sources]) @ basis
     center = np.median(means, axis=0) if settings.center == "median" else means.mean(axis=0)
@@ -150,8 +148,15 @@ def denominators(means: Array, settings: RegularizerSettings) -> Array:
     return lengths if settings.denominator == "literal" else np.where(means < 0, -lengths, lengths)
 
 
+def merged(sources: Sequence[Moments]) -> Moments:
+    """The moments of all relations."""
+    pooled = Moments()
+    for moments in sources:
+        pooled.merge(moments)
+    return pooled
+
+
 def between_source_variance(sources: Sequence[Moments]) -> float:
     """The variance of relations that lies between the sources: Σ_s n_s/n ‖μ_s − u‖²."""
-    total = sum(moments.count for moments in sources)
-    mean = sum((moments.count / total * moments.mean for moments in sources), np.zeros(sources[0].dimensions))
-    return float(sum(moments.count / total * ((moments.mean - mean) ** 2).sum() for moments in sources))
+    pooled = merged(sources)
+    return float(sum(one.count / pooled.count * ((one.mean - pooled.mean) ** 2).sum() for one in sources))

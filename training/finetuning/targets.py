@@ -24,7 +24,7 @@ from training.errors import JobError
 from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Mixture
 from training.finetuning.reference import Reference, blocks, open_rows, source_moments
-from training.finetuning.shrinkage import Shrinkage, between_source_variance, fit_shrinkage
+from training.finetuning.shrinkage import Shrinkage, between_source_variance, fit_shrinkage, merged
 from transforms.artifact import replace_synced
 from transforms.moments import Moments
 from transforms.transform import Progress
@@ -218,9 +218,7 @@ def compare(
 
 def total_variance(sources: list[Moments]) -> float:
     """The mean squared distance of all relations to their mean."""
-    pooled = Moments()
-    for moments in sources:
-        pooled.merge(moments)
+    pooled = merged(sources)
     return float(np.trace(pooled.scatter) / pooled.count)
 
 
