@@ -31,7 +31,7 @@ from service.jobs.store import JobStore
 from service.jobs.supervisor import Supervisor
 from service.key_file import KEY_VARIABLES
 from service.middleware import RequestMiddleware
-from service.routes import chains, embed, encoders, fits, health, indexes, jobs, reduce, search
+from service.routes import advice, chains, embed, encoders, fits, health, indexes, jobs, reduce, search
 from service.services import Services
 from service.settings import Settings
 from service.shedding import SheddingMiddleware
@@ -46,6 +46,7 @@ ROUTERS = [
     embed.router,
     reduce.router,
     fits.router,
+    advice.router,
     jobs.router,
     chains.router,
     encoders.router,

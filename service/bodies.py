@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from service.codec import parse_json
 from service.errors import BadValueError, ClientGoneError, ServiceError, TooLargeError, WrongShapeError
 from service.settings import Settings
+from training.advice.question import KEEP, ROWS_MOST
 
 DRAINED_BODIES = 8
 """A body over the limit is read on, and dropped, up to so many limits: a client that is still
@@ -101,6 +102,17 @@ class FitBody(Body):
     seed: Annotated[int, Field(ge=0)] = 0
     targets: SourceBody | None = None
     target_encoder: str | None = None
+
+
+class AdviseBody(Body):
+    """What to advise on; `fit` names the chain to make of the advice."""
+
+    source: SourceBody
+    encoder: str | None = None
+    keep: Annotated[float, Field(ge=0, le=1)] = KEEP
+    rows: Annotated[int, Field(ge=4)] = ROWS_MOST
+    seed: Annotated[int, Field(ge=0)] = 0
+    fit: str | None = None
 
 
 class PromoteBody(Body):

@@ -8,6 +8,7 @@ TrainingError (Exception)
 ├── EvaluationError  an evaluation that cannot start: no suite, no data set that can be read
 │   └── DataSetError   a data set that cannot be used; the others go on without it
 ├── JobError         a training job that cannot be done as described
+├── AdviceError      a source that there is nothing to say about
 └── ExportError      a chain that cannot be written for other software, or comes out different there
 """
 
@@ -42,6 +43,10 @@ class DataSetError(EvaluationError):
 
 class JobError(TrainingError):
     """The training job cannot be done as described."""
+
+
+class AdviceError(TrainingError):
+    """A source that there is nothing to say about: too few distinct rows, or texts without an encoder."""
 
 
 class ExportError(TrainingError):

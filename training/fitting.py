@@ -206,11 +206,15 @@ def foreign_vectors(
 
 def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray:
     """Up to `FOREIGN_ROWS` distinct texts of a source, spread evenly over it, as vectors `(n, d)`."""
-    if source.written in BUILT_IN:  # as constant as the Python that carries it; reading it takes seconds
-        named = f"{source.written} {sys.version} {FOREIGN_ROWS}"
-        return kept_vectors(folder, named, lambda: encoder.encode(sampled_texts(source)).vectors)
+    if source.written in BUILT_IN:
+        return kept_vectors(folder, built_in_name(source), lambda: encoder.encode(sampled_texts(source)).vectors)
     texts = sampled_texts(source)
     return kept_vectors(folder, repr(texts), lambda: encoder.encode(texts).vectors)
+
+
+def built_in_name(source: Source) -> str:
+    """What names the sampled texts of a built-in source, as constant as Python itself; reading them takes seconds."""
+    return f"{source.written} {sys.version} {FOREIGN_ROWS}"
 
 
 def sampled_texts(source: Source) -> list[str]:

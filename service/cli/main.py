@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from service.cli import chains, diagnose, doctor, encoders, evaluate, export, fit, index, serve, stream, train
+from service.cli import advise, chains, diagnose, doctor, encoders, evaluate, export, fit, index, serve, stream, train
 from service.errors import ServiceError, as_service_error
 from training.errors import TrainingError
 from transforms.errors import TransformError
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(serve.serve)
 app.command()(fit.fit)
+app.command()(advise.advise)
 app.command()(stream.embed)
 app.command()(stream.reduce)
 app.command()(export.export)

@@ -13,6 +13,7 @@ from typing import Any
 
 from filelock import Timeout
 
+from service.advise_job import run_advise_request
 from service.errors import ServiceError
 from service.fit_job import run_fit_request
 from service.jobs.store import Job, JobStore
@@ -25,7 +26,11 @@ from transforms.transform import Progress
 PROGRESS_SECONDS = 0.25
 
 Runner = Callable[[dict[str, Any], Path, Settings, Progress], dict[str, Any]]
-RUNNERS: dict[str, Runner] = {"fit": run_fit_request, "reindex": run_reindex}
+RUNNERS: dict[str, Runner] = {
+    "fit": run_fit_request,
+    "advise": run_advise_request,
+    "reindex": run_reindex,
+}
 
 
 class Reporter:

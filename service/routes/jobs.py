@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
 
+from service.advise_job import REPORT
 from service.answers import ERRORS, json_answer
 from service.codec import NPY, dump_json
 from service.errors import UnknownNameError
@@ -15,6 +16,8 @@ from service.services import ADMIN, USE, Services, ServicesDep
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=ERRORS)
 
 POLL_SECONDS = 0.25
+REPORT_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+"""The page quotes names of a user's files: nothing in it may run."""
 HEARTBEAT_POLLS = 40
 
 
@@ -55,6 +58,15 @@ async def job_vectors(job_id: str, services: ServicesDep) -> Response:
     if not path.is_file():
         raise UnknownNameError(f"the job {job_id} has no vectors; fit with transform: true to get them")
     return FileResponse(path, media_type=NPY, filename=f"{job_id}.npy")
+
+
+@router.get("/{job_id}/report", dependencies=USE)
+async def job_report(job_id: str, services: ServicesDep) -> Response:
+    """The page of an advice, as HTML."""
+    path = await run_in_threadpool(services.jobs.folder, job_id) / REPORT
+    if not path.is_file():
+        raise UnknownNameError(f"the job {job_id} has no report; jobs of POST /advise have one when they succeed")
+    return FileResponse(path, media_type="text/html; charset=utf-8", headers=REPORT_HEADERS)
 
 
 async def events(services: Services, job_id: str) -> AsyncIterator[bytes]:

@@ -1,11 +1,16 @@
 """The page of an evaluation: sentences first, then pictures, then tables; it needs nothing but itself."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
+from training.evaluation.audit.findings import find_audit
+from training.evaluation.audit.plots import audit_pictures
+from training.evaluation.audit.tables import audit_tables
+from training.evaluation.audit.words import audit_sentences
 from training.evaluation.findings import Findings
 from training.evaluation.plots import pictures
 from training.evaluation.run import Results
@@ -13,6 +18,16 @@ from training.evaluation.tables import problem_lines, tables
 from training.evaluation.words import counted
 
 TEMPLATE = "report.html.j2"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a page with a title of its own; its fields are those of `render_page`."""
+
+    title: str
+    sentences: Sequence[str]
+    pictures: Mapping[str, str]
+    tables: Mapping[str, Sequence[Sequence[str]]]
 
 
 def page(results: Results, findings: Findings, said: Sequence[str]) -> str:
@@ -26,7 +41,14 @@ def page(results: Results, findings: Findings, said: Sequence[str]) -> str:
         problems=problem_lines(results),
         files="evaluation.json and scores.csv",
         reference=results.request.suite.reference,
+        parts=audit_parts(results),
     )
+
+
+def audit_parts(results: Results) -> list[Part]:
+    """The part of the audit; none where no audit was asked for."""
+    found = find_audit(results)
+    return [Part("Audit", audit_sentences(found), audit_pictures(found), audit_tables(found))] if found else []
 
 
 def render_page(
@@ -38,8 +60,9 @@ def render_page(
     problems: Iterable[str],
     files: str,
     reference: str | None = None,
+    parts: Sequence[Part] = (),
 ) -> str:
-    """A page that needs nothing but itself: sentences, then pictures, then tables.
+    """A page that needs nothing but itself: sentences, then pictures, then tables, and problems; then further parts.
 
     Args:
         title: of the page.
@@ -48,8 +71,9 @@ def render_page(
         pictures: SVG by what it shows.
         tables: rows of cells by what they show; the first row is the header.
         problems: what went wrong.
-        files: which files beside the page hold all figures.
+        files: which files beside the page hold all figures; empty for none.
         reference: an address to read on.
+        parts: what comes after the problems.
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
     return environment.get_template(TEMPLATE).render(
@@ -61,6 +85,7 @@ def render_page(
         tables=tables,
         problems=list(problems),
         files=files,
+        parts=parts,
         version=version("lathe"),
     )
 

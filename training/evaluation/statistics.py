@@ -30,7 +30,7 @@ Verdict = Literal["win", "tie", "loss"]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with the bounds of its 95 % interval; None where there is too little to say."""
+    """An estimate with the bounds of its interval, of 95 % unless said; None where there is too little to say."""
 
     value: float
     low: float | None
@@ -94,6 +94,16 @@ def paired_test(scores: Array, control: Array) -> PairedTest:
         p=None if t is None else float(2 * stats.t.sf(abs(t), n - 1)),
         sigma_cell=n * mean / spread if spread > 0 else None,
     )
+
+
+def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
+    """The mean of values `(n,)` with Student's interval; values that are all equal have none."""
+    mean = float(values.mean())
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+    if error == 0:
+        return Interval(mean, None, None)
+    reach = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
+    return Interval(mean, mean - reach, mean + reach)
 
 
 def bootstrap(values: Array, seed: int = 0) -> Interval:
@@ -173,13 +183,23 @@ def is_large(score: float, control: float) -> bool:
     return difference > LARGE_SCORE and difference > LARGE_SHARE * abs(control)
 
 
-def outstanding(differences: Array) -> tuple[float, float]:
-    """Shares of an encoder's differences `(n,)` two of their standard deviations above, and below, their mean."""
+def standardized(differences: Array) -> Array:
+    """How many of their standard deviations an encoder's differences `(n,)` in points lie from their mean."""
     spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
     if spread < NEGLIGIBLE:
-        return 0.0, 0.0
-    z = (differences - differences.mean()) / spread
-    return float((z > OUTSTANDING_Z).mean()), float((z < -OUTSTANDING_Z).mean())
+        return np.zeros(len(differences))
+    return np.asarray((differences - differences.mean()) / spread)
+
+
+def outstanding(differences: Array) -> tuple[float, float]:
+    """Shares of an encoder's differences `(n,)` two of their standard deviations above, and below, their mean."""
+    return beyond(standardized(differences))
+
+
+def beyond(z: Array) -> tuple[float, float]:
+    """Shares of standardized differences `(n,)` above 2 and below −2."""
+    n = max(len(z), 1)
+    return int((z > OUTSTANDING_Z).sum()) / n, int((z < -OUTSTANDING_Z).sum()) / n
 
 
 def leave_out(names: Sequence[str]) -> list[tuple[str, NDArray[np.bool_]]]:

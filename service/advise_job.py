@@ -1,0 +1,86 @@
+"""Advice from question to result, and on to a fitted chain: what `lathe advise` and `POST /advise` share."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from service.fit_job import run_fit
+from service.home import Home
+from service.settings import Settings
+from service.starters import open_registry
+from training.advice.question import Question
+from training.encoders import Encoder
+from training.errors import AdviceError
+from training.fitting import FitRequest
+from training.spec import EncoderSpec
+from transforms.artifact import write_synced
+from transforms.steps import parse_steps
+from transforms.transform import Progress
+
+if TYPE_CHECKING:
+    from training.advice.advise import Advice
+
+REPORT = "report.html"
+ADVISING = 0.6
+"""Share of a job that advises and then fits."""
+
+
+def fit_advised(
+    found: "Advice",
+    name: str,
+    question: Question,
+    encoder: Encoder | None,
+    home: Home,
+    on_progress: Progress,
+    command: str,
+) -> dict[str, Any]:
+    """Fit what was recommended on the whole source, and register it; see `run_fit`.
+
+    Raises:
+        AdviceError: if no chain was recommended.
+        TrainingError, TransformError: if it cannot be fitted.
+    """
+    if found.best is None or not found.best.steps:
+        raise AdviceError("nothing was fitted: no chain is recommended")
+    registry, places = open_registry(home)
+    request = FitRequest(name, [step.spec() for step in parse_steps(found.best.steps)], question.source)
+    return run_fit(request, encoder, registry, places, home.vectors, on_progress, command)
+
+
+def job_request(
+    question: Question, encoder: EncoderSpec | None, fit: str | None, files: Collection[str]
+) -> dict[str, Any]:
+    """A question as the JSON that its job reads."""
+    return {
+        "question": asdict(question),
+        "encoder": asdict(encoder) if encoder else None,
+        "fit": fit,
+        "files": list(files),
+    }
+
+
+def run_advise_request(
+    content: Mapping[str, Any], folder: Path, settings: Settings, on_progress: Progress
+) -> dict[str, Any]:
+    """The advice that a job's JSON asks for, in the job's process."""
+    from training.advice.advise import advise
+    from training.advice.report import as_json, as_page
+
+    question = Question(**content["question"])
+    if question.source in content["files"]:
+        question = replace(question, source=str(folder / question.source))
+    home, name = Home(settings.home), content["fit"]
+    share = ADVISING if name else 1.0
+    on_progress(0.0, "loading the encoder")
+    encoder = Encoder(EncoderSpec(**content["encoder"]), settings.device) if content["encoder"] else None
+    found = advise(question, encoder, home.vectors, lambda done, said: on_progress(share * done, said))
+    write_synced(folder / REPORT, as_page(found).encode())
+    result = as_json(found) | {"report_url": f"/jobs/{folder.name}/report"}
+    if name:
+
+        def report(done: float, said: str) -> None:
+            on_progress(share + (1 - share) * done, said)
+
+        result["fit"] = fit_advised(found, name, question, encoder, home, report, "POST /advise")
+    return result

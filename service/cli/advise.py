@@ -1,0 +1,76 @@
+"""`lathe advise`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from service.advise_job import fit_advised
+from service.cli.evaluate import require_extra
+from service.cli.fit import in_words as fit_in_words
+from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
+from service.errors import BadValueError
+from service.names import require_name
+from training.advice.question import KEEP, ROWS_MOST, Question
+from training.sources import open_source
+from transforms.artifact import replace_synced
+
+
+def advise(
+    source: Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")],
+    encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
+    report: Annotated[Path | None, flag("--report", "Write a page with tables and pictures: OUT.html")] = None,
+    fit: Annotated[str | None, flag("--fit", "Fit what is recommended, and register it under this name.")] = None,
+    keep: Annotated[
+        float,
+        flag(
+            "--keep",
+            "Share that a size must keep of the ten nearest neighbours, rescored, and of the halves' own rank.",
+            min=0,
+            max=1,
+        ),
+    ] = KEEP,
+    rows: Annotated[int, flag("--rows", "Distinct rows that are looked at, at most.", min=4)] = ROWS_MOST,
+    seed: Annotated[int, flag("--seed", "Of the draw of rows.", min=0)] = 0,
+    as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
+) -> None:
+    """Say what to do to the vectors of a source, with the evidence, measured on held-out rows of it.
+
+    Is there a mean direction, does removing it help, how small can vectors be and at what price, was the encoder
+    trained to be cut, does a chain fitted here serve other text. One chain is recommended with its reasons, a
+    runner-up, and what the sample is too small to tell. A stopped run goes on from what it has encoded.
+    """
+    require_extra()
+    from training.advice.advise import advise as run
+    from training.advice.report import as_json as in_json
+    from training.advice.report import as_page, in_terminal
+
+    settings, home = state()
+    if fit is not None:
+        require_name(fit)
+        registry_with_places(write=True)  # refuses a folder that cannot be written, before hours of encoding
+    if report is not None and not report.resolve().parent.is_dir():
+        raise BadValueError(f"there is no folder {report.parent} to write the report to")
+    texts = open_source(source).kind() == "texts"
+    if encoder is not None and not texts and fit is None:
+        raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
+    loaded = load_encoder(settings, encoder) if texts or encoder else None
+    question = Question(source, keep, rows, seed)
+    with ProgressBar() as progress:
+        found = run(question, loaded, home.vectors, progress)
+    if report is not None:
+        replace_synced(report, as_page(found).encode())
+    if not as_json:
+        typer.echo(in_terminal(found))
+    fitted = None
+    if fit is not None:
+        command = shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
+        with ProgressBar() as progress:
+            fitted = fit_advised(found, fit, question, loaded, home, progress, command)
+        if not as_json:
+            typer.echo("\n" + fit_in_words(fitted))
+    if as_json:
+        typer.echo(orjson.dumps(in_json(found) | ({"fit": fitted} if fitted else {}), option=orjson.OPT_INDENT_2))

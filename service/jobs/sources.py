@@ -1,0 +1,94 @@
+"""The source of a job: a path the server may read, or texts and vectors that came with the request."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from service.bodies import SourceBody
+from service.codec import as_vectors, dump_json, dump_npy
+from service.errors import BadValueError, ForbiddenError, UnknownNameError
+from training.errors import SourceError
+from training.sources import BUILT_IN, open_source
+
+FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
+COUNTED_MOST = 1000
+"""Vectors, at most, of which the distinct ones are counted before the job begins."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """A source as a job reads it.
+
+    Attributes:
+        path: as `open_source` reads it; for what came with the request the name of its file in the job's folder.
+        texts: whether it holds texts, not vectors.
+        width: of vectors that came with the request; None where it is not known yet.
+        distinct: rows, of those that came with the request; None where they are too many to count now.
+        files: what joins the job's folder, by name.
+    """
+
+    path: str
+    texts: bool
+    width: int | None = None
+    distinct: int | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def receive(source: SourceBody, data_root: Path | None) -> Received:
+    """Check a source as far as can be before the job begins.
+
+    Raises:
+        ServiceError, SourceError: if it cannot be used.
+    """
+    if source.texts is not None:
+        content = texts_file(source.texts)
+        return Received(FILE_OF_TEXTS, True, distinct=len(set(source.texts)), files={FILE_OF_TEXTS: content})
+    if source.vectors is not None:
+        vectors = as_vectors(source.vectors, most=len(source.vectors) + 1)
+        few = len(vectors) <= COUNTED_MOST
+        distinct = len({row.tobytes() for row in vectors}) if few else None
+        return Received(FILE_OF_VECTORS, False, vectors.shape[1], distinct, {FILE_OF_VECTORS: dump_npy(vectors)})
+    path = allowed_path(str(source.path), data_root)
+    return Received(path, open_source(path).kind() == "texts")
+
+
+def texts_file(texts: list[str]) -> bytes:
+    """The texts as JSON lines.
+
+    Raises:
+        BadValueError: for none, or an empty one.
+    """
+    if not texts:
+        raise BadValueError("source.texts must not be empty", param="source.texts")
+    for index, text in enumerate(texts):
+        if not text.strip():
+            raise BadValueError(f"source.texts[{index}] is an empty text", param="source.texts")
+    return b"\n".join(dump_json({"text": text}) for text in texts)
+
+
+def allowed_path(written: str, data_root: Path | None) -> str:
+    """A source inside the data root, as `open_source` reads it.
+
+    Raises:
+        ForbiddenError: for anything outside.
+        UnknownNameError: if nothing is there.
+    """
+    if written in BUILT_IN:
+        return written
+    if data_root is None:
+        raise ForbiddenError(
+            "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param="source.path"
+        )
+    place, separator, field = written.partition("#")
+    root = data_root.resolve()
+    try:
+        path = (root / place).resolve()
+    except (OSError, ValueError):  # a name no file can have
+        raise UnknownNameError(f"there is no source {place[:80]!r}", param="source.path") from None
+    if not path.is_relative_to(root):
+        raise ForbiddenError(f"{place!r} lies outside the server's data folder", param="source.path")
+    try:
+        return open_source(f"{path}{separator}{field}").written
+    except SourceError:
+        raise UnknownNameError(
+            f"there is no source {place!r} in the server's data folder", param="source.path"
+        ) from None

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="module")
+def app(start_app, new_home):
+    with start_app(home=new_home()) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    return np.random.default_rng(0).standard_normal((200, 32)) * np.arange(1, 33) ** -1.0 + 0.2
+
+
+def ask(app, status=202, **body):
+    answer = app.client.post("/advise", json=body, headers=app.admin)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_vectors_get_an_answer_a_page_and_a_chain(app, vectors, finish):
+    job = ask(app, source={"vectors": vectors.tolist()}, keep=0.5, fit="from-advice")
+    assert job["status_url"] == f"/jobs/{job['job_id']}"
+    done = finish(job["job_id"], app)
+    assert (done["kind"], done["state"], done["error"]) == ("advise", "succeeded", None)
+    result = done["result"]
+    assert result["best"]["steps"] and result["best"]["dimensions"] < 32 and result["encoder"] is None
+    assert result["fit"]["chain"] == "from-advice@1"
+    reduced = app.client.post("/reduce", json={"vectors": vectors[:2].tolist(), "chain": "from-advice"}).json()
+    assert reduced["dimensions"] == result["best"]["dimensions"]
+    page = app.client.get(result["report_url"])
+    assert page.headers["content-type"].startswith("text/html") and "<svg" in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_texts_get_an_answer_of_their_own_encoder(app, paragraphs, finish):
+    job = ask(app, source={"texts": paragraphs[:120]})
+    done = finish(job["job_id"], app)
+    assert done["error"] is None
+    result = done["result"]
+    assert result["encoder"]["name"] == "all-MiniLM-L6-v2" and result["distinct"] == 120
+    assert result["debiasing"]["trials"][0]["retrieval"] > 0.3
+    assert result["elsewhere"][1]["text"] == "foreign" or not result["best"]["steps"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (422, {}),
+        (400, {"source": {"texts": []}}),
+        (400, {"source": {"texts": ["a", " "]}}),
+        (400, {"source": {"vectors": [[1.0, 2.0]]}, "encoder": "all-MiniLM-L6-v2"}),
+        (404, {"source": {"texts": ["a"]}, "encoder": "nobody"}),
+        (400, {"source": {"texts": ["a"]}, "keep": 2}),
+        (400, {"source": {"texts": ["a"]}, "rows": 1}),
+        (400, {"source": {"texts": ["a"]}, "fit": "no good name"}),
+        (403, {"source": {"path": "texts.jsonl"}}),
+        (422, {"source": {"texts": "one text"}}),
+    ],
+)
+def test_what_cannot_be_advised_on_is_said_at_once(app, status, body):
+    assert ask(app, status, **body)["error"]["message"]
+
+
+def test_too_little_is_said_by_the_job(app, finish):
+    done = finish(ask(app, source={"texts": ["the same", "the same"]})["job_id"], app)
+    assert done["state"] == "failed" and "1 distinct rows" in done["error"]
+    answer = app.client.get(f"/jobs/{done['id']}/report")
+    assert answer.status_code == 404 and "no report" in answer.json()["error"]["message"]
+
+
+def test_advice_needs_the_admins_key(app):
+    assert app.client.post("/advise", json={"source": {"texts": ["a"]}}).status_code in (401, 403)

@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+
+from training.advice.draw import Drawn
+from training.advice.sample import Foreign, Halves, Sample
+
+
+@pytest.fixture
+def make_sample():
+    """Vectors whose halves share their meaning, behind a common direction of another strength in each half."""
+
+    def make(rows=600, width=32, common=0.0, noise=0.6, spectrum=0.0, seed=0, cut=True):
+        random = np.random.default_rng(seed)
+        direction = random.standard_normal(width)
+        direction /= np.linalg.norm(direction)
+        scales = np.arange(1, width + 1) ** -spectrum
+        meaning = random.standard_normal((rows, width)) * scales
+
+        def half(size):
+            found = meaning[:size] + noise * random.standard_normal((size, width))
+            found += common * np.sqrt(width) * (1 + random.standard_normal((size, 1))) * direction
+            return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+
+        whole, aside = half(rows), rows // 2
+        halves = Halves(half(aside), half(aside)) if cut else None
+        drawn = Drawn([str(row) for row in range(rows)], None, rows, 0, 0.0)
+        foreign = Foreign(half(min(rows, 100)), None)
+        return Sample(drawn, whole[aside:], whole[:aside], halves, foreign, {"Latin": 1.0})
+
+    return make

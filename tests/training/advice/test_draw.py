@@ -1,0 +1,55 @@
+import json
+
+import numpy as np
+import pytest
+
+from training.advice.draw import draw
+from training.errors import AdviceError, SourceError
+from training.sources import open_source
+
+
+def source_of(path, texts):
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    return open_source(str(path))
+
+
+def test_a_small_source_is_drawn_whole_with_each_text_once(tmp_path):
+    drawn = draw(source_of(tmp_path / "a.jsonl", ["one", "two", "one", " ", "three", "one"]), 100)
+    assert sorted(drawn.texts) == ["one", "three", "two"]
+    assert (drawn.rows, drawn.blank, len(drawn)) == (6, 1, 3)
+    assert drawn.repeated == pytest.approx(2 / 5)
+    assert drawn.vectors is None
+
+
+def test_the_draw_knows_no_order_and_is_the_same_each_time(tmp_path):
+    texts = [f"text {number}" for number in range(500)]
+    forward = draw(source_of(tmp_path / "a.jsonl", texts), 50)
+    backward = draw(source_of(tmp_path / "b.jsonl", texts[::-1] + texts), 50)
+    assert forward.texts == backward.texts and len(set(forward.texts)) == 50
+    assert backward.repeated == pytest.approx(0.5)
+    assert set(draw(open_source(str(tmp_path / "a.jsonl")), 50, seed=1).texts) != set(forward.texts)
+
+
+def test_every_row_is_as_likely_as_another(tmp_path):
+    source = source_of(tmp_path / "a.jsonl", [str(number) for number in range(100)])
+    counts = np.zeros(100)
+    for seed in range(200):
+        counts[[int(text) for text in draw(source, 20, seed).texts]] += 1
+    assert counts.mean() == 40 and counts.std() < 9  # binomial: √(200·.2·.8) = 5.7
+    assert abs(counts[:50].sum() - counts[50:].sum()) < 300
+
+
+def test_vectors_are_drawn_as_vectors(tmp_path):
+    rows = np.arange(40, dtype=np.float32).reshape(20, 2)
+    np.save(tmp_path / "v.npy", np.concatenate([rows, rows]))
+    drawn = draw(open_source(str(tmp_path / "v.npy")), 10)
+    assert drawn.vectors.shape == (10, 2) and drawn.texts == []
+    assert {tuple(row) for row in drawn.vectors} <= {tuple(row) for row in rows}
+
+
+def test_nothing_to_draw_is_an_error(tmp_path):
+    with pytest.raises(AdviceError, match="holds nothing"):
+        draw(source_of(tmp_path / "a.jsonl", [" ", "\t"]), 10)
+    (tmp_path / "b.jsonl").write_text('{"other": 1}\n')
+    with pytest.raises(SourceError, match="text"):
+        draw(open_source(str(tmp_path / "b.jsonl")), 10)

@@ -1,0 +1,99 @@
+from dataclasses import replace
+
+import pytest
+
+from training.advice.debiasing import METHODS, NOTHING, Debiasing, DebiasingTrial
+from training.advice.enough import rows_for, rows_held_out, shortages, too_few
+from training.advice.matryoshka import Matryoshka
+from training.advice.recommendation import recommend
+from training.advice.sample import heldout_rows
+from training.advice.sizes import Sizes, SizeTrial
+from training.evaluation.statistics import Interval
+
+UNTRAINED = Matryoshka([], trained=False)
+
+
+UNCLEAR = Interval(0.0, -0.2, 0.2)
+
+
+def debiasing(chosen=NOTHING, gain=UNCLEAR):
+    trials = [DebiasingTrial(name, steps, 0.5, None if name == NOTHING else gain) for name, steps in METHODS.items()]
+    return Debiasing(trials, chosen, "why")
+
+
+def trial(reducer, size, recall=0.9, rescored=0.99, retrieval=0.5):
+    return SizeTrial(reducer, size, 0.9, recall, rescored, retrieval, Interval(0.0, -0.1, 0.1), 4 * size, size / 10)
+
+
+FULL = trial("", 384, 1.0, 1.0)
+
+
+def sizes(*trials, full=FULL):
+    return Sizes(full, list(trials), {})
+
+
+def test_the_fewest_dimensions_that_keep_enough():
+    found = sizes(
+        trial("nested GeoPres", 192), trial("nested GeoPres", 96, 0.8, 0.96), trial("nested GeoPres", 48, 0.6, 0.94)
+    )
+    best, second = recommend(debiasing("R2"), found, UNTRAINED, 0.95)
+    assert (best.steps, best.dimensions, best.bytes) == ("r2,geopres:96,nested=true", 96, 384)
+    assert second.steps == "r2,geopres:192,nested=true"
+    assert (
+        "75 % less" in best.price and "4.0×" in best.price and any("96 dimensions" in reason for reason in best.reasons)
+    )
+
+
+def test_what_halves_of_texts_find_counts_as_much():
+    found = sizes(trial("PCA", 192, retrieval=0.49), trial("PCA", 96, retrieval=0.47))
+    assert recommend(debiasing(), found, UNTRAINED, 0.95)[0].dimensions == 192
+    assert recommend(debiasing(), found, UNTRAINED, 0.9)[0].dimensions == 96
+
+
+def test_texts_without_halves_are_judged_by_their_neighbours():
+    full = replace(trial("", 384, 1.0, 1.0), retrieval=None, loss=None)
+    found = sizes(replace(trial("PCA", 96), retrieval=None, loss=None), full=full)
+    best, second = recommend(debiasing(), found, UNTRAINED, 0.95)
+    assert best.steps == "pca:96,center=none" and second is None
+    assert not any("halves of texts" in sentence for sentence in (*best.reasons[1:], best.price))
+
+
+@pytest.mark.parametrize(
+    ("recalls", "chosen"),
+    [((0.90, 0.88, 0.70), "nested GeoPres"), ((0.90, 0.895, 0.70), "PCA"), ((0.90, 0.895, 0.892), "truncation")],
+)
+def test_of_reducers_that_are_alike_the_simplest(recalls, chosen):
+    trials = [
+        trial(name, 96, recall) for name, recall in zip(("nested GeoPres", "PCA", "truncation"), recalls, strict=True)
+    ]
+    best, second = recommend(debiasing(), sizes(*trials), UNTRAINED, 0.95)
+    assert best.reducer == chosen and second.reducer != chosen and second.dimensions == 96
+
+
+def test_where_no_size_keeps_enough_the_width_stays():
+    best, second = recommend(debiasing(), sizes(trial("PCA", 192, 0.5, 0.8)), UNTRAINED, 0.95)
+    assert (best.steps, best.dimensions, second) == ("", 384, None)
+    best, _ = recommend(debiasing("R2"), sizes(trial("PCA", 192, 0.5, 0.8)), UNTRAINED, 0.95)
+    assert best.steps == "r2" and "full width stays" in best.reasons[1]
+
+
+def test_too_few_rows_say_how_many_more_would_do():
+    assert too_few(10).more == 90 and too_few(100) is None
+
+
+def test_rows_for_a_fit_and_for_a_measure_are_what_the_split_gives():
+    for wanted in (50, 999, 1000, 1001, 2500, 4000):
+        total = rows_held_out(wanted)
+        assert heldout_rows(total) >= min(wanted, 4000) > heldout_rows(total - 3)
+    for wanted in (300, 1000, 1280, 3840, 10_240, 40_000):
+        total = rows_for(wanted)
+        assert total - heldout_rows(total) >= wanted > (total - 3) - heldout_rows(total - 3)
+
+
+def test_a_sample_says_what_it_is_too_small_for(make_sample):
+    sample = make_sample(rows=600)
+    best, _ = recommend(debiasing(gain=Interval(0.3, -0.7, 1.3)), sizes(trial("PCA", 96)), UNTRAINED, 0.95)
+    fit, gain = shortages(sample, debiasing(gain=Interval(0.3, -0.7, 1.3)), best)
+    assert "960 rows" in fit.what and fit.more == rows_for(960) - 600
+    assert "300 texts cut in two" in gain.what and gain.more == rows_held_out(1201) - 600
+    assert shortages(sample, debiasing(gain=Interval(2.3, 1.3, 3.3)), replace(best, dimensions=30)) == []

@@ -1,0 +1,145 @@
+"""Does debiasing help here: how well halves of texts find each other before it and after."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.advice.halves import reciprocal_ranks
+from training.advice.sample import Halves, Sample
+from training.evaluation.statistics import Interval, mean_interval
+from transforms.chain import Chain
+from transforms.errors import TransformError
+from transforms.metrics import recall_at_k
+from transforms.moments import Moments
+from transforms.steps import parse_steps
+
+NOTHING = "nothing"
+METHODS = {
+    NOTHING: "normalize",
+    "R2": "r2",
+    "R1": "r1",
+    "ABTT-1": "abtt:1",
+    "ABTT-2": "abtt:2",
+    "ABTT-3": "abtt:3",
+    "whitening": "whitening:epsilon=1e-6,relative=false",
+}
+"""What is tried, the simplest first: of several that cannot be told apart the first is taken."""
+ERROR_RATE = 0.05
+"""That any of the methods is called a gain by chance; each has its share of it (Bonferroni)."""
+GEOMETRY_ROWS = 2000
+"""Held-out rows whose neighbours are looked at; time grows with their square."""
+HALVES_LEAST = 30
+"""Texts cut in two: of fewer no interval can be trusted."""
+
+
+@dataclass(frozen=True)
+class DebiasingTrial:
+    """A method on the held-out rows.
+
+    Attributes:
+        method: see `METHODS`.
+        steps: of its chain.
+        retrieval: mean reciprocal rank of the halves; None where no texts can be cut.
+        gain: to doing nothing, in points, paired by text, at 1 − `ERROR_RATE` over all methods together.
+        mean_norm: ‖μ‖ of the unit vectors afterwards.
+        recall_at_10: of the neighbours that the raw vectors have.
+        problem: why it could not be fitted.
+    """
+
+    method: str
+    steps: str
+    retrieval: float | None = None
+    gain: Interval | None = None
+    mean_norm: float | None = None
+    recall_at_10: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Debiasing:
+    """All trials, and what follows.
+
+    Attributes:
+        trials: in the order of `METHODS`.
+        chosen: the method to use; doing nothing unless another is better beyond its interval.
+        why: in a sentence.
+    """
+
+    trials: list[DebiasingTrial]
+    chosen: str
+    why: str
+
+    def trial(self, method: str) -> DebiasingTrial:
+        """Of a method."""
+        return next(one for one in self.trials if one.method == method)
+
+
+def try_debiasing(sample: Sample) -> Debiasing:
+    """Fit every method on the rows to fit on, and measure it on the halves of the others."""
+    cut = sample.halves if sample.halves is not None and len(sample.halves) >= HALVES_LEAST else None
+    ranks: dict[str, NDArray[np.float64]] = {}
+    trials: list[DebiasingTrial] = []
+    for method, steps in METHODS.items():
+        try:
+            chain = Chain(parse_steps(steps)).fit(sample.fit)
+        except TransformError as error:
+            trials.append(DebiasingTrial(method, steps, problem=str(error)))
+            continue
+        if cut is not None:
+            ranks[method] = ranks_behind(chain, cut)
+        trials.append(measured(method, chain, sample, ranks))
+    chosen, why = choose(ranks)
+    return Debiasing(trials, chosen, why)
+
+
+def ranks_behind(chain: Chain, cut: Halves, dimensions: int | None = None) -> NDArray[np.float64]:
+    """Reciprocal ranks `(n,)` of the halves behind a chain, which may be cut to a size."""
+    return reciprocal_ranks(chain.floats(cut.first, dimensions), chain.floats(cut.second, dimensions))
+
+
+def measured(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
+    """A fitted method on the held-out rows; its gain where the halves were ranked."""
+    heldout = sample.heldout[:GEOMETRY_ROWS]
+    after = chain.floats(heldout)
+    own = ranks.get(method)
+    return DebiasingTrial(
+        method,
+        METHODS[method],
+        retrieval=None if own is None else float(own.mean()),
+        gain=None if own is None or method == NOTHING else gain_of(own, ranks[NOTHING]),
+        mean_norm=Moments.from_vectors(after).mean_norm(),
+        recall_at_10=recall_at_k(heldout, after, 10) if len(after) > 10 else None,
+    )
+
+
+def gain_of(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> Interval:
+    """Points that one is ahead of the other, paired by text."""
+    return mean_interval(100 * (ranks - control), 1 - ERROR_RATE / (len(METHODS) - 1))
+
+
+def choose(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
+    """The method to use, and why.
+
+    Of those that are better than nothing beyond their interval, the best; or one that is simpler and not worse than
+    the best beyond the interval.
+    """
+    if not ranks:
+        return NOTHING, "no texts could be cut in two, so whether debiasing helps cannot be told"
+    gains = {method: gain_of(own, ranks[NOTHING]) for method, own in ranks.items() if method != NOTHING}
+    better = [method for method, gain in gains.items() if gain.sign > 0]
+    if not better:
+        worse = [method for method, gain in gains.items() if gain.sign < 0]
+        harm = f"; harm is done by {listed(worse)}" if worse else ""
+        return NOTHING, f"no method helps the halves of a text to find each other beyond its interval{harm}"
+    best = max(better, key=lambda method: gains[method].value)
+    chosen = next(method for method in better if gain_of(ranks[method], ranks[best]).sign >= 0)
+    why = f"it helps the halves of a text to find each other, by {gains[chosen].value:.2f} points"
+    if chosen != best:
+        why += f"; {best} is less simple, and not better beyond the interval"
+    return chosen, why
+
+
+def listed(names: list[str]) -> str:
+    """Names in a sentence."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

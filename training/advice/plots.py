@@ -1,0 +1,79 @@
+"""Pictures of an advice, as SVG to put into a page."""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from training.advice.advise import Advice
+from training.advice.sizes import SizeTrial
+from training.evaluation.plots import STYLE, bars, drawn
+from training.evaluation.statistics import Interval
+
+
+def pictures(advice: Advice) -> dict[str, str]:
+    """Every picture there is something for, by what it shows."""
+    drawings = {
+        "Debiasing: points gained in halves finding each other": gains,
+        "Fewer dimensions: what is kept": curves,
+        "Where the variance lies": spectrum,
+    }
+    with plt.rc_context(STYLE):
+        return {name: drawn(figure) for name, draw in drawings.items() if (figure := draw(advice)) is not None}
+
+
+def gains(advice: Advice) -> Any:
+    """Each method's gain with its interval."""
+    trials = [one for one in advice.debiasing.trials if one.gain is not None] if advice.debiasing else []
+    if not trials:
+        return None
+    figure, axis = plt.subplots(figsize=(6, 0.6 + 0.35 * len(trials)), layout="constrained")
+    for row, one in enumerate(trials):
+        gain = one.gain
+        assert gain is not None
+        low, high = (gain.value if bound is None else bound for bound in (gain.low, gain.high))
+        color = {1: "tab:green", 0: "grey", -1: "tab:red"}[gain.sign]
+        axis.errorbar(gain.value, row, xerr=[[gain.value - low], [high - gain.value]], fmt="o", color=color, capsize=3)
+    axis.set_yticks(range(len(trials)), [one.method for one in trials])
+    axis.invert_yaxis()
+    axis.axvline(0, color="grey", linewidth=0.8)
+    axis.set_xlabel("points of mean reciprocal rank × 100, to doing nothing")
+    return figure
+
+
+def curves(advice: Advice) -> Any:
+    """What reducers keep at each size."""
+    if advice.sizes is None or not advice.sizes.trials:
+        return None
+    measures = ["local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "retrieval"]
+    names = ["local Spearman", "recall@10", "recall@10, rescored 4×", "MRR of halves"]
+    shown = measures if advice.sizes.full.retrieval is not None else measures[:3]
+    figure, axes = plt.subplots(1, len(shown), figsize=(3.4 * len(shown), 3), layout="constrained", squeeze=False)
+    for axis, measure, name in zip(axes[0], shown, names, strict=False):
+        for reducer in dict.fromkeys(one.reducer for one in advice.sizes.trials):
+            some = [one for one in advice.sizes.trials if one.reducer == reducer]
+            bars(axis, [one.dimensions for one in some], [interval(one, measure) for one in some], reducer, "o-")
+        if advice.best is not None and advice.best.reducer:
+            axis.axvline(advice.best.dimensions, color="grey", linewidth=0.8, linestyle=":")
+        axis.set_xscale("log", base=2)
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("dimensions")
+    axes[0, 0].legend(fontsize=7)
+    return figure
+
+
+def interval(trial: SizeTrial, measure: str) -> Interval:
+    """A measure as a point."""
+    return Interval(float(getattr(trial, measure)), None, None)
+
+
+def spectrum(advice: Advice) -> Any:
+    """The share of the variance each direction has."""
+    ranks = advice.diagnosis["spectrum"]
+    if len(ranks) < 2:
+        return None
+    figure, axis = plt.subplots(figsize=(5, 3), layout="constrained")
+    axis.plot([rank for rank, _ in ranks], [100 * share for _, share in ranks], "o-", markersize=3)
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("direction")
+    axis.set_ylabel("% of the variance")
+    return figure

@@ -1,0 +1,36 @@
+"""An advice written down: a page to read, JSON with everything, a table for the terminal."""
+
+from dataclasses import asdict
+from typing import Any
+
+from training.advice.advise import Advice
+from training.advice.plots import pictures
+from training.advice.tables import tables
+from training.advice.words import sentences
+from training.evaluation.page import render_page
+from training.evaluation.report import aligned
+
+
+def as_page(advice: Advice) -> str:
+    """One HTML page that needs nothing but itself."""
+    encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
+    return render_page(
+        title=f"Advice: {advice.source}",
+        about=f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out",
+        sentences=sentences(advice),
+        pictures=pictures(advice),
+        tables=tables(advice),
+        problems=[],
+        files="",
+    )
+
+
+def as_json(advice: Advice) -> dict[str, Any]:
+    """Everything, with what it says."""
+    return {"sentences": sentences(advice)} | asdict(advice)
+
+
+def in_terminal(advice: Advice) -> str:
+    """Tables and sentences as plain text."""
+    shown = "\n\n".join(f"{name}\n{aligned(rows)}" for name, rows in tables(advice).items())
+    return shown + "\n\n" + "\n".join(sentences(advice))

@@ -1,0 +1,111 @@
+"""The tables of an advice, as rows of cells with the header first."""
+
+from training.advice.advise import Advice
+from training.advice.debiasing import NOTHING
+from training.advice.sizes import SizeTrial
+from training.evaluation.words import points
+
+Rows = list[list[str]]
+
+
+def tables(advice: Advice) -> dict[str, Rows]:
+    """Every table there is something for."""
+    found = {"Mean direction": direction_rows(advice)}
+    if advice.debiasing is not None:
+        found["Debiasing: do halves of a text find each other"] = debiasing_rows(advice)
+    if advice.sizes is not None:
+        found["Fewer dimensions"] = size_rows(advice)
+    if advice.matryoshka is not None:
+        found["Was the encoder trained to be cut: recall@10 in per cent"] = matryoshka_rows(advice)
+    if advice.elsewhere:
+        found[f"The recommended chain, {advice.best.steps if advice.best else ''}"] = elsewhere_rows(advice)
+    return found
+
+
+def direction_rows(advice: Advice) -> Rows:
+    """‖μ‖ against chance."""
+    seen = advice.diagnosis
+    return [
+        ["", "", ""],
+        ["mean direction ‖μ‖", f"{seen['mean_norm']:.3f}", f"by chance alone {seen['noise_floor']:.3f}"],
+        ["IsoScore", f"{seen['isoscore']:.3f}", f"spread over {seen['participation_ratio']:.0f} directions"],
+        ["rows", f"{advice.distinct:,}", f"{advice.heldout:,} held out, {advice.cut:,} of them cut in two"],
+    ]
+
+
+def debiasing_rows(advice: Advice) -> Rows:
+    """What every method does."""
+    assert advice.debiasing is not None
+    rows = [["", "steps", "MRR × 100", "gain", "‖μ‖ after", "recall@10 of raw"]]
+    for one in advice.debiasing.trials:
+        chosen = " ←" if one.method == advice.debiasing.chosen else ""
+        rows.append(
+            [
+                one.method + chosen,
+                "" if one.method == NOTHING else one.steps,
+                one.problem or figure(one.retrieval, 100, 2),
+                "" if one.gain is None else points(one.gain),
+                figure(one.mean_norm, 1, 3),
+                figure(one.recall_at_10, 1, 3),
+            ]
+        )
+    return rows
+
+
+def size_rows(advice: Advice) -> Rows:
+    """The whole curve."""
+    assert advice.sizes is not None
+    header = ["", "dimensions", "local Spearman", "recall@10", "rescored 4×", "MRR × 100", "bytes", "GEMM ms"]
+    return [header, *(size_row(one, advice) for one in (advice.sizes.full, *advice.sizes.trials))]
+
+
+def size_row(one: SizeTrial, advice: Advice) -> list[str]:
+    """A reducer at a size."""
+    picked = [(chain.reducer, chain.dimensions) for chain in (advice.best, advice.second) if chain is not None]
+    place = (one.reducer, one.dimensions)
+    mark = " ←" if picked[:1] == [place] else " (second)" if picked[1:] == [place] else ""
+    return [
+        (one.reducer or "full width") + mark,
+        str(one.dimensions),
+        f"{one.local_spearman:.3f}",
+        f"{one.recall_at_10:.3f}",
+        f"{one.recall_at_10_rescored_4x:.3f}",
+        figure(one.retrieval, 100, 2),
+        f"{one.bytes:,}",
+        f"{one.gemm_ms:.1f}",
+    ]
+
+
+def matryoshka_rows(advice: Advice) -> Rows:
+    """Prefixes against random coordinates."""
+    assert advice.matryoshka is not None
+    return [
+        ["", "the first", "random ones", "ahead"],
+        *(
+            [f"{cut.dimensions} coordinates", f"{cut.first:.1f}", f"{cut.random:.1f}", points(cut.ahead)]
+            for cut in advice.matryoshka.cuts
+        ),
+    ]
+
+
+def elsewhere_rows(advice: Advice) -> Rows:
+    """The chain on held-out and on foreign text."""
+    return [
+        ["", "rows", "local Spearman", "recall@10", "rescored 4×", "gain to raw"],
+        *(
+            [
+                one.text,
+                f"{one.rows:,}",
+                figure(one.measures["local_spearman"], 1, 3),
+                figure(one.measures["recall_at_10"], 1, 3),
+                figure(one.measures["recall_at_10_rescored_4x"], 1, 3),
+                "–" if one.gain is None else points(one.gain),
+            ]
+            for one in advice.elsewhere
+        ),
+    ]
+
+
+def figure(value: float | None, scale: float, places: int) -> str:
+    """A measure, or a dash."""
+    return "–" if value is None else f"{scale * value:.{places}f}"
