@@ -13,7 +13,7 @@ from training.advice.enough import Shortage, shortages, too_few
 from training.advice.matryoshka import Matryoshka, find_matryoshka
 from training.advice.question import Question
 from training.advice.recommendation import Recommendation, recommend
-from training.advice.sample import Foreign, Halves, Sample, cut_all, text_sample, vector_sample
+from training.advice.sample import Foreign, Halves, Sample, cut_all, text_sample, to_encode, vector_sample
 from training.advice.sizes import Sizes, try_sizes
 from training.encoders import Encoder
 from training.encoding import source_key
@@ -126,11 +126,12 @@ def advise(question: Question, encoder: Encoder | None, workspace: Path, on_prog
         return concluded(question, source.name, vector_sample(drawn, drawn.vectors), None, on_progress)
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
-    foreign = "pydoc:topics" if question.source == "pydoc:" else "pydoc:"
+    other = "pydoc:topics" if question.source == "pydoc:" else "pydoc:"
     with claimed_folder(workspace, f"advice-{source_key(source, encoder)[:32]}") as folder:
         encoding = Encoding(encoder, folder, on_progress)
         on_progress(0.0, "encoding foreign text")
-        sample = text_sample(drawn, foreign_text(foreign, encoder, workspace / "foreign"), encoding.encode)
+        foreign = foreign_text(other, encoder, workspace / "foreign")
+        sample = text_sample(drawn, foreign, encoding.encode(to_encode(drawn)))
         return concluded(question, source.name, sample, encoder.describe(), on_progress)
 
 

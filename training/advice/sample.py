@@ -1,14 +1,11 @@
 """What the advice is measured on: vectors to fit on, vectors held out, their halves, foreign ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from training.advice.draw import Drawn
 from training.advice.halves import halves, scripts
 from transforms.arrays import FloatArray
-
-Encode = Callable[[Sequence[str]], FloatArray]
-"""Texts to vectors `(n, d)`."""
 
 HELDOUT_SHARE = 0.2
 HELDOUT_WANTED = 1000
@@ -80,12 +77,19 @@ def cut_all(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def text_sample(drawn: Drawn, foreign: Foreign, encode: Encode) -> Sample:
-    """Texts as vectors; drawn rows come in random order, so that the first are as good as any to hold out."""
-    aside = heldout_rows(len(drawn))
-    first, second = cut_all(drawn.texts[:aside])
-    vectors = encode([*drawn.texts, *first, *second])
-    rows, cut = len(drawn), len(first)
+def to_encode(drawn: Drawn) -> list[str]:
+    """What a sample of texts needs vectors of: the texts, then the first and the second halves of those held out."""
+    first, second = cut_all(drawn.texts[: heldout_rows(len(drawn))])
+    return [*drawn.texts, *first, *second]
+
+
+def text_sample(drawn: Drawn, foreign: Foreign | None, vectors: FloatArray) -> Sample:
+    """Texts with the vectors of what `to_encode` gives.
+
+    Drawn rows come in random order, so that the first are as good as any to hold out.
+    """
+    rows, aside = len(drawn), heldout_rows(len(drawn))
+    cut = (len(vectors) - rows) // 2
     return Sample(
         drawn=drawn,
         fit=vectors[aside:rows],

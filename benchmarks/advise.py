@@ -1,0 +1,199 @@
+"""Does the advice on debiasing pick what labelled data say is best.
+
+For each data set and each layer of the default encoder, under two poolings: the advice is taken from the data set's own
+texts without their labels, every method is fitted on those texts, and mteb scores every method on the labels. Four
+policies are compared: the advice, always R2, R2 where ‖μ‖ is .5 or more, nothing. What is done stays in --work.
+"""
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+
+from benchmarks.report import markdown_table, parser, write_report
+from training.advice.debiasing import METHODS, NOTHING, try_debiasing
+from training.advice.draw import Drawn
+from training.advice.enough import LEAST
+from training.advice.sample import text_sample, to_encode
+from training.evaluation.encoders import Group, Member, Wanted, plan_groups
+from training.evaluation.pool import Job, Workers
+from training.evaluation.run import trial_key
+from training.evaluation.statistics import Interval, bootstrap
+from training.evaluation.store import VectorStore, text_key
+from training.evaluation.suites import Entry, open_suite
+from training.evaluation.words import points
+from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
+from training.spec import DEFAULT_ENCODER
+from transforms.arrays import FloatArray
+from transforms.chain import Chain
+from transforms.errors import TransformError
+from transforms.moments import Moments
+from transforms.steps import parse_steps
+
+LARGE = 0.5
+"""‖μ‖ of the mean-bias paper's rule."""
+NEAR = 0.2
+"""Points from the best that count as picked right."""
+Cell = dict[str, Any]
+
+
+def main() -> None:
+    """Measure every data set, print what each policy gains, write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--suite", required=True, help="a folder of data sets")
+    options.add_argument("--limit", type=int, default=300, help="rows of a data set that are scored")
+    options.add_argument("--rows", type=int, default=1500, help="texts of a data set that advice is taken from")
+    options.add_argument("--processes", type=int, default=2)
+    options.add_argument("--work", type=Path, default=Path("build/advise"))
+    given = options.parse_args()
+    torch.set_num_threads(given.processes)
+    group = plan_groups([Wanted(DEFAULT_ENCODER, "layer6-mean" if given.quick else "layers")], None)[0]()
+    entries = open_suite(given.suite).entries[: 3 if given.quick else None]
+    cells: list[Cell] = []
+    with Workers(given.processes) as workers:
+        measure = Measure(group, workers, given.limit, given.rows, given.work)
+        for number, entry in enumerate(entries, 1):
+            print(f"{number} of {len(entries)}: {entry.name}", file=sys.stderr)
+            cells += measure.cells(entry)
+    figures = {"limit": given.limit, "rows": given.rows, "policies": summaries(cells), "cells": cells}
+    print(table(figures["policies"]))
+    print("raw figures:", write_report(given.out, "advise", figures), file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Advice and scores of one data set after another."""
+
+    group: Group
+    workers: Workers
+    limit: int
+    rows: int
+    work: Path
+
+    def cells(self, entry: Entry) -> list[Cell]:
+        """A cell for each encoder, measured once; none for a data set that cannot tell."""
+        kept = self.work / "cells" / f"{entry.name.replace('/', '-')}.json"
+        if not kept.is_file():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(orjson.dumps(list(self.measured(entry))))
+        found: list[Cell] = orjson.loads(kept.read_bytes())
+        return found
+
+    def measured(self, entry: Entry) -> Iterator[Cell]:
+        """Encode, advise, fit, score."""
+        trials = [Trial(entry, trial_key(entry, limit), limit) for limit in (None, self.limit)]
+        jobs: list[Job] = [(collect, (trial, {})) for trial in trials]
+        found = dict(self.workers.run(jobs))
+        whole, scored = found[0], found[1]
+        if isinstance(whole, Exception) or isinstance(scored, Exception) or whole.error or scored.error:
+            return
+        texts = list(dict.fromkeys(text for _, text in whole.asked if text.strip()))
+        order = np.random.default_rng(0).permutation(len(texts))[: self.rows]
+        drawn = Drawn([texts[place] for place in order], None, len(texts), 0, 0.0)
+        if len(drawn) < LEAST:
+            return
+        asked = [text for _, text in scored.asked]
+        everything = list(dict.fromkeys([*to_encode(drawn), *asked]))
+        places = {text: row for row, text in enumerate(everything)}
+        for member, rows in zip(self.group.members, self.group.encode(everything, None, ignore), strict=True):
+            sample = text_sample(drawn, None, rows[[places[text] for text in to_encode(drawn)]])
+            own = rows[[places[text] for text in drawn.texts]]
+            advice = try_debiasing(sample)
+            yield {
+                "task": entry.name,
+                "type": scored.type,
+                "encoder": member.name,
+                "mean_norm": Moments.from_vectors(own).mean_norm(),
+                "cut": len(sample.halves) if sample.halves else 0,
+                "chosen": advice.chosen,
+                "gains": {one.method: one.gain for one in advice.trials if one.gain},
+                "scores": self.scores(trials[1], member, asked, rows[[places[text] for text in asked]], own),
+            }
+
+    def scores(
+        self, trial: Trial, member: Member, asked: Sequence[str], vectors: FloatArray, own: FloatArray
+    ) -> dict[str, float | None]:
+        """The score of every method fitted on the data set's own texts; None where it cannot be had."""
+        folder = self.work / "scoring" / trial.key / member.output
+        shutil.rmtree(folder, ignore_errors=True)
+        store = VectorStore(folder / "vectors", member.dimensions)
+        store.add([text_key(text, member.default_prompt) for text in asked], vectors)
+        raw = Raw(member.name, member.output, member.dimensions, {}, member.default_prompt, store.folder)
+        methods = []
+        for method, steps in METHODS.items():
+            with suppress(TransformError):  # too few texts for it
+                Chain(parse_steps(steps)).fit(own).save(folder / method)
+                methods.append(FittedMethod(method, f"{trial.key}-{method}", folder / method))
+        shares = [methods[start :: self.workers.processes] for start in range(self.workers.processes)]
+        jobs = [(score_methods, (trial, raw, share)) for share in shares if share]
+        results = [result for _, result in self.workers.run(jobs)]
+        shutil.rmtree(folder)
+        return {
+            score.method: score.score for result in results if not isinstance(result, Exception) for score in result
+        }
+
+
+def ignore(_rows: int) -> None:
+    """Nobody watches single batches."""
+
+
+def summaries(cells: list[Cell]) -> dict[str, dict[str, Any]]:
+    """What each policy gains and how often it picks the best or nearly so, over all cells that have all scores."""
+    usable = [
+        cell for cell in cells if set(METHODS) == {name for name, score in cell["scores"].items() if score is not None}
+    ]
+    groups = {"all": usable}
+    for cell in usable:
+        groups.setdefault(cell["task"].partition("/")[0], []).append(cell)
+    return {
+        f"{group}, {policy}": summary(some, [pick(cell) for cell in some])
+        for group, some in groups.items()
+        for policy, pick in POLICIES.items()
+    }
+
+
+POLICIES: dict[str, Callable[[Cell], str]] = {
+    "advice": lambda cell: str(cell["chosen"]),
+    "always R2": lambda _: "R2",
+    "R2 where ‖μ‖ ≥ .5": lambda cell: "R2" if cell["mean_norm"] >= LARGE else NOTHING,
+    "nothing": lambda _: NOTHING,
+}
+
+
+def summary(cells: list[Cell], picked: list[str]) -> dict[str, Any]:
+    """One policy: its gain in points, averaged over the encoders of each task and resampled over tasks."""
+    gained: dict[str, list[float]] = {}
+    near = []
+    for cell, method in zip(cells, picked, strict=True):
+        scores = cell["scores"]
+        gained.setdefault(cell["task"], []).append(100 * (scores[method] - scores[NOTHING]))
+        near.append(100 * (max(scores.values()) - scores[method]) <= NEAR)
+    return {
+        "cells": len(cells),
+        "tasks": len(gained),
+        "near_best": float(np.mean(near)),
+        "gain": asdict(bootstrap(np.array([np.mean(some) for some in gained.values()]))),
+        "picked": dict(Counter(picked)),
+    }
+
+
+def table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The policies, for reading."""
+    header = ["", "tasks", "cells", "best or within .2 points", "gain to nothing"]
+    rows = [
+        [name, str(one["tasks"]), str(one["cells"]), f"{one['near_best']:.0%}", points(Interval(**one["gain"]))]
+        for name, one in found.items()
+    ]
+    return markdown_table(header, rows)
+
+
+if __name__ == "__main__":
+    main()
