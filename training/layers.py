@@ -82,26 +82,36 @@ class LayeredEncoder:
                 del variant.model[0]
 
     def encode(
-        self, texts: Sequence[str], prompt_name: str | None = None, on_batch: Callable[[int], None] | None = None
+        self,
+        texts: Sequence[str],
+        prompt_name: str | None = None,
+        on_batch: Callable[[int], None] | None = None,
+        normalize: bool = True,
+        plain: bool = False,
     ) -> list[NDArray[np.float32]]:
-        """Unit vectors `(n, d)` of the texts for each variant."""
-        found = self.shared_pass(texts, prompt_name, on_batch)
+        """Vectors `(n, d)` of the texts for each variant; the arguments are those of `Encoder.encode`."""
+        found = self.shared_pass(texts, prompt_name, on_batch, normalize, plain)
         for index in self.alone:
-            found[index] = self.variants[index].encode(texts, prompt_name).vectors
+            found[index] = self.variants[index].encode(texts, prompt_name, normalize=normalize, plain=plain).vectors
         return found
 
     def shared_pass(
-        self, texts: Sequence[str], prompt_name: str | None = None, on_batch: Callable[[int], None] | None = None
+        self,
+        texts: Sequence[str],
+        prompt_name: str | None = None,
+        on_batch: Callable[[int], None] | None = None,
+        normalize: bool = True,
+        plain: bool = False,
     ) -> list[NDArray[np.float32]]:
         """One pass through the whole model, pooled layer by layer."""
         found = [np.empty((len(texts), variant.dimensions), np.float32) for variant in self.variants]
         done = 0
-        for rows, batch in self.whole.batches(texts, self.whole.prompt(prompt_name)):
+        for rows, batch in self.whole.batches(texts, None if plain else self.whole.prompt(prompt_name)):
             with torch.inference_mode():
                 features = self.whole.through_transformer(batch)
                 for index, variant in enumerate(self.variants):
                     own = features | {"token_embeddings": features["all_layer_embeddings"][variant.spec.layer].float()}
-                    pooled = self.whole.finish(own, self.modules[index], len(rows), normalize=True)
+                    pooled = self.whole.finish(own, self.modules[index], len(rows), normalize)
                     found[index][rows] = pooled.cpu().numpy()
             done += len(rows)
             if on_batch:

@@ -18,7 +18,9 @@ from training.precision import Dtype
 if TYPE_CHECKING:
     from training.evaluation.encoders import Wanted
     from training.evaluation.methods import Method
+    from training.evaluation.run import Request, Results
     from training.evaluation.suites import Suite
+    from transforms.transform import Progress
 
 PROCESSES_MOST = 8
 """Each holds mteb and its libraries: about a gigabyte."""
@@ -47,6 +49,10 @@ def evaluate(
     ladder: Annotated[
         bool, flag("--ladder", "Compare the nine methods of the mean-bias paper, fitted on --corpus.")
     ] = False,
+    audit: Annotated[
+        bool,
+        flag("--audit", "Look for what is odd about the encoders' vectors: norms, and their mean on --corpus."),
+    ] = False,
     sweep_dimensions: Annotated[
         str | None,
         flag(
@@ -68,20 +74,26 @@ def evaluate(
         int | None, flag("--processes", "That score, of one thread each. [default: one a core, at most 8]", min=1)
     ] = None,
     dtype: Annotated[Dtype, flag("--dtype", "What the encoders run in.")] = "float32",
+    against: Annotated[
+        str | None,
+        flag(
+            "--against",
+            "SUITE: evaluate the encoders on this one too, and tell whether the two are different domains: "
+            "domains.html and domains.json.",
+        ),
+    ] = None,
 ) -> None:
     """Score encoders and chains on labelled data, by mteb's own evaluators.
 
     Raw encoder output is kept in OUT and every method is scored from it. OUT also gets evaluation.json with
-    everything, scores.csv and report.html.
+    everything, scores.csv and report.html. With --against, OUT/suite and OUT/against do.
     """
     settings, _ = state()
     require_extra()
     import torch
 
     from training.evaluation.methods import parse_size
-    from training.evaluation.report import in_terminal, write_report
     from training.evaluation.run import Request
-    from training.evaluation.run import evaluate as run
     from training.evaluation.suites import open_suite
 
     torch.set_num_threads(settings.threads)
@@ -96,28 +108,86 @@ def evaluate(
         corpus=corpus,
         chains=fitted_chains(listed(chain)),
         ladder=ladder or bool(counts),
+        audit=audit,
         sizes=[parse_size(written) for written in listed(sweep_dimensions)],
         sentences=[int(count) for count in counts],
         limit=limit,
         processes=processes or min(os.cpu_count() or 1, settings.threads, PROCESSES_MOST),
         device=settings.device,
     )
+    if against is None:
+        evaluate_one(request)
+    elif chain or ladder or sweep_dimensions or counts:
+        raise BadValueError("--against compares encoders by their raw vectors; leave chains and other methods out")
+    else:
+        evaluate_both(request, open_suite(against))
+
+
+def evaluate_one(request: "Request") -> None:
+    """Evaluate, write the report, print it.
+
+    Raises:
+        EvaluationError: if nothing could be scored.
+    """
+    from training.evaluation.report import in_terminal, write_report
+    from training.evaluation.run import evaluate as run
+
     with ProgressBar() as progress:
         results = run(request, progress)
         progress(1.0, "writing the report")
         findings, files = write_report(results)
-    typer.echo(in_terminal(results, findings))
+    finish(in_terminal(results, findings), files, [results])
+
+
+def evaluate_both(request: "Request", against: "Suite") -> None:
+    """Evaluate on both suites, each in a folder of its own, then write and print how they compare.
+
+    Raises:
+        EvaluationError: if they are the same, or nothing could be scored.
+    """
+    require_extra("statsmodels")
+    from training.domains import compare, in_terminal, require_different, write_comparison
+    from training.evaluation.report import write_report
+    from training.evaluation.run import evaluate as run
+
+    require_different(request.suite, against)
+    with ProgressBar() as progress:
+        first = run(replace(request, out=request.out / "suite"), share_of(progress, 0.0, 0.4))
+        second = run(replace(request, suite=against, out=request.out / "against"), share_of(progress, 0.4, 0.8))
+        comparison = compare(first, second, share_of(progress, 0.8, 1.0))
+        progress(1.0, "writing the reports")
+        files = [file for results in (first, second) for file in write_report(results)[1]]
+        files += write_comparison(comparison, request.out)
+    finish(in_terminal(comparison), files, [first, second])
+
+
+def share_of(progress: "Progress", start: float, end: float) -> "Progress":
+    """Progress of a part of the work as progress of the whole."""
+
+    def report(fraction: float, message: str) -> None:
+        progress(start + (end - start) * fraction, message)
+
+    return report
+
+
+def finish(text: str, files: Sequence[Path], evaluated: "Sequence[Results]") -> None:
+    """Print what was found and where it lies.
+
+    Raises:
+        EvaluationError: if nothing could be scored.
+    """
+    typer.echo(text)
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
-    if not results.scores or all(score.error for score in results.scores):
+    if all(score.error for results in evaluated for score in results.scores):
         raise EvaluationError("nothing could be scored; see the problems above")
 
 
-def require_extra() -> None:
-    """Raise `EvaluationError` unless the extra is installed."""
+def require_extra(module: str = "mteb") -> None:
+    """Raise `EvaluationError` unless a module of the extra is installed."""
     from importlib.util import find_spec
 
-    if find_spec("mteb") is None:
-        raise EvaluationError("evaluating needs mteb: pip install 'lathe[evaluation]'")
+    if find_spec(module) is None:
+        raise EvaluationError(f"evaluating needs {module}: pip install 'lathe[evaluation]'")
 
 
 def listed(written: str | None) -> list[str]:

@@ -51,7 +51,8 @@ def require_one_line(ended, message):
 def test_the_help_names_every_option_with_its_variable(run):
     status, printed, _ = run("evaluate", "--help")
     assert status == 0
-    options = "suite out encoder chain ladder sweep-dimensions mean-sentences corpus limit processes dtype".split()
+    options = "suite out encoder chain ladder audit sweep-dimensions mean-sentences".split()
+    options += "corpus limit processes dtype against".split()
     for option in options:
         assert f"--{option} " in printed and f"LATHE_{option.replace('-', '_').upper()}" in printed
 

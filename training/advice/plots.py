@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 
 from training.advice.advise import Advice
 from training.advice.sizes import SizeTrial
-from training.evaluation.plots import STYLE, bars, drawn
+from training.evaluation.plots import STYLE, bars, drawn, plain_ticks
 from training.evaluation.statistics import Interval
 
 
@@ -55,6 +55,7 @@ def curves(advice: Advice) -> Any:
         if advice.best is not None and advice.best.reducer:
             axis.axvline(advice.best.dimensions, color="grey", linewidth=0.8, linestyle=":")
         axis.set_xscale("log", base=2)
+        plain_ticks(axis.xaxis)
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("dimensions")
     axes[0, 0].legend(fontsize=7)
@@ -74,6 +75,7 @@ def spectrum(advice: Advice) -> Any:
     figure, axis = plt.subplots(figsize=(5, 3), layout="constrained")
     axis.plot([rank for rank, _ in ranks], [100 * share for _, share in ranks], "o-", markersize=3)
     axis.set_xscale("log", base=2)
+    plain_ticks(axis.xaxis)
     axis.set_xlabel("direction")
     axis.set_ylabel("% of the variance")
     return figure

@@ -19,6 +19,7 @@ statistics.py  t, σ_cell, intervals, retention              │
 comparison.py  methods against raw vectors                  │ is it better,
 reduction.py   what reductions keep                         │ how sure are we
 findings.py    all of it                                    ┘
+audit/         what is odd about the encoders' vectors
 words.py       findings as sentences                        ┐
 tables.py      as tables                                    │ written down
 plots.py       as pictures                                  │

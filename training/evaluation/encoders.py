@@ -61,6 +61,9 @@ class Group(Protocol):
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
         """Unit vectors `(n, d)` of the texts for each member."""
 
+    def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
+        """What each member itself gives `(n, d)`, before it is brought to unit length; `plain` leaves prompts out."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -110,6 +113,10 @@ class Single:
         """The model's vectors."""
         return [self.encoder.encode(texts, prompt_name, on_batch=on_batch).vectors]
 
+    def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
+        """What its last module gives."""
+        return [self.encoder.encode(texts, normalize=False, plain=plain).vectors]
+
 
 class Layers:
     """Variants of one model; those of a pooling are a family."""
@@ -129,6 +136,10 @@ class Layers:
         """Every variant's vectors."""
         return self.layered.encode(texts, prompt_name, on_batch)
 
+    def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
+        """What every variant's last module gives."""
+        return self.layered.encode(texts, normalize=False, plain=plain)
+
 
 class BagOfWords:
     """Counts of words, each hashed to one of 4,096 places with a sign, to unit length: what a model must beat."""
@@ -137,6 +148,7 @@ class BagOfWords:
         from sklearn.feature_extraction.text import HashingVectorizer
 
         self.count = HashingVectorizer(n_features=BAG_DIMENSIONS, norm="l2", dtype=np.float32)
+        self.count_only = HashingVectorizer(n_features=BAG_DIMENSIONS, norm=None, dtype=np.float32)
         fingerprint = f"{BAG_OF_WORDS}-{BAG_DIMENSIONS}"
         self.members = [Member(BAG_OF_WORDS, fingerprint, fingerprint, BAG_DIMENSIONS, {}, None, BAG_OF_WORDS)]
 
@@ -145,6 +157,32 @@ class BagOfWords:
         vectors = self.count.transform(texts).toarray() if texts else np.empty((0, BAG_DIMENSIONS), np.float32)
         on_batch(len(texts))
         return [np.asarray(vectors, np.float32)]
+
+    def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
+        """The counts as they are; there are no prompts to leave out."""
+        return [np.asarray(self.count_only.transform(texts).toarray(), np.float32)]
+
+
+def encode_checked(
+    group: Group, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch
+) -> list[NDArray[np.float32]]:
+    """What the encoders of a group give; see `Group.encode`.
+
+    Raises:
+        EncoderError: naming an encoder that fails, or that gives NaN or inf for some text.
+    """
+    name = group.members[0].name
+    try:
+        found = group.encode(texts, prompt_name, on_batch)
+    except EncoderError as error:
+        raise EncoderError(f"{name}: {error}") from error
+    except Exception as error:  # models raise anything
+        raise EncoderError(f"{name} fails on some of {len(texts):,} texts: {type(error).__name__}: {error}") from error
+    for one, vectors in zip(group.members, found, strict=True):
+        broken = int((~np.isfinite(vectors).all(axis=1)).sum())
+        if broken:
+            raise EncoderError(f"{one.name} gives NaN or inf for {broken:,} of {len(texts):,} texts")
+    return found
 
 
 def member(encoder: Encoder, family: str, published_mean_norm: float | None) -> Member:

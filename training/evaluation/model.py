@@ -50,12 +50,16 @@ class StoredModel(AbsEncoder):
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
         """The vectors of the texts, in float32."""
-        prompt = self.get_prompt_name(task_metadata, prompt_type)
-        written = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
-        vectors = self.store.get([text_key(text, written) for text in texts_of(inputs)])
+        vectors = self.store.get(self.keys(texts_of(inputs), task_metadata, prompt_type))
         if self.chain is None or not len(vectors):
             return vectors
         return np.asarray(self.chain.floats(vectors, self.dimensions), np.float32)
+
+    def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
+        """What the raw vectors of a task's texts are found by in the store, with the prompt that mteb chooses."""
+        prompt = self.get_prompt_name(task_metadata, prompt_type)
+        written = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
+        return [text_key(text, written) for text in texts]
 
 
 class Collector(AbsEncoder):

@@ -9,6 +9,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import NullFormatter
 
 from training.evaluation.findings import Findings
 from training.evaluation.grid import Grid
@@ -101,6 +102,7 @@ def retention_curves(results: Results, findings: Findings) -> Any:
             kept = [one.types.get(kind, one.mean) for one in some]
             bars(axis, [one.share for one in some], kept, label=label, fmt="o-")
         axis.set_xscale("log", base=2)
+        plain_ticks(axis.xaxis)
         axis.set_title(kind, fontsize=10)
         axis.set_xlabel("share of the dimensions")
     for axis in axes.flat[len(kinds) + 1 :]:
@@ -137,10 +139,17 @@ def estimation_curves(results: Results, findings: Findings) -> Any:
     bars(axis, counts, [row.r1_error for row in findings.estimation], label="R1", fmt="o-")
     bars(axis, counts, [row.r2_error for row in findings.estimation], label="R2", fmt="o-")
     axis.set_xscale("log")
+    plain_ticks(axis.xaxis)
     axis.set_xlabel("sentences the mean is estimated from")
     axis.set_ylabel("points from the score with all")
     axis.legend(fontsize=8)
     return figure
+
+
+def plain_ticks(side: Any) -> None:
+    """Numbers at the ticks of a logarithmic axis: its own are formulas, which are off."""
+    side.set_major_formatter(lambda value, _place: f"{value:,g}")
+    side.set_minor_formatter(NullFormatter())
 
 
 def bars(axis: Any, x: Any, intervals: list[Interval], label: str, fmt: str) -> None:

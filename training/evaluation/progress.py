@@ -9,7 +9,7 @@ SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
 
 
 class StagedProgress:
-    """Progress of stages as progress of the whole.
+    """Progress of stages as progress of the whole, which waits while an audit goes back to an earlier stage.
 
     Args:
         on_progress: told the fraction and a sentence.
@@ -19,6 +19,7 @@ class StagedProgress:
     def __init__(self, on_progress: Progress, groups: int = 1) -> None:
         self.on_progress = on_progress
         self.groups = groups
+        self.furthest = 0.0
         self.begin_group(0)
 
     def begin_group(self, number: int) -> None:
@@ -33,7 +34,8 @@ class StagedProgress:
         before = sum(SHARES[name] for name in names[: names.index(stage)])
         whole = (self.group + before + SHARES[stage] * fraction) / self.groups
         left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
-        self.on_progress(min(whole, 1.0), sentence + (f", {in_time(left)} left" if left > 1 else ""))
+        self.furthest = max(self.furthest, min(whole, 1.0))
+        self.on_progress(self.furthest, sentence + (f", {in_time(left)} left" if left > 1 else ""))
 
 
 def in_time(seconds: float) -> str:

@@ -12,6 +12,9 @@ from typing import Any
 
 import orjson
 
+from training.evaluation.audit.findings import find_audit
+from training.evaluation.audit.tables import overview
+from training.evaluation.audit.words import audit_sentences
 from training.evaluation.findings import Findings, find
 from training.evaluation.page import page
 from training.evaluation.run import Results
@@ -59,6 +62,7 @@ def as_json(results: Results, findings: Findings, said: Sequence[str]) -> dict[s
         ],
         "sentences": said,
         "findings": findings,
+        "audit": find_audit(results),
         "scores": rows_of(results, metrics=True),
     }
 
@@ -83,6 +87,11 @@ def in_terminal(results: Results, findings: Findings) -> str:
     said = sentences(findings)
     if said:
         parts.append("\n".join(said))
+    audit = find_audit(results)
+    if audit is not None:
+        parts.append("Audit of the encoders' vectors; norms are before they are brought to unit length\n")
+        parts[-1] += aligned(overview(audit))
+        parts.append("\n".join(audit_sentences(audit)))
     problems = list(problem_lines(results))
     if problems:
         parts.append("Problems\n" + "\n".join(problems))

@@ -3,6 +3,7 @@
 OUT/
 ├── vectors/       raw output of each encoder                       store.py
 ├── methods/       fitted maps and what they keep of the geometry   shelf.py
+├── audits/        what is odd about each encoder's vectors         audit/
 ├── tasks.jsonl    what is known of each task                       scores.py
 ├── scores.jsonl   a line for each task, encoder and method         scores.py
 └── evaluation.json, scores.csv, report.html                        report.py
@@ -13,14 +14,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import EncoderError, EvaluationError, TrainingError
+from training.evaluation.audit.probe import Auditor
+from training.evaluation.audit.record import Audit
 from training.evaluation.corpus import Corpus, corpus_sentences, split_corpus
-from training.evaluation.encoders import Group, Member, Wanted, plan_groups
+from training.evaluation.encoders import Group, Member, Wanted, encode_checked, plan_groups
 from training.evaluation.methods import Method, control, ladder, means, size_of, sweep
 from training.evaluation.pool import Workers
 from training.evaluation.progress import StagedProgress
@@ -48,6 +52,7 @@ class Request:
         corpus: a source of sentences to fit on.
         chains: fitted methods.
         ladder: whether the nine methods of the mean-bias paper are compared.
+        audit: whether the encoders' vectors are looked at for what is odd about them.
         sizes: of the reducers, as numbers or as shares below 1.
         sentences: numbers of sentences that R1 and R2 estimate their means from.
         limit: rows of a data set; None for all.
@@ -61,6 +66,7 @@ class Request:
     corpus: str = "pydoc:"
     chains: Sequence[Method] = ()
     ladder: bool = False
+    audit: bool = False
     sizes: Sequence[Fraction] = ()
     sentences: Sequence[int] = ()
     limit: int | None = None
@@ -85,6 +91,7 @@ class EncoderResult:
         methods: by name.
         intrinsic: of the reductions, by method.
         problems: why a method could not be fitted, by method.
+        audit: what is odd about its vectors; None where that was not asked for.
     """
 
     member: Member
@@ -92,6 +99,7 @@ class EncoderResult:
     methods: Mapping[str, Method]
     intrinsic: Mapping[str, Mapping[str, float]]
     problems: Mapping[str, str]
+    audit: Audit | None = None
 
 
 @dataclass(frozen=True)
@@ -144,11 +152,14 @@ class Evaluation:
         self.tasks: dict[str, Collected] = self.book.described()
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, Collected]] = {}
         self.problems: list[str] = []
+        self.auditor = Auditor(
+            request.out / "audits", self.sentences, self.digest, lambda told: self.progress.report("encode", 1.0, told)
+        )
         require_names(request.encoders)
 
     def needs_corpus(self) -> bool:
-        """Whether something is to be fitted, or measured on sentences kept aside."""
-        return bool(self.request.ladder or self.request.sizes or self.request.sentences)
+        """Whether something is to be fitted on sentences, or measured on them."""
+        return bool(self.request.ladder or self.request.sizes or self.request.sentences or self.request.audit)
 
     def run(self) -> Results:
         """Group after group of encoders, each in memory alone."""
@@ -159,11 +170,9 @@ class Evaluation:
             for number, opener in enumerate(openers):
                 self.progress.begin_group(number)
                 try:
-                    group = opener()
+                    found += self.run_group(opener(), workers)
                 except EncoderError as error:  # one of many must not stop the others
                     self.problems.append(str(error))
-                    continue
-                found += self.run_group(group, workers)
         if not found:
             raise EncoderError("; ".join(self.problems))
         self.progress.on_progress(1.0, "evaluated")
@@ -194,13 +203,21 @@ class Evaluation:
         asked = dict.fromkeys(pair for one in usable for pair in one.asked)
         stores = [VectorStore(self.request.out / "vectors" / m.output, m.dimensions) for m in group.members]
         self.encode(group, stores, [*asked, *((None, sentence) for sentence in self.sentences)])
+        audits = self.audit(group, stores, workers) if self.request.audit else [None] * len(stores)
         results, fitted = [], []
-        for index, (member, store) in enumerate(zip(group.members, stores, strict=True)):
+        for index, (member, store, audit) in enumerate(zip(group.members, stores, audits, strict=True)):
             result, methods = self.fit(member, store, index, len(stores))
-            results.append(result)
+            results.append(replace(result, audit=audit))
             fitted.append(methods)
         self.score(group, stores, fitted, {one.key for one in usable}, workers)
         return results
+
+    def audit(self, group: Group, stores: Sequence[VectorStore], workers: Workers) -> list[Audit | None]:
+        """What is odd about the group's vectors; the tasks are read for it even where they have all their scores."""
+        prompts = dict(group.members[0].prompts)
+        keys = [trial.key for trial in self.trials if trial.key in self.tasks and self.tasks[trial.key].error is None]
+        read = partial(self.collect, self.trials, prompts, workers)
+        return list(self.auditor.audits(group, stores, keys, read, partial(self.encode, group, stores)))
 
     def finished(self, trial: Trial, group: Group) -> bool:
         """Whether a task has all its scores on these encoders, so that nothing must be known of its texts."""
@@ -245,7 +262,7 @@ class Evaluation:
                     sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {called}"
                     self.progress.report("encode", (before + rows) / len(missing), sentence)
 
-                vectors = group.encode(texts, prompt, report)
+                vectors = encode_checked(group, texts, prompt, report)
                 for store, found in zip(stores, vectors, strict=True):
                     new = [row for row, key in enumerate(keys) if key not in store]
                     store.add([keys[row] for row in new], found[new])

@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from training.evaluation.plots import STYLE
+from training.evaluation.plots import STYLE, plain_ticks
 from training.experiment.findings import Findings
 from training.experiment.run import Experiment
 from training.experiment.tables import named, stage
@@ -78,6 +78,7 @@ def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
             if len(some) > 1:
                 axis.plot(*zip(*sorted(some), strict=True), marker="o", ms=4, label=f"{stage(rows)}, {rate:g}")
     axis.set_xscale("symlog", linthresh=0.1)
+    plain_ticks(axis.xaxis)
     axis.set_xlabel("weight of the regulariser (α of Eq. 10)")
     axis.set_ylabel("score × 100")
     axis.legend(fontsize=7)

@@ -5,7 +5,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from training.evaluation.plots import STYLE, drawn
+from training.evaluation.plots import STYLE, drawn, plain_ticks
 from training.finetuning.mixture import Mixture
 from training.finetuning.shrinkage import Shrinkage
 from training.finetuning.targets import Targets
@@ -58,6 +58,7 @@ def dispersion(shrinkage: Shrinkage) -> Any:
     axis.scatter(ranks[changed], values[changed], s=7, color="tab:red", label="shrunk for some source")
     axis.axhline(max(shrinkage.dispersion_threshold, 1e-12), color="black", linewidth=0.8, linestyle="--")
     axis.set_yscale("log")
+    plain_ticks(axis.yaxis)
     axis.set_xlabel("active dimension")
     axis.set_ylabel("dispersion")
     axis.legend(fontsize=8)

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 
 from training.errors import EvaluationError
 from training.evaluation.corpus import corpus_sentences
-from training.evaluation.encoders import Wanted
+from training.evaluation.encoders import Single, Wanted
 from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder
 from training.evaluation.pool import Workers
 from training.evaluation.run import Request, evaluate, trial_key
@@ -256,6 +256,28 @@ def test_an_encoder_that_cannot_be_loaded_stops_no_other(first, tmp_path):
     assert by_cell(results) == by_cell(first.results)
     (problem,) = results.problems
     assert problem.startswith("the encoder nowhere")
+
+
+@pytest.mark.parametrize("failure", ["raises", "gives NaN"])
+def test_an_encoder_that_fails_on_some_text_is_named_and_stops_no_other(first, tiny_model, monkeypatch, failure):
+    encode = Single.encode
+
+    def failing(self, texts, prompt_name, on_batch):
+        vectors = encode(self, texts, prompt_name, on_batch)
+        if self.members[0].name != "broken":
+            return vectors
+        if failure == "raises":
+            raise RuntimeError("index out of range")
+        vectors[0][3] = np.nan
+        return vectors
+
+    monkeypatch.setattr(Single, "encode", failing)
+    broken = Wanted(replace(DEFAULT_ENCODER, name="broken", model=str(tiny_model)))
+    results = evaluate(replace(first.request, encoders=[broken, *first.request.encoders]), silent)
+    assert [one.member.name for one in results.encoders] == ["all-MiniLM-L6-v2"]
+    assert by_cell(results) == by_cell(first.results)
+    said = "RuntimeError: index out of range" if failure == "raises" else "gives NaN or inf for 1 of"
+    assert len(results.problems) == 1 and results.problems[0].startswith("broken ") and said in results.problems[0]
 
 
 def test_two_encoders_of_one_name_are_refused(first):

@@ -1,0 +1,98 @@
+"""Small suites as evaluations would have left them, and data sets with stored vectors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.evaluation.encoders import Member
+from training.evaluation.methods import CONTROL, control
+from training.evaluation.run import EncoderResult, Request, Results, trial_key
+from training.evaluation.scores import Collected, Score
+from training.evaluation.store import VectorStore, text_key
+from training.evaluation.suites import Entry, Suite, open_suite
+from training.evaluation.worker import Raw, Trial, collect, loaded
+
+DIMENSIONS = 12
+PROMPTS = {"query": "ask: ", "document": "read: "}
+
+
+def build_results(values, types, title="finance", missing=None, broken=None):
+    """Results of raw vectors by (encoder, task); None is a failure. The suite's only entry has no results."""
+    encoders = list(dict.fromkeys(encoder for encoder, _ in values))
+    tasks = [Collected(task, f"key of {task}", type_, "en", "main") for task, type_ in types.items()]
+    tasks += [Collected(task, "", error=why) for task, why in (broken or {}).items()]
+    members = [Member(name, f"print of {name}", f"output of {name}", DIMENSIONS, {}, None, name) for name in encoders]
+    scores = [
+        Score(task, f"key of {task}", encoder, f"print of {encoder}", CONTROL, CONTROL, value)
+        if value is not None
+        else Score(task, f"key of {task}", encoder, f"print of {encoder}", CONTROL, CONTROL, None, error="out of luck")
+        for (encoder, task), value in values.items()
+    ]
+    suite = Suite(f"path of {title}", title, (Entry(f"entry of {title}", "mteb", title),))
+    results = [EncoderResult(member, None, {CONTROL: control()}, {}, {}) for member in members]
+    return Results(Request(suite, (), Path("nowhere")), tasks, results, scores, 0, missing or ())
+
+
+@pytest.fixture(scope="session")
+def build():
+    """A maker of results."""
+    return build_results
+
+
+@pytest.fixture
+def stored(tmp_path, write_data_set):
+    """A maker of a data set with random vectors of all its texts: gives the trial and where the vectors lie."""
+
+    def make(meta, files, qrels=None, limit=None):
+        (entry,) = open_suite(str(write_data_set(tmp_path / "data" / meta["task"], meta, files, qrels))).entries
+        loaded.cache_clear()
+        trial = Trial(entry, "key", limit)
+        collected = collect(trial, PROMPTS)
+        assert collected.error is None
+        raw = Raw("random", "fingerprint", DIMENSIONS, PROMPTS, None, tmp_path / "vectors")
+        vectors = np.random.default_rng(1).standard_normal((len(collected.asked), DIMENSIONS)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        keys = [text_key(text, None if name is None else PROMPTS[name]) for name, text in collected.asked]
+        VectorStore(raw.folder, DIMENSIONS).add(keys, vectors)
+        return trial, raw
+
+    return make
+
+
+class Evaluated:
+    """A suite whose texts have random vectors by each encoder, with scores that nobody measured."""
+
+    def __init__(self, folder, encoders):
+        suite = open_suite(str(folder))
+        self.trials = [Trial(entry, trial_key(entry, None), None) for entry in suite.entries]
+        members = [Member(e, f"print of {e}", e, DIMENSIONS, {}, None, e) for e in encoders]
+        self.tasks = [collect(trial, {}) for trial in self.trials]
+        for seed, member in enumerate(members):
+            for task in self.tasks:
+                self.store(folder, member.name, [text for _, text in task.asked], seed)
+        random = np.random.default_rng(0)
+        scores = [
+            Score(task.task, task.key, e, f"print of {e}", CONTROL, CONTROL, float(random.random()))
+            for task in self.tasks
+            for e in encoders
+        ]
+        request = Request(suite, (), folder)
+        results = [EncoderResult(member, None, {CONTROL: control()}, {}, {}) for member in members]
+        self.results = Results(request, self.tasks, results, scores, 0)
+
+    @staticmethod
+    def store(folder, encoder, texts, seed):
+        """Vectors of texts that have none; those of one suite point the same way, give or take."""
+        store = VectorStore(folder / "vectors" / encoder, DIMENSIONS)
+        keys = [key for key in dict.fromkeys(map(text_key, texts)) if key not in store]
+        vectors = np.random.default_rng(seed).standard_normal((len(keys), DIMENSIONS)).astype(np.float32)
+        vectors[:, 0] += 3
+        vectors[:, 1 + len(folder.name) % 2] += 2
+        store.add(keys, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+@pytest.fixture(scope="session")
+def evaluated():
+    """A maker of evaluated suites."""
+    return Evaluated

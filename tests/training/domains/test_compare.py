@@ -1,0 +1,118 @@
+"""Two suites with vectors behind them, compared in this process."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from training.domains.compare import DomainComparison
+from training.domains.plots import pictures
+from training.domains.tables import tables
+from training.domains.words import sentences
+from training.evaluation.encoders import BAG_OF_WORDS
+from training.evaluation.worker import loaded
+
+ENCODERS = ("a", "b", BAG_OF_WORDS)
+WORDS = {"money": "profit debt loan equity".split(), "plants": "tulip hedge fern moss".split()}
+
+
+def here(jobs):
+    """Jobs in this process, the last first: those of processes finish in any order."""
+    for index, (work, arguments) in reversed(list(enumerate(jobs))):
+        try:
+            yield index, work(*arguments)
+        except Exception as error:
+            yield index, error
+
+
+def compared(first, second):
+    loaded.cache_clear()
+    return DomainComparison(first.results, second.results, lambda fraction, message: None, here).run()
+
+
+@pytest.fixture
+def suites(tmp_path, write_data_set, evaluated):
+    """Two suites of two types of task."""
+    found = []
+    for name, words in WORDS.items():
+        texts = [f"The {words[n % 4]} of {name} is number {n}." for n in range(60)]
+        pairs = [{"sentence1": texts[n], "sentence2": texts[7 * n % 60], "score": n % 5} for n in range(60)]
+        alike = [row | {"label": n % 2} for n, row in enumerate(pairs)]
+        write_data_set(tmp_path / name / "pairs", {"task": "sts"}, {"test.jsonl": pairs})
+        write_data_set(tmp_path / name / "more pairs", {"task": "sts"}, {"test.jsonl": pairs[:20]})
+        write_data_set(tmp_path / name / "same", {"task": "pair_classification"}, {"test.jsonl": alike})
+        found.append(evaluated(tmp_path / name, ENCODERS))
+    return found
+
+
+def test_everything_is_found_of_suites_that_can_be_read(suites):
+    found = compared(*suites)
+    assert found.problems == []
+    assert [(one.type, one.examples) for one in found.two_ways] == [("STS", (80, 80)), ("PairClassification", (60, 60))]
+    assert all(list(one.means) == list(ENCODERS) and len(one.sources) == 4 for one in found.two_ways)
+    names = ["more pairs", "pairs", "same"]
+    assert [(one.suite, one.name) for one in found.texts] == [(side, name) for side in (0, 1) for name in names]
+    assert found.similarity.encoder == "a"
+    assert found.similarity.names == (*names, *names)
+    assert found.similarity.suites == (0, 0, 0, 1, 1, 1)
+    assert min(found.similarity.centred.within) > 0.5 > -0.5 > found.similarity.centred.between
+    assert found.tokenizer is None
+    said = sentences(found)
+    assert any(one.startswith("On STS, ") and "of the variance of samples' scores goes with" in one for one in said)
+    assert any("not independent observations" in one for one in said)
+    assert any(
+        one.startswith("Texts of money against plants, each data set counting once: 7.00 against") for one in said
+    )
+    assert any(one.startswith("Without the direction that all data sets share (R2)") for one in said)
+    assert len(pictures(found)) == 3
+    assert "Cosines of mean embeddings" in tables(found)
+
+
+def test_an_encoder_without_vectors_is_named_and_the_others_are_analysed(suites):
+    first, second = suites
+    out = first.results.request.out
+    shutil.rmtree(out / "vectors" / "b")
+    first.store(out, "b", ["something else"], 0)
+    found = compared(first, second)
+    assert sorted(found.problems) == [
+        "money: no samples of PairClassification for b: same: the vector of a text is not stored",
+        "money: no samples of STS for b: more pairs: the vector of a text is not stored",
+    ]
+    assert all(list(one.means) == ["a", BAG_OF_WORDS] and len(one.sources) == 4 for one in found.two_ways)
+
+
+def test_a_data_set_that_went_away_is_named_and_the_others_are_read(suites):
+    first, second = suites
+    shutil.rmtree(second.results.request.out / "same")
+    found = compared(first, second)
+    lost = [
+        f"plants: no samples of PairClassification for {encoder}: same: test.jsonl is missing" for encoder in ENCODERS
+    ]
+    assert sorted(found.problems) == sorted([*lost, "plants: the texts of same are left out: test.jsonl is missing"])
+    assert [one.problem is None for one in found.two_ways] == [True, False]
+    assert found.similarity.suites == (0, 0, 0, 1, 1)
+
+
+def test_data_sets_that_mteb_reads_itself_are_not_sampled_and_named(suites):
+    first, second = suites
+
+    def as_mtebs(evaluated, *names):
+        suite = evaluated.results.request.suite
+        entries = tuple(replace(one, kind="mteb") if one.name in names else one for one in suite.entries)
+        request = replace(evaluated.results.request, suite=replace(suite, entries=entries))
+        evaluated.results = replace(evaluated.results, request=request)
+
+    as_mtebs(first, "more pairs", "same")
+    found = compared(first, second)
+    assert [(one.type, one.examples) for one in found.two_ways] == [("STS", (60, 80)), ("PairClassification", None)]
+    assert "mteb reads its own tasks itself" in found.two_ways[1].problem
+    assert any(one.startswith("money: more pairs: not in the samples of STS, as mteb") for one in found.problems)
+
+
+def test_only_a_bag_of_words_makes_no_map(suites, evaluated):
+    found = compared(*(evaluated(one.results.request.out, (BAG_OF_WORDS,)) for one in suites))
+    assert found.similarity is None
+    assert any(one.startswith("No map of the data sets") for one in sentences(found))
+    assert {one.problem for one in found.two_ways} == {
+        "two factors take at least 2 encoders with samples in both suites, here are 1"
+    }

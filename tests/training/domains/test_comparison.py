@@ -1,0 +1,167 @@
+"""Two suites whose scores are known, compared without any data behind them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import training.domains
+from training.domains import compare, in_terminal, write_comparison
+from training.domains.compare import titles_of
+from training.domains.tables import tables
+from training.domains.words import sentences
+from training.errors import EvaluationError
+from training.evaluation.suites import Suite, open_suite
+
+ENCODERS = ("a", "b", "c", "d")
+TYPES = {"r0": "Retrieval", "r1": "Retrieval", "r2": "Retrieval", "s0": "STS", "s1": "STS"}
+RANDOM = np.random.default_rng(0)
+
+
+def scores(types, encoders=ENCODERS):
+    """A score for each encoder and task, better from one encoder to the next."""
+    return {
+        (encoder, task): 0.3 + 0.1 * place + 0.02 * float(RANDOM.random())
+        for place, encoder in enumerate(encoders)
+        for task in types
+    }
+
+
+def compared(first, second):
+    return compare(first, second, lambda fraction, message: None)
+
+
+@pytest.fixture(scope="module")
+def pair(build):
+    return build(scores(TYPES), TYPES), build(scores(TYPES), TYPES, "general")
+
+
+@pytest.fixture(scope="module")
+def comparison(pair):
+    return compared(*pair)
+
+
+def test_the_package_has_what_it_says():
+    assert training.domains.__all__ == [
+        "Comparison", "compare", "in_terminal", "require_different", "write_comparison",
+    ]  # fmt: skip
+
+
+def test_rankings_are_of_each_type_then_of_all_with_every_type_counting_once(pair, comparison):
+    assert [one.type for one in comparison.rankings] == ["Retrieval", "STS", "all types"]
+    assert all(one.rho == pytest.approx(1) and one.p == pytest.approx(2 / 24) for one in comparison.rankings)
+    values = {(score.encoder, score.task): score.score for score in pair[0].scores}
+    retrieval = [np.mean([values[e, f"r{n}"] for n in range(3)]) for e in ENCODERS]
+    sts = [np.mean([values[e, f"s{n}"] for n in range(2)]) for e in ENCODERS]
+    assert comparison.rankings[0].means[0] == pytest.approx(retrieval)
+    assert comparison.rankings[2].means[0] == pytest.approx((np.array(retrieval) + sts) / 2)
+
+
+def test_paired_tests_set_the_best_of_many_against_each_other_one(pair, comparison):
+    some = [one for one in comparison.tests if (one.suite, one.type) == (0, "Retrieval")]
+    assert [(one.encoder, one.other) for one in some] == [("d", "c"), ("d", "b"), ("d", "a")]
+    values = {(score.encoder, score.task): score.score for score in pair[0].scores}
+    best, other = ([values[e, f"r{n}"] for n in range(3)] for e in ("d", "b"))
+    expected = stats.ttest_rel(best, other)
+    assert (some[1].test.t, some[1].test.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
+    assert some[1].means == (pytest.approx(np.mean(best)), pytest.approx(np.mean(other)))
+
+
+def test_three_encoders_are_all_tested_against_one_another(build):
+    some = [build(scores(TYPES, "abc"), TYPES, title) for title in ("finance", "general")]
+    tests = compared(*some).tests
+    assert [(t.encoder, t.other) for t in tests[:3]] == [("c", "b"), ("c", "a"), ("b", "a")]
+
+
+def test_one_way_analyses_are_those_of_scipy(pair, comparison):
+    values = {(score.encoder, score.task): score.score for score in pair[1].scores}
+    groups = [[values[e, f"s{n}"] for n in range(2)] for e in ENCODERS]
+    (found,) = [one for one in comparison.one_ways if (one.suite, one.type) == (1, "STS")]
+    expected = stats.f_oneway(*groups)
+    assert (found.f, found.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
+
+
+def test_sentences_say_what_so_few_encoders_can_tell(comparison):
+    said = sentences(comparison)
+    assert "Over 4 encoders the ranking on Retrieval correlates at ρ = 1.00 (p = 0.083) between the suites" in said[0]
+    assert any("With 4 encoders even complete agreement (ρ = 1) has p = 0.083" in one for one in said)
+    assert any(one.startswith("The variance on Retrieval, STS cannot be compared: no data set of one") for one in said)
+
+
+def test_an_encoder_that_fails_is_named_and_the_others_go_on(build, pair):
+    values = scores(TYPES)
+    values |= {("b", "s0"): None, ("b", "s1"): None, ("c", "r1"): None, ("d", "r2"): float("nan")}
+    found = compared(build(values, TYPES, broken={"torn": "line 3: not JSON"}, missing=["E cannot be loaded"]), pair[1])
+    by_type = {one.type: one for one in found.rankings}
+    assert by_type["STS"].encoders == ("a", "c", "d")
+    assert by_type["Retrieval"].encoders == ENCODERS
+    assert by_type["Retrieval"].means[0][0] == pytest.approx(values["a", "r0"])
+    assert by_type["all types"].encoders == ("a", "c", "d")
+    for problem in (
+        "finance: b has no score in STS and is left out of it",
+        "finance: r1 is left out of comparisons because it has no score on c",
+        "finance: r2 is left out of comparisons because it has no score on d",
+        "finance: torn was not evaluated: line 3: not JSON",
+        "finance: an encoder was left out: E cannot be loaded",
+    ):
+        assert problem in found.problems
+    assert any("r1 on c with control failed: out of luck" in problem for problem in found.problems)
+    assert "left out of comparisons" in in_terminal(found)
+
+
+def test_suites_without_a_common_type_say_so(build):
+    first = build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"})
+    found = compared(first, build(scores({"s0": "STS"}), {"s0": "STS"}, "general"))
+    assert found.rankings == found.two_ways == []
+    said = sentences(found)
+    assert said[0].startswith("The suites have no type of task in common (finance: Retrieval; general: STS)")
+
+
+def test_one_encoder_only_says_so_of_every_comparison(build, tmp_path):
+    some = [build(scores(TYPES, "a"), TYPES, title) for title in ("finance", "general")]
+    found = compared(*some)
+    assert found.tests == []
+    said = sentences(found)
+    alone = "The ranking on Retrieval, STS, all types cannot be compared: a rank correlation takes at least 3 encoders"
+    assert any(one.startswith(alone) for one in said)
+    assert len(write_comparison(found, tmp_path)) == 2
+
+
+def test_the_same_suite_twice_is_refused(build, pair, write_data_set, tmp_path):
+    with pytest.raises(EvaluationError, match="path of finance and path of finance hold the same data sets"):
+        compared(pair[0], build(scores(TYPES), TYPES))
+    for name in ("one", "copy"):
+        rows = [{"anchor": "a", "positive": "b"}]
+        write_data_set(tmp_path / name / "set", {"task": "pairs"}, {"test.jsonl": rows})
+    suites = [open_suite(str(tmp_path / name)) for name in ("one", "copy")]
+    with pytest.raises(EvaluationError, match="one and .*copy hold the same data sets; --against takes another"):
+        training.domains.require_different(*suites)
+
+
+def test_a_data_set_of_both_suites_is_named(build, pair):
+    first, second = pair
+    entries = (*second.request.suite.entries, *first.request.suite.entries)
+    shared = replace(second, request=replace(second.request, suite=replace(second.request.suite, entries=entries)))
+    found = compared(first, shared)
+    assert found.shared == ("entry of finance",)
+    assert "1 data set of finance is in general too" in sentences(found)[0]
+
+
+def test_suites_of_one_title_are_told_apart():
+    one, other = Suite("a/data", "data", ()), Suite("b/data", "data", ())
+    assert titles_of(one, other) == ("data (1)", "data (2)")
+    assert titles_of(one, replace(other, title="more")) == ("data", "more")
+
+
+def test_both_files_hold_what_the_tables_show(comparison, tmp_path):
+    paths = write_comparison(comparison, tmp_path)
+    assert [path.name for path in paths] == ["domains.json", "domains.html"]
+    found, html = json.loads(paths[0].read_text()), paths[1].read_text()
+    assert [one["rho"] for one in found["rankings"]] == [one.rho for one in comparison.rankings]
+    assert len(found["tests"]) == len(comparison.tests) == 12
+    shown = tables(comparison)
+    assert all(name in html for name in shown)
+    assert html.count("<svg") == 1  # the scores; without data behind them there is no more to draw
+    assert all(len(row) == len(rows[0]) for rows in shown.values() for row in rows)

@@ -1,0 +1,94 @@
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from training.domains.variance import one_way, two_way
+
+RANDOM = np.random.default_rng(0)
+EFFECT = {"a": 0.0, "b": 0.1, "c": 0.3}
+
+
+def balanced(interaction=0.0, samples=40):
+    """Scores of three encoders, the second suite harder by .2, and for c by more."""
+    return {
+        (name, suite): effect
+        - 0.2 * suite
+        - interaction * suite * (name == "c")
+        + 0.05 * RANDOM.standard_normal(samples)
+        for name, effect in EFFECT.items()
+        for suite in (0, 1)
+    }
+
+
+def sums_by_hand(scores):
+    """Sums of squares of a balanced design, from its means."""
+    cube = np.array([[scores[name, suite] for suite in (0, 1)] for name in EFFECT])
+    grand, n = cube.mean(), cube.shape[2]
+    encoder = 2 * n * ((cube.mean(axis=(1, 2)) - grand) ** 2).sum()
+    domain = 3 * n * ((cube.mean(axis=(0, 2)) - grand) ** 2).sum()
+    cells = n * ((cube.mean(axis=2) - grand) ** 2).sum()
+    residual = ((cube - cube.mean(axis=2, keepdims=True)) ** 2).sum()
+    return {"encoder": encoder, "domain": domain, "encoder × domain": cells - encoder - domain, "residual": residual}
+
+
+def test_sums_of_squares_degrees_and_tests_are_those_computed_by_hand():
+    scores = balanced(interaction=0.1)
+    found = {one.name: one for one in two_way("STS", scores, (60, 70)).sources}
+    sums, degrees = sums_by_hand(scores), {"encoder": 2, "domain": 1, "encoder × domain": 2, "residual": 234}
+    assert {name: one.sum_of_squares for name, one in found.items()} == pytest.approx(sums)
+    assert {name: one.degrees for name, one in found.items()} == degrees
+    for name in ("encoder", "domain", "encoder × domain"):
+        f = (sums[name] / degrees[name]) / (sums["residual"] / 234)
+        assert found[name].f == pytest.approx(f)
+        assert found[name].p == pytest.approx(stats.f.sf(f, degrees[name], 234))
+    assert (found["residual"].f, found["residual"].p) == (None, None)
+    assert sum(one.share for one in found.values()) == pytest.approx(1)
+    assert found["domain"].share == pytest.approx(sums["domain"] / sum(sums.values()))
+
+
+def test_only_an_encoder_that_loses_more_than_the_others_makes_an_interaction():
+    shares = []
+    for interaction in (0.0, 0.3):
+        found = {one.name: one.share for one in two_way("STS", balanced(interaction), (60, 60)).sources}
+        shares.append(found["encoder × domain"])
+    assert shares[0] < 0.01 < 0.1 < shares[1]
+
+
+def test_samples_without_a_score_are_left_out_and_counted():
+    scores = balanced()
+    scores["a", 0] = np.where(np.arange(40) < 3, np.nan, scores["a", 0])
+    found = two_way("STS", scores, (60, 60))
+    assert (found.undefined, found.sources[-1].degrees) == (3, 231)
+    assert found.means["a"] == pytest.approx((scores["a", 0][3:].mean(), scores["a", 1].mean()))
+
+
+@pytest.mark.parametrize(
+    ("scores", "problem"),
+    [
+        ({("a", 0): np.arange(5.0), ("a", 1): np.arange(5.0)}, "two factors take at least 2 encoders .* here are 1"),
+        ({("a", 0): np.arange(5.0), ("b", 1): np.arange(5.0)}, "two factors take at least 2 encoders .* here are 0"),
+        ({(e, s): np.full(5, 0.1 * s) for e in "ab" for s in (0, 1)}, "the same score"),
+        ({(e, s): np.full(5, np.nan) for e in "ab" for s in (0, 1)}, "no samples of a in the first suite"),
+    ],
+)
+def test_what_cannot_be_analysed_says_why(scores, problem):
+    found = two_way("STS", scores, (5, 5))
+    assert found.sources == ()
+    assert re.search(problem, found.problem)
+
+
+def test_one_factor_is_the_mean_square_between_encoders_over_that_within():
+    scores = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
+    found = one_way(1, "STS", scores)
+    assert (found.suite, found.encoders, found.tasks) == (1, 2, 3)
+    assert found.f == pytest.approx((6 * 0.15**2 / 1) / (4 * 0.01 / 4))
+    assert found.p == pytest.approx(stats.f.sf(found.f, 1, 4))
+
+
+@pytest.mark.parametrize("scores", [np.zeros((1, 3)), np.zeros((3, 1)), np.full((2, 3), 0.5), np.zeros((2, 0))])
+def test_one_factor_of_too_little_says_so(scores):
+    found = one_way(0, "STS", scores)
+    assert (found.f, found.p) == (None, None)
+    assert found.problem

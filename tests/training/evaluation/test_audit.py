@@ -1,0 +1,313 @@
+"""Audits of encoders, from the tiny model in a whole evaluation to encoders that fail."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from training.encoders import Encoder
+from training.evaluation.audit.probe import Auditor, Probe
+from training.evaluation.audit.texts import NORM_TEXTS
+from training.evaluation.encoders import BagOfWords, Member, Wanted, plan_groups
+from training.evaluation.pool import Workers
+from training.evaluation.report import write_report
+from training.evaluation.run import Evaluation, Request, evaluate
+from training.evaluation.scores import Collected
+from training.evaluation.store import VectorStore
+from training.evaluation.suites import Suite, open_suite
+from training.layers import parse_variants
+from training.spec import EncoderSpec
+
+WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
+ENGLISH = [f"The {WORDS[n % 10]} was {['sold', 'seen in the garden', 'boiled'][n % 3]} {n} times." for n in range(60)]
+GERMAN = [f"Der {WORDS[n % 10]} wurde {['verkauft', 'im Garten gesehen'][n % 2]}, {n} Mal." for n in range(70)]
+CORPUS = [
+    f"On day {n} the new {WORDS[n % 10]} was {['lost', 'sold'][n % 2]}, and no {WORDS[n % 7]} was seen there again."
+    for n in range(150)
+]
+TASKS = [
+    Collected("english", "1" * 32, language="en", asked=tuple((None, text) for text in ENGLISH)),
+    Collected("german", "2" * 32, language="de", asked=tuple((None, text) for text in GERMAN)),
+]
+
+
+def silent(*_):
+    pass
+
+
+def graded(texts):
+    """Pairs of texts with a score."""
+    half = len(texts) // 2
+    pairs = zip(texts[:half], texts[half:], strict=True)
+    return [{"sentence1": a, "sentence2": b, "score": n % 5} for n, (a, b) in enumerate(pairs)]
+
+
+def mean_of(encoder, texts, **options):
+    return encoder.encode(texts, **options).vectors.astype(np.float64).mean(axis=0)
+
+
+def cosine(one, other):
+    return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+
+
+@pytest.fixture(scope="module")
+def tiny_spec(tiny_model):
+    return EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def bare_spec(tiny_model, tmp_path_factory):
+    """The tiny model without the module that normalises."""
+    folder = tmp_path_factory.mktemp("bare")
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+    SentenceTransformer(modules=list(model)[:2], device="cpu").save(str(folder), create_model_card=False)
+    return EncoderSpec(name="bare", model=str(folder), dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, write_data_set, tiny_spec):
+    """The tiny model on two languages with the ladder and an audit, run, run without that audit, and run again.
+
+    The first two share the process that reads the tasks, which takes seconds to start.
+    """
+    root = tmp_path_factory.mktemp("audited")
+    for name, language, texts in (("english", "en", ENGLISH), ("german", "de", GERMAN)):
+        write_data_set(root / "suite" / name, {"task": "sts", "language": language}, {"test.jsonl": graded(texts)})
+    (root / "corpus.txt").write_text("\n".join(CORPUS))
+    asked = {"corpus": str(root / "corpus.txt"), "ladder": True, "audit": True}
+    request = Request(open_suite(str(root / "suite")), [Wanted(tiny_spec)], root / "out", **asked)
+    told, runs, written = [], [], []
+    with Workers(1) as workers:
+        for report in (lambda fraction, message: told.append((fraction, message)), silent):
+            (opener,) = plan_groups(request.encoders, None)
+            runs += Evaluation(request, report).run_group(opener(), workers)
+            (kept,) = (request.out / "audits").iterdir()
+            written.append(kept.read_bytes())
+            kept.unlink()
+    kept.write_bytes(written[0])
+    before = kept.stat().st_mtime_ns
+    results = evaluate(request, silent)
+    (encoder,) = results.encoders
+    assert kept.stat().st_mtime_ns == before
+    audits = [*(one.audit for one in runs), encoder.audit]
+    return SimpleNamespace(request=request, results=results, audits=audits, audit=audits[0], written=written, told=told)
+
+
+def audit_of(spec, out, tasks=TASKS, audited=()):
+    """Audits of a model's group on the corpus, without scores; of the whole evaluation only the encoding is run."""
+    (out / "corpus.txt").parent.mkdir(parents=True, exist_ok=True)
+    (out / "corpus.txt").write_text("\n".join(CORPUS))
+    wanted = [Wanted(spec, variant) for variant in audited] or [Wanted(spec)]
+    request = Request(Suite("", "", ()), wanted, out, corpus=str(out / "corpus.txt"), audit=True)
+    evaluation = Evaluation(request, silent)
+    (opener,) = plan_groups(wanted, None)
+    group = opener()
+    stores = [VectorStore(out / "vectors" / member.output, member.dimensions) for member in group.members]
+    evaluation.encode(group, stores, [(None, sentence) for sentence in CORPUS])
+    fill = partial(evaluation.encode, group, stores)
+    return evaluation.auditor.audits(group, stores, [task.key for task in tasks], lambda: tasks, fill)
+
+
+def test_every_part_is_measured_on_the_encoders_own_vectors(first, tiny_spec):
+    encoder, audit = Encoder(tiny_spec), first.audit
+    assert audit.problems == ()
+    assert (audit.norms.texts, audit.norms.unit) == (130, 1)  # the model normalises
+    mean = mean_of(encoder, CORPUS)
+    assert audit.corpus.direction.rows == audit.corpus.growth[-1].n == len(CORPUS)
+    assert audit.corpus.direction.mean_norm == pytest.approx(np.linalg.norm(mean), abs=1e-5)
+    vectors = encoder.encode(CORPUS).vectors
+    (component, *_) = np.linalg.svd(vectors - mean)[2]
+    assert audit.corpus.direction.centered == pytest.approx(abs(cosine(component, mean)), abs=1e-3)
+
+    english, german = audit.languages.means
+    assert ([english.language, german.language], audit.languages.texts) == (["en", "de"], 60)
+    assert english.norm == pytest.approx(np.linalg.norm(mean_of(encoder, ENGLISH)), abs=1e-5)
+    assert german.cosine == pytest.approx(cosine(mean_of(encoder, ENGLISH), mean_of(encoder, GERMAN)), abs=0.02)
+    assert german.cosine < 1 - 1e-4  # the languages do differ
+
+    assert audit.prompts.generic
+    assert audit.prompts.plain_norm == pytest.approx(np.linalg.norm(mean), abs=1e-5)
+    for one in audit.prompts.means:
+        prompted = mean_of(encoder, [one.prompt + text for text in CORPUS])
+        assert (one.norm, one.cosine) == pytest.approx((np.linalg.norm(prompted), cosine(prompted, mean)), abs=1e-5)
+    assert [one.prompt for one in audit.prompts.means] == ["query: ", "passage: "]
+
+
+def test_the_report_of_an_evaluation_holds_its_audit(first):
+    write_report(first.results)
+    out = first.request.out
+    found = json.loads((out / "evaluation.json").read_text())["audit"]
+    assert found["encoders"]["tiny"]["languages"]["texts"] == 60
+    (control,) = found["random_controls"]
+    assert (len(control["differences"]), control["tasks"]) == (4, 2)
+    assert [row["tasks"] for row in found["profile"]["encoders"]] == [2]
+    page = (out / "report.html").read_text()
+    assert "tiny gives unit vectors (norm 1.000 ± 0.000 over 130 texts)." in page
+    assert not [text for text in (*ENGLISH, *GERMAN, *CORPUS) if text in page]
+
+
+def test_an_audit_takes_no_progress_back(first):
+    fractions = [fraction for fraction, _ in first.told]
+    assert fractions == sorted(fractions)
+    assert "auditing the norms of tiny" in [message.split(",")[0] for _, message in first.told]
+
+
+def test_without_an_audit_nothing_is_audited_and_no_corpus_is_read(first, tmp_path):
+    request = replace(first.request, out=tmp_path, audit=False, ladder=False, corpus="absent.txt")
+    assert not Evaluation(request, silent).sentences
+    assert len(Evaluation(replace(request, audit=True, corpus=first.request.corpus), silent).sentences) == len(CORPUS)
+
+
+def test_an_audit_that_is_lost_is_made_anew_although_every_score_is_there(first):
+    made, anew, kept = first.audits
+    assert made == anew == kept
+    assert first.written[0] == first.written[1]
+
+
+def test_norms_are_those_of_the_librarys_own_vectors(bare_spec, tmp_path):
+    (audit,) = audit_of(bare_spec, tmp_path)
+    model = SentenceTransformer(bare_spec.model, device="cpu")
+    lengths = np.linalg.norm(model.encode([*ENGLISH, *GERMAN]), axis=1)
+    assert (audit.norms.texts, audit.norms.unit) == (130, 0)
+    found = audit.norms.mean, audit.norms.std, audit.norms.min, audit.norms.max
+    assert found == pytest.approx((lengths.mean(), lengths.std(), lengths.min(), lengths.max()), rel=1e-4)
+    assert audit.corpus.direction.mean_norm <= 1  # all else is of unit vectors
+
+
+def test_layers_have_audits_of_their_own_norms(bare_spec, tmp_path):
+    audits = audit_of(bare_spec, tmp_path, audited=["layer1-cls", "layer1-mean"])
+    for way, audit in zip(("cls", "mean"), audits, strict=True):
+        (spec,) = parse_variants(bare_spec, f"layer1-{way}", 1)
+        lengths = np.linalg.norm(Encoder(spec).encode([*ENGLISH, *GERMAN], normalize=False).vectors, axis=1)
+        assert (audit.norms.mean, audit.norms.max) == pytest.approx((lengths.mean(), lengths.max()), rel=1e-4)
+    assert audits[0].norms.mean != pytest.approx(audits[1].norms.mean, rel=1e-3)
+
+
+def test_an_encoder_with_prompts_is_measured_under_its_own_and_under_none(bare_spec, tmp_path):
+    prompts = {"query": "find this: ", "same": "find this: ", "blank": ""}
+    spec = replace(bare_spec, prompts=prompts, default_prompt_name="query")
+    (audit,) = audit_of(spec, tmp_path)
+    assert not audit.prompts.generic
+    assert [one.name for one in audit.prompts.means] == ["query", "same"]
+    encoder = Encoder(spec)
+    plain, prompted = mean_of(encoder, CORPUS, plain=True), mean_of(encoder, CORPUS)
+    assert audit.prompts.plain_norm == pytest.approx(np.linalg.norm(plain), abs=1e-5)
+    for one in audit.prompts.means:
+        assert (one.norm, one.cosine) == pytest.approx((np.linalg.norm(prompted), cosine(plain, prompted)), abs=1e-5)
+    assert audit.prompts.means[0].cosine < 1 - 1e-4
+    assert audit.corpus.direction.mean_norm == pytest.approx(np.linalg.norm(prompted), abs=1e-5)
+
+
+class Scripted:
+    """A group of one encoder whose vectors a function of the text gives; it notes what it is asked for."""
+
+    def __init__(self, vector, dimensions=4):
+        self.vector = vector
+        self.members = [Member("scripted", "f" * 32, "f" * 32, dimensions, {}, None, "scripted")]
+        self.batches = []
+
+    def unnormalized(self, texts, plain=False):
+        self.batches.append(list(texts))
+        return [np.array([self.vector(text) for text in texts], np.float32)]
+
+    def encode(self, texts, prompt_name, on_batch):
+        (found,) = self.unnormalized(texts)
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        return [found / np.where(lengths == 0, 1, lengths)]
+
+
+def varied(text):
+    return np.random.default_rng(len(text) + text.encode()[-2]).normal(0.5, 1, size=4)
+
+
+def scripted_audit(group, folder, tasks=TASKS):
+    """The audit of such a group, as the evaluation would ask for it."""
+    (member,) = group.members
+    stores = [VectorStore(folder / "vectors", member.dimensions)]
+    evaluation = Evaluation(Request(Suite("", "", ()), (), folder), silent)
+    fill = partial(evaluation.encode, group, stores)
+    fill([(None, sentence) for sentence in CORPUS])
+    auditor = Auditor(folder / "audits", CORPUS, "d" * 32, silent)
+    (audit,) = auditor.audits(group, stores, [task.key for task in tasks], lambda: tasks, fill)
+    return audit
+
+
+def test_a_resumed_audit_encodes_nothing_again_and_other_data_does(tmp_path):
+    group = Scripted(varied)
+    audit = scripted_audit(group, tmp_path)
+    group.batches.clear()
+    assert scripted_audit(group, tmp_path) == audit
+    assert group.batches == []
+    other = [*TASKS, Collected("more", "3" * 32, language="en", asked=((None, "one more"),))]
+    assert scripted_audit(group, tmp_path, other) != audit
+    texts = {"one more", *ENGLISH, *GERMAN}
+    assert len(group.batches[0]) == 131 < NORM_TEXTS and set(group.batches[0]) == texts
+    assert {text for batch in group.batches[1:] for text in batch} <= texts  # vectors that are stored stay
+
+
+def test_a_text_on_which_an_encoder_fails_is_left_out_and_said(tmp_path):
+    def failing(text):
+        if text in GERMAN[:2] or text.startswith("passage: "):
+            raise RuntimeError("index out of range")
+        return 3 * varied(text) / np.linalg.norm(varied(text))
+
+    group = Scripted(failing)
+    audit = scripted_audit(group, tmp_path)
+    assert audit.norms.texts == 128
+    assert audit.norms.mean == pytest.approx(3, rel=1e-6)
+    why = "RuntimeError: index out of range"
+    left_out = f"2 of 130 texts cannot be encoded; the norms leave them out: {why}"
+    said = [problem.partition(": EncoderError: scripted fails on some of") for problem in audit.problems[1:]]
+    assert audit.problems[0] == left_out
+    assert [what for what, _, _ in said] == [
+        "μ by language cannot be measured",
+        "μ under the prompt generic passage cannot be measured",
+    ]
+    assert all(rest.endswith(why) for _, _, rest in said)
+    assert (audit.languages, audit.corpus.direction.rows) == (None, len(CORPUS))
+    assert [one.name for one in audit.prompts.means] == ["generic query"]
+    group.batches.clear()
+    scripted_audit(group, tmp_path)
+    assert group.batches  # what failed is tried again
+
+
+def test_an_encoder_that_fails_on_every_text_has_no_norms(tmp_path):
+    group = Scripted(lambda text: varied(text) if text in CORPUS else [][0])
+    audit = scripted_audit(group, tmp_path)
+    assert audit.norms is None
+    assert audit.problems[0].startswith("130 of 130 texts cannot be encoded; the norms leave them out: IndexError")
+
+
+def test_vectors_that_are_no_numbers_are_left_out_and_said(tmp_path):
+    audit = scripted_audit(Scripted(lambda text: varied(text) * (np.nan if text == ENGLISH[3] else 1)), tmp_path)
+    assert audit.norms.texts == 129
+    left_out, languages = audit.problems
+    assert left_out == "1 of 130 texts give NaN or inf; the norms leave them out"
+    assert languages.startswith("μ by language cannot be measured: EncoderError: scripted gives NaN or inf for 1 of ")
+
+
+def test_vectors_that_are_all_alike_or_zero_are_measured(tmp_path):
+    alike = scripted_audit(Scripted(lambda text: np.array([3, 0, 4, 0])), tmp_path / "alike")
+    assert (alike.problems, alike.norms.std, alike.corpus.direction.centered) == ((), 0, None)
+    assert alike.languages.means[1].cosine == pytest.approx(1)
+    zero = scripted_audit(Scripted(lambda text: np.zeros(4)), tmp_path / "zero")
+    assert (zero.problems, zero.norms.zero_rows, zero.corpus.direction.zero_rows) == ((), 130, len(CORPUS))
+    assert (zero.languages.means[1].cosine, zero.prompts.means[0].cosine) == (None, None)
+    assert zero.corpus.direction.uncentered is None
+
+
+def test_a_bag_of_words_is_audited_by_its_counts_and_has_no_prompts(tmp_path):
+    texts = ["a b", "cats see cats see dogs", "?"]
+    task = Collected("t", "1" * 32, language="en", asked=tuple((None, text) for text in texts))
+    group = BagOfWords()
+    probe = Probe(group, [VectorStore(tmp_path, group.members[0].dimensions)], CORPUS, [task], silent, silent)
+    ((norms,), (prompts,), (languages,)) = probe.norms(), probe.prompts(), probe.languages()
+    assert (norms.texts, norms.zero_rows) == (3, 2)  # words of one letter count for nothing
+    assert norms.max == pytest.approx(3)  # 2² + 2² + 1
+    assert prompts is None
+    assert (languages.means, languages.few) == ((), {"en": 3})
+    assert probe.problems == [[]]

@@ -1,0 +1,93 @@
+"""The pictures of an audit, as SVG to put into a page."""
+
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from training.evaluation.audit.findings import AuditFindings
+from training.evaluation.plots import STYLE, drawn
+from training.evaluation.statistics import OUTSTANDING_Z
+
+Z_MOST = 2 * OUTSTANDING_Z
+"""Where the colours of the map end."""
+
+
+def audit_pictures(findings: AuditFindings) -> dict[str, str]:
+    """Every picture there is something for, by what it shows."""
+    with plt.rc_context(STYLE):
+        found = {name: draw(findings) for name, draw in DRAWINGS.items()}
+        return {name: drawn(figure) for name, figure in found.items() if figure is not None}
+
+
+def growth_curves(findings: AuditFindings) -> Any:
+    """‖μ_n‖ over samples, measured as points and expected as a line."""
+    some = {name: audit.corpus.growth for name, audit in findings.encoders.items() if audit.corpus}
+    if not some:
+        return None
+    figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
+    for name, growth in some.items():
+        counts = [point.n for point in growth]
+        expected = np.sqrt([point.expected_square for point in growth])
+        (line,) = axis.plot(counts, expected, linewidth=1)
+        axis.plot(counts, [point.norm for point in growth], "o", markersize=4, color=line.get_color(), label=name)
+        floors = [point.noise_floor for point in growth]
+        axis.plot(counts, floors, ":", linewidth=0.8, color=line.get_color())
+    axis.set_xscale("log")
+    powers = [10**power for power in range(1, 7) if 10**power <= max(axis.get_xlim())]
+    axis.set_xticks(powers, [f"{power:,}" for power in powers])
+    axis.minorticks_off()
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("sentences n; lines: √(‖μ‖² + tr Σ / n), dotted: √(tr Σ / n)")
+    axis.set_ylabel("‖μ_n‖")
+    figure.legend(fontsize=7, loc="outside right upper")
+    return figure
+
+
+def running_languages(findings: AuditFindings) -> Any:
+    """Running ‖μ‖ as languages are added, beside that of each language."""
+    some = {name: audit.languages.means for name, audit in findings.encoders.items() if audit.languages}
+    some = {name: means for name, means in some.items() if len(means) > 1}
+    if not some:
+        return None
+    languages = [one.language for one in max(some.values(), key=len)]
+    figure, axis = plt.subplots(figsize=(4.5 + 0.6 * len(languages), 3.2), layout="constrained")
+    for name, means in some.items():
+        places = [languages.index(one.language) for one in means]
+        (line,) = axis.plot(places, [one.running_norm for one in means], "-", linewidth=1, label=name)
+        axis.plot(places, [one.norm for one in means], "o", markersize=4, color=line.get_color())
+    first, *others = languages
+    axis.set_xticks(range(len(languages)), [first, *(f"+ {name}" for name in others)])
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel("‖μ‖: line so far, points alone")
+    figure.legend(fontsize=7, loc="outside right upper")
+    return figure
+
+
+def outstanding_map(findings: AuditFindings) -> Any:
+    """Tasks by encoders, coloured by the z of R2's difference; beyond two it is written."""
+    tasks = [one.task for one in findings.profile.tasks]
+    encoders = [one.encoder for one in findings.profile.encoders]
+    if not tasks:
+        return None
+    z = findings.profile.z
+    values = np.array([[z[encoder].get(task, np.nan) for encoder in encoders] for task in tasks])
+    size = (3 + 0.5 * len(encoders), 1.5 + 0.22 * len(tasks))
+    figure, axis = plt.subplots(figsize=size, layout="constrained")
+    axis.imshow(values, cmap="RdBu", vmin=-Z_MOST, vmax=Z_MOST, aspect="auto")
+    axis.set_xticks(range(len(encoders)), encoders, rotation=30, ha="right")
+    axis.set_yticks(range(len(tasks)), tasks)
+    for row, column in np.argwhere(np.abs(np.nan_to_num(values)) > OUTSTANDING_Z):
+        strong = abs(values[row, column]) > 0.7 * Z_MOST
+        label = f"{values[row, column]:+.1f}"
+        axis.text(column, row, label, ha="center", va="center", fontsize=7, color="white" if strong else "black")
+    axis.spines[:].set_visible(False)
+    return figure
+
+
+DRAWINGS: dict[str, Callable[[AuditFindings], Any]] = {
+    "Norm of the mean by sample, measured and expected": growth_curves,
+    "Norm of the mean as languages are added": running_languages,
+    "R2's differences in standard deviations of each encoder's own": outstanding_map,
+}

@@ -1,0 +1,237 @@
+"""Audits of encoders: the vectors that the evaluation has of them, and the few texts that are encoded besides."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from training.evaluation.audit.measure import (
+    Norms,
+    direction,
+    language_means,
+    mean_growth,
+    norms_of,
+    prompt_mean,
+)
+from training.evaluation.audit.record import Audit, CorpusMean, Languages, Prompts, load_audit, save_audit
+from training.evaluation.audit.texts import NORM_TEXTS, PROMPT_SENTENCES, drawn, language_texts, suite_texts
+from training.evaluation.encoders import BAG_OF_WORDS, Group, Member
+from training.evaluation.scores import Collected
+from training.evaluation.shelf import unit
+from training.evaluation.store import VectorStore, text_key
+from transforms import Moments
+from transforms.arrays import FloatArray, require_finite
+from transforms.errors import TransformError
+
+GENERIC_PROMPTS = {"generic query": "query: ", "generic passage": "passage: "}
+"""Tried on encoders that have none: what an encoder does with words it was not trained to see there."""
+EDITION = 1
+"""Of what is measured; an audit of another edition is made anew."""
+
+Part = TypeVar("Part")
+Fill = Callable[[Sequence[tuple[str | None, str]]], None]
+"""Encodes texts under the names of their prompts, where the stores lack them."""
+
+
+class Auditor:
+    """The audits of an evaluation, each made once; one in which something failed is made again.
+
+    Args:
+        folder: of the audits, a file each.
+        sentences: of the corpus.
+        digest: of these.
+        report: told what is being done.
+    """
+
+    def __init__(self, folder: Path, sentences: Sequence[str], digest: str, report: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.sentences = sentences
+        self.digest = digest
+        self.report = report
+
+    def audits(
+        self,
+        group: Group,
+        stores: Sequence[VectorStore],
+        task_keys: Sequence[str],
+        read: Callable[[], Sequence[Collected]],
+        fill: Fill,
+    ) -> list[Audit]:
+        """An audit for each member of a group.
+
+        Args:
+            group: encoders that are run together.
+            stores: their vectors, those of the corpus among them.
+            task_keys: what the texts of the suite are known by.
+            read: gives the tasks with their texts, which takes a while.
+            fill: encodes what the stores lack.
+        """
+        paths = [self.folder / f"{self.key(member, task_keys)}.json" for member in group.members]
+        if all(path.exists() for path in paths):
+            return [load_audit(path) for path in paths]
+        found = Probe(group, stores, self.sentences, read(), fill, self.report).audits()
+        for path, audit in zip(paths, found, strict=True):
+            if not audit.problems:
+                save_audit(audit, path)
+        return found
+
+    def key(self, member: Member, task_keys: Sequence[str]) -> str:
+        """Hash of all that an audit depends on."""
+        what = [EDITION, member.output, dict(member.prompts), sorted(task_keys), self.digest]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class Probe:
+    """One audit of a group; see `Auditor.audits`.
+
+    What fails for one part, on a text or under a prompt, is written down and the other parts go on.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        stores: Sequence[VectorStore],
+        sentences: Sequence[str],
+        tasks: Sequence[Collected],
+        fill: Fill,
+        report: Callable[[str], None],
+    ) -> None:
+        self.group = group
+        self.stores = stores
+        self.sentences = sentences
+        self.tasks = [task for task in tasks if task.error is None]
+        self.fill = fill
+        self.report = report
+        self.first = group.members[0]
+        self.problems: list[list[str]] = [[] for _ in group.members]
+
+    def audits(self) -> list[Audit]:
+        """Every part, for each member."""
+        parts = zip(self.norms(), self.corpus(), self.languages(), self.prompts(), strict=True)
+        return [Audit(*each, tuple(problems)) for each, problems in zip(parts, self.problems, strict=True)]
+
+    def norms(self) -> list[Norms | None]:
+        """Lengths of what the members themselves give for texts of the suite."""
+        texts = drawn(suite_texts(self.tasks), NORM_TEXTS)
+        self.report(f"auditing the norms of {self.first.name}")
+        try:
+            vectors: list[FloatArray] = list(self.group.unnormalized(texts))
+        except Exception:  # models raise anything; which texts it was is found one by one
+            vectors = self.one_by_one(texts)
+        found = []
+        for index, rows in enumerate(vectors):
+            finite = np.isfinite(rows).all(axis=1)
+            if not finite.all():
+                count = int((~finite).sum())
+                self.problems[index].append(f"{count} of {len(texts)} texts give NaN or inf; the norms leave them out")
+            found.append(norms_of(rows[finite]))
+        return found
+
+    def one_by_one(self, texts: Sequence[str]) -> list[FloatArray]:
+        """Vectors of the texts that can be encoded, for each member."""
+        found, errors = [], []
+        for text in texts:
+            try:
+                found.append(self.group.unnormalized([text]))
+            except Exception as error:  # as above
+                errors.append(error)
+        if errors:
+            left_out = f"{len(errors)} of {len(texts)} texts cannot be encoded; the norms leave them out"
+            self.failed(left_out, errors[0])
+        empty = [np.empty((0, member.dimensions), np.float32) for member in self.group.members]
+        return [np.concatenate([rest, *some]) for rest, *some in zip(empty, *found, strict=True)]
+
+    def languages(self) -> list[Languages | None]:
+        """μ by language, of texts without the tasks' prompts, which would move it themselves."""
+        chosen = language_texts(self.tasks)
+        asked = [(None, text) for texts in chosen.texts.values() for text in texts]
+
+        def measure(index: int) -> Languages:
+            vectors = {
+                name: self.stored(index, [text_key(text, self.first.prompt(None)) for text in texts])
+                for name, texts in chosen.texts.items()
+            }
+            return Languages(chosen.count, tuple(language_means(vectors)), chosen.few, tuple(chosen.unclear))
+
+        return self.measured("μ by language", measure, lambda: self.fill(asked))
+
+    def prompts(self) -> list[Prompts | None]:
+        """μ of the same sentences under each prompt and none."""
+        if self.first.name == BAG_OF_WORDS:
+            return [None]
+        sentences = drawn(self.sentences, PROMPT_SENTENCES)
+        plain = [text_key(sentence) for sentence in sentences]
+        own = {name: text for name, text in self.first.prompts.items() if text}
+        keys = {}
+        for name, prompt in (own or GENERIC_PROMPTS).items():
+            try:
+                self.fill([(name, text) if own else (None, prompt + text) for text in sentences])
+            except Exception as error:  # models raise anything
+                self.failed(f"μ under the prompt {name} cannot be measured", error)
+                continue
+            keys[name] = prompt, [text_key(text, prompt) if own else text_key(prompt + text) for text in sentences]
+
+        def measure(index: int) -> Prompts:
+            bare = self.stored(index, plain)
+            norm = float(np.linalg.norm(bare.mean(axis=0, dtype=np.float64)))
+            means = [prompt_mean(name, prompt, self.stored(index, some), bare) for name, (prompt, some) in keys.items()]
+            return Prompts(len(sentences), norm, not own, tuple(means))
+
+        return self.measured("μ by prompt", measure, lambda: self.fill_plain(sentences))
+
+    def fill_plain(self, texts: Sequence[str]) -> None:
+        """Give the stores what they lack of texts without any prompt: all, where the encoder has a default one."""
+        missing = [text for text in texts if not all(text_key(text) in store for store in self.stores)]
+        if missing:
+            for store, vectors in zip(self.stores, self.group.unnormalized(missing, plain=True), strict=True):
+                new = [place for place, text in enumerate(missing) if text_key(text) not in store]
+                store.add([text_key(missing[place]) for place in new], unit(vectors[new]))
+
+    def corpus(self) -> list[CorpusMean | None]:
+        """μ by sample and its direction, of all sentences."""
+
+        def measure(index: int) -> CorpusMean:
+            member = self.group.members[index]
+            self.report(f"auditing the mean of {member.name}")
+            vectors = self.stored(index, [text_key(text, member.prompt(None)) for text in self.sentences])
+            moments = Moments.from_vectors(vectors)
+            return CorpusMean(tuple(mean_growth(vectors, moments)), direction(vectors, moments))
+
+        return self.measured("μ of the corpus", measure)
+
+    def measured(
+        self, what: str, measure: Callable[[int], Part], encode: Callable[[], None] | None = None
+    ) -> list[Part | None]:
+        """A part for each member by its number, once what it needs is encoded; None where that fails."""
+        try:
+            if encode is not None:
+                encode()
+        except Exception as error:  # models raise anything
+            self.failed(f"{what} cannot be measured", error)
+            return [None] * len(self.stores)
+        found: list[Part | None] = []
+        for index, problems in enumerate(self.problems):
+            try:
+                found.append(measure(index))
+            except TransformError as error:
+                problems.append(f"{what} cannot be measured: {error}")
+                found.append(None)
+        return found
+
+    def stored(self, index: int, keys: Sequence[bytes]) -> FloatArray:
+        """Vectors of a member.
+
+        Raises:
+            InputError: if one holds NaN or inf.
+        """
+        vectors = self.stores[index].get(keys)
+        require_finite(vectors)
+        return vectors
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Write down what fails for all members."""
+        for problems in self.problems:
+            problems.append(f"{what}: {type(error).__name__}: {error}")

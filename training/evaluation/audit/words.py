@@ -1,0 +1,160 @@
+"""What an audit found, in plain sentences."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from training.evaluation.audit.findings import AuditFindings
+from training.evaluation.audit.measure import Direction, MeanPoint, Norms
+from training.evaluation.audit.profile import Profile, RandomControl
+from training.evaluation.audit.record import Audit, Languages, Prompts
+from training.evaluation.audit.texts import LANGUAGE_LEAST
+
+CHANCE = 2.0
+"""Noise floors that a ‖μ‖ must exceed to be more than chance."""
+NEAR = 0.99
+"""A cosine from which a mean has the direction of all."""
+OUTSTANDING_TASKS = 6
+"""Of fewer tasks none can lie two standard deviations from their mean: (n − 1)/√n is the most there can be."""
+
+
+def audit_sentences(findings: AuditFindings) -> list[str]:
+    """Everything that can be said of an audit, encoder by encoder, then what scores tell."""
+    found = [sentence for name, audit in findings.encoders.items() for sentence in of_encoder(name, audit)]
+    found += [of_random(control) for control in findings.random_controls]
+    return [*dict.fromkeys(found), *of_profile(findings.profile)]  # what is said of the suite is said once
+
+
+def of_encoder(name: str, audit: Audit) -> Iterator[str]:
+    """What is odd about one encoder's vectors."""
+    if audit.norms is not None:
+        yield from of_norms(name, audit.norms)
+    if audit.corpus is not None:
+        yield from of_mean(name, audit.corpus.direction)
+        yield from of_growth(name, audit.corpus.growth)
+    if audit.languages is not None:
+        yield from of_languages(name, audit.languages)
+    yield from of_prompts(name, audit)
+    yield from (f"{name}: {problem}." for problem in audit.problems)
+
+
+def of_norms(name: str, norms: Norms) -> Iterator[str]:
+    """Whether the encoder itself gives unit vectors."""
+    spread = f"norm {norms.mean:.3f} ± {norms.std:.3f} over {norms.texts} texts"
+    if norms.unit == 1:
+        yield f"{name} gives unit vectors ({spread})."
+    else:
+        lengths = f"from {norms.min:.3f} to {norms.max:.3f}, {100 * norms.unit:.0f} % of them unit"
+        yield f"{name} gives vectors that are not unit ({spread}, {lengths}); they are evaluated at unit length."
+    if norms.zero_rows:
+        yield f"{name} gives zero vectors for {norms.zero_rows} of {norms.texts} texts of the suite."
+
+
+def of_mean(name: str, found: Direction) -> Iterator[str]:
+    """Whether there is a common direction, and whether the first principal component is it."""
+    if found.zero_rows:
+        yield f"{name} gives zero vectors for {found.zero_rows:,} of {found.rows:,} sentences; they count as zeros."
+    if found.uncentered is None:
+        yield f"The vectors of {name} have no common direction: their mean is zero."
+        return
+    if found.centered is None:
+        yield f"{name} gives every sentence the same vector: nothing varies, so there is no principal component."
+        return
+    more = "more" if found.mean_norm > CHANCE * found.noise_floor else "no more"
+    yield (
+        f"‖μ‖ of {name} is {found.mean_norm:.3f} over {found.rows:,} sentences, {more} than chance "
+        f"({found.noise_floor:.3f}); the first principal component lies at |cos| = {found.uncentered:.3f} to μ before "
+        f"centring and {found.centered:.3f} after."
+    )
+
+
+def of_growth(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
+    """How few vectors give the mean, and whether its square falls as expected."""
+    near = next((point for point in growth if point.cosine is not None and point.cosine >= NEAR), None)
+    ratios = [point.ratio for point in growth[:-1] if point.ratio is not None]
+    if near is not None and ratios:
+        yield (
+            f"{near.n:,} sentences give the mean direction of {name} to a cosine of {near.cosine:.3f}; from "
+            f"{growth[0].n} to {growth[-2].n:,} of them, ‖μ_n‖² is {min(ratios):.2f} to {max(ratios):.2f} times "
+            "‖μ‖² + tr Σ / n."
+        )
+
+
+def of_languages(name: str, found: Languages) -> Iterator[str]:
+    """How far the mean of one language serves the others."""
+    few = ", ".join(f"{language} ({count})" for language, count in found.few.items())
+    if few:
+        yield f"Languages with fewer than {LANGUAGE_LEAST} texts are left out of the means by language: {few}."
+    if found.unclear:
+        yield f"Data sets of no single language are left out of the means by language: {', '.join(found.unclear)}."
+    if len(found.means) < 2:
+        only = f"one language with enough texts, {found.means[0].language}" if found.means else "no such language"
+        yield f"The mean of {name} cannot be compared across languages: the suite has {only}."
+        return
+    first, last = found.means[0], found.means[-1]
+    turned = "–" if first.running_cosine is None else f"{first.running_cosine:.3f}{degrees(first.running_cosine)}"
+    cosines = [(one.cosine, one.language) for one in found.means[1:] if one.cosine is not None]
+    each = f"; the farthest from it is {min(cosines)[1]}, at {min(cosines)[0]:.3f}" if cosines else ""
+    yield (
+        f"‖μ‖ of {name} is {first.norm:.3f} in {first.language} and {last.running_norm:.3f} over all "
+        f"{len(found.means)} languages of {found.texts:,} texts each, at a cosine of {turned}{each}."
+    )
+
+
+def of_prompts(name: str, audit: Audit) -> Iterator[str]:
+    """How far a prompt moves the mean."""
+    if audit.prompts is None:
+        if not audit.problems:
+            yield f"{name} takes no prompts: its means by prompt are not measured."
+        return
+    yield from of_measured_prompts(name, audit.prompts)
+
+
+def of_measured_prompts(name: str, found: Prompts) -> Iterator[str]:
+    """The prompt that moves the mean most."""
+    known = [(one.cosine, one) for one in found.means if one.cosine is not None]
+    if not known:
+        return
+    least, farthest = min(known, key=lambda item: item[0])
+    generic = f"{name} has no prompts of its own; of generic ones, {farthest.prompt!r}"
+    yield (
+        f"{generic if found.generic else f'Of the prompts of {name}, {farthest.name}'} moves its mean most: ‖μ‖ is "
+        f"{farthest.norm:.3f} with it and {found.plain_norm:.3f} without, at a cosine of {least:.3f}{degrees(least)}."
+    )
+
+
+def of_random(found: RandomControl) -> str:
+    """Whether a random direction is harmless."""
+    values = list(found.differences.values())
+    spread = "" if found.std is None else f" ± {found.std:.3f} among {len(values)} seeds"
+    r2 = "" if found.r2 is None else f"; R2 {found.r2:+.3f}"
+    return (
+        f"A random direction changes the score of {found.encoder} by {found.mean:+.3f} points{spread}, from "
+        f"{min(values):+.3f} to {max(values):+.3f}{r2}."
+    )
+
+
+def of_profile(found: Profile) -> Iterator[str]:
+    """Where R2 stands out most."""
+    if not found.encoders:
+        return
+    able = [one for one in found.encoders if one.tasks >= OUTSTANDING_TASKS]
+    if not able:
+        yield f"R2 cannot stand out anywhere: that takes {OUTSTANDING_TASKS} tasks of an encoder at least."
+        return
+    up, down = np.mean([one.up for one in able]), np.mean([one.down for one in able])
+    yield (
+        f"R2's differences lie more than two standard deviations above an encoder's own mean on {100 * up:.1f} % of "
+        f"its tasks and below on {100 * down:.1f} %, on average over {len(able)} encoders (the mean-bias paper: "
+        "2 to 5 % and 0 to 3 %)."
+    )
+    for name, sign in (("up", "above"), ("down", "below")):
+        task = max(found.tasks, key=lambda one: getattr(one, name))
+        share = getattr(task, name)
+        if share > 0:
+            yield f"The task that is {sign} on most encoders is {task.task}, on {100 * share:.0f} % of {task.encoders}."
+
+
+def degrees(cosine: float) -> str:
+    """The angle of a cosine."""
+    return f" ({np.degrees(np.arccos(np.clip(cosine, -1, 1))):.1f}°)"
