@@ -96,13 +96,14 @@ def isotropy(experiment: Experiment, findings: Findings) -> Any:
     for axis, name, measure in zip(axes, ("IsoScore", "drift, 1 − cos"), ("isoscore", "drift"), strict=True):
         for number, rate in enumerate(rates):
             own = [shift for shift in findings.shifts if shift.learning_rate == rate]
-            found = {shift.method: getattr(shift, measure).value for shift in own}
-            places = [methods.index(method) + number * width for method in found]
-            axis.bar(places, list(found.values()), width, label=f"learning rate {rate:g}")
+            found = [getattr(shift, measure) for shift in own]
+            places = [methods.index(shift.method) + number * width for shift in own]
+            reach = [0 if one.high is None else one.high - one.value for one in found]  # these lie evenly
+            axis.bar(places, [one.value for one in found], width, yerr=reach, capsize=2, label=f"{rate:g}")
         offset = width * (len(rates) - 1) / 2
         axis.set_xticks([place + offset for place in range(len(methods))], list(map(named, methods)), rotation=20)
         axis.set_ylabel(name)
-    axes[0].legend(fontsize=7)
+    axes[0].legend(fontsize=7, title="learning rate", title_fontsize=7)
     return figure
 
 

@@ -25,6 +25,7 @@ from training.experiment.tables import (
     average_rows,
     center_rows,
     difference_rows,
+    geometries,
     offline_rows,
     shift_rows,
     target_rows,
@@ -81,6 +82,7 @@ def as_json(experiment: Experiment, findings: Findings, said: Sequence[str]) -> 
         "date": datetime.now(UTC).date().isoformat(),
         "sentences": said,
         "findings": findings,
+        "offline": geometries(experiment),
         "results": experiment.results,
         "problems": experiment.problems,
     }

@@ -1,6 +1,7 @@
 """An experiment as tables: the paper's Table 2, its tables by task, and what was shifted."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
@@ -116,13 +117,21 @@ def center_rows(experiment: Experiment, rate: float) -> Rows:
 def offline_rows(experiment: Experiment) -> Rows:
     """What shrinking does to the relations, before any training."""
     rows: Rows = [["target left out", "arm", "active", "shrunk", "between sources", "in all", "mean cos(r, r̂)"]]
-    for path, unit in {unit.targets: unit for unit in experiment.units if unit.arm.regularizer}.items():
-        if (path / GEOMETRY).is_file():
-            found = orjson.loads((path / GEOMETRY).read_bytes())
-            changes = [share_of(found[f"{part}_after"], found[f"{part}_before"]) for part in ("between", "total")]
-            counts = [f"{found['active']} of {found['dimensions']}", f"{found['changed']}"]
-            rows.append([unit.target.name, named(unit.arm.method), *counts, *changes, f"{found['mean_cosine']:.3f}"])
+    for found in geometries(experiment):
+        changes = [share_of(found[f"{part}_after"], found[f"{part}_before"]) for part in ("between", "total")]
+        counts = [f"{found['active']} of {found['dimensions']}", f"{found['changed']}"]
+        rows.append([found["target"], named(found["arm"]), *counts, *changes, f"{found['mean_cosine']:.3f}"])
     return rows
+
+
+def geometries(experiment: Experiment) -> list[dict[str, Any]]:
+    """The numbers of that, for each target and arm."""
+    units = {unit.targets: unit for unit in experiment.units if unit.arm.regularizer}
+    return [
+        {"target": unit.target.name, "arm": unit.arm.method} | orjson.loads((path / GEOMETRY).read_bytes())
+        for path, unit in units.items()
+        if (path / GEOMETRY).is_file()
+    ]
 
 
 def arm_rows(experiment: Experiment) -> Rows:
