@@ -20,24 +20,24 @@ def test_sizes_are_shares_of_the_width_in_steps_of_eight(width, sizes):
 
 
 def test_every_reducer_is_measured_at_every_size_against_what_it_starts_from(make_sample):
-    sample = make_sample(width=48, spectrum=0.7, common=1.0)
+    sample = make_sample(rows=300, width=32, spectrum=0.7, common=1.0)
     said = []
     found = try_sizes(sample, "r2", lambda fraction, sentence: said.append((fraction, sentence)))
     assert {(trial.reducer, trial.dimensions) for trial in found.trials} == {
-        (reducer, size) for reducer in REDUCERS for size in sizes_of(48)
+        (reducer, size) for reducer in REDUCERS for size in sizes_of(32)
     }
     assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said) and not found.problems
     full = found.full
-    assert (full.dimensions, full.recall_at_10, full.local_spearman, full.bytes) == (48, 1.0, pytest.approx(1.0), 192)
+    assert (full.dimensions, full.recall_at_10, full.local_spearman, full.bytes) == (32, 1.0, pytest.approx(1.0), 128)
     before = Chain(parse_steps("r2")).fit(sample.fit)
-    chain = Chain(parse_steps("r2,pca:24,center=none")).fit(sample.fit)
-    trial = found.trial("PCA", 16)
-    reduced = chain.transform(sample.heldout, dimensions=16)
+    chain = Chain(parse_steps("r2,pca:16,center=none")).fit(sample.fit)
+    trial = found.trial("PCA", 8)
+    reduced = chain.transform(sample.heldout, dimensions=8)
     assert trial.local_spearman == pytest.approx(local_spearman(before.transform(sample.heldout), reduced))
     assert trial.recall_at_10 == pytest.approx(recall_at_k(before.transform(sample.heldout), reduced))
-    assert trial.retrieval == pytest.approx(ranks_behind(chain, sample.halves, 16).mean())
+    assert trial.retrieval == pytest.approx(ranks_behind(chain, sample.halves, 8).mean())
     assert trial.loss.value == pytest.approx(100 * (trial.retrieval - full.retrieval))
-    assert trial.gemm_ms > 0 and trial.bytes == 64
+    assert trial.gemm_ms > 0 and trial.bytes == 32
 
 
 def test_a_reducer_that_cannot_be_fitted_is_named(make_sample):
