@@ -5,12 +5,14 @@ texts without their labels, every method is fitted on those texts, and mteb scor
 policies are compared: the advice, always R2, R2 where ‖μ‖ is .5 or more, nothing. What is done stays in --work.
 """
 
+import hashlib
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,11 @@ from training.evaluation.run import trial_key
 from training.evaluation.statistics import Interval, bootstrap
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, open_suite
-from training.evaluation.words import points
+from training.evaluation.words import percent, points
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
 from training.spec import DEFAULT_ENCODER
 from transforms.arrays import FloatArray
+from transforms.artifact import replace_synced
 from transforms.chain import Chain
 from transforms.errors import TransformError
 from transforms.moments import Moments
@@ -58,13 +61,19 @@ def main() -> None:
     group = plan_groups([Wanted(DEFAULT_ENCODER, "layer6-mean" if given.quick else "layers")], None)[0]()
     entries = open_suite(given.suite).entries[: 3 if given.quick else None]
     cells: list[Cell] = []
+    left_out: list[str] = []
     with Workers(given.processes) as workers:
         measure = Measure(group, workers, given.limit, given.rows, given.work)
         for number, entry in enumerate(entries, 1):
             print(f"{number} of {len(entries)}: {entry.name}", file=sys.stderr)
-            cells += measure.cells(entry)
-    figures = {"limit": given.limit, "rows": given.rows, "policies": summaries(cells), "cells": cells}
-    print(table(figures["policies"]))
+            found = measure.cells(entry)
+            cells += found
+            left_out += [] if found else [entry.name]
+    policies, incomplete = summaries(cells)
+    figures = {"limit": given.limit, "rows": given.rows, "data_sets": len(entries), "left_out": left_out}
+    figures |= {"incomplete_cells": incomplete, "policies": policies, "cells": cells}
+    print(table(policies))
+    print(f"{len(left_out)} of {len(entries)} data sets too small or unreadable, {incomplete} cells incomplete")
     print("raw figures:", write_report(given.out, "advise", figures), file=sys.stderr)
 
 
@@ -79,13 +88,17 @@ class Measure:
     work: Path
 
     def cells(self, entry: Entry) -> list[Cell]:
-        """A cell for each encoder, measured once; none for a data set that cannot tell."""
-        kept = self.work / "cells" / f"{entry.name.replace('/', '-')}.json"
+        """A cell for each encoder, measured once; none for a data set that cannot be read, or is too small."""
+        what = [entry.digest(), self.limit, self.rows, [one.output for one in self.group.members], METHODS]
+        kept = self.work / "cells" / f"{hashlib.sha256(orjson.dumps(what)).hexdigest()[:32]}.json"
         if not kept.is_file():
+            found = list(self.measured(entry))
+            if not found:
+                return []
             kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(orjson.dumps(list(self.measured(entry))))
-        found: list[Cell] = orjson.loads(kept.read_bytes())
-        return found
+            replace_synced(kept, orjson.dumps(found))
+        cells: list[Cell] = orjson.loads(kept.read_bytes())
+        return cells
 
     def measured(self, entry: Entry) -> Iterator[Cell]:
         """Encode, advise, fit, score."""
@@ -104,8 +117,8 @@ class Measure:
         everything = list(dict.fromkeys([*to_encode(drawn), *asked]))
         places = {text: row for row, text in enumerate(everything)}
         for member, rows in zip(self.group.members, self.group.encode(everything, None, ignore), strict=True):
-            sample = text_sample(drawn, None, rows[[places[text] for text in to_encode(drawn)]])
-            own = rows[[places[text] for text in drawn.texts]]
+            sample = text_sample(drawn, None, partial(rows_of, rows, places))
+            own = rows_of(rows, places, drawn.texts)
             advice = try_debiasing(sample)
             yield {
                 "task": entry.name,
@@ -115,7 +128,7 @@ class Measure:
                 "cut": len(sample.halves) if sample.halves else 0,
                 "chosen": advice.chosen,
                 "gains": {one.method: one.gain for one in advice.trials if one.gain},
-                "scores": self.scores(trials[1], member, asked, rows[[places[text] for text in asked]], own),
+                "scores": self.scores(trials[1], member, asked, rows_of(rows, places, asked), own),
             }
 
     def scores(
@@ -141,23 +154,30 @@ class Measure:
         }
 
 
+def rows_of(vectors: FloatArray, places: Mapping[str, int], texts: Sequence[str]) -> FloatArray:
+    """The vectors of some texts."""
+    return np.asarray(vectors[[places[text] for text in texts]])
+
+
 def ignore(_rows: int) -> None:
     """Nobody watches single batches."""
 
 
-def summaries(cells: list[Cell]) -> dict[str, dict[str, Any]]:
-    """What each policy gains and how often it picks the best or nearly so, over all cells that have all scores."""
-    usable = [
-        cell for cell in cells if set(METHODS) == {name for name, score in cell["scores"].items() if score is not None}
-    ]
+def summaries(cells: list[Cell]) -> tuple[dict[str, dict[str, Any]], int]:
+    """What each policy gains and how often it picks the best or nearly so, over the cells that have all scores.
+
+    And the number of cells that have not.
+    """
+    usable = [cell for cell in cells if all(cell["scores"].get(method) is not None for method in METHODS)]
     groups = {"all": usable}
     for cell in usable:
         groups.setdefault(cell["task"].partition("/")[0], []).append(cell)
-    return {
+    found = {
         f"{group}, {policy}": summary(some, [pick(cell) for cell in some])
         for group, some in groups.items()
         for policy, pick in POLICIES.items()
     }
+    return found, len(cells) - len(usable)
 
 
 POLICIES: dict[str, Callable[[Cell], str]] = {
@@ -171,15 +191,15 @@ POLICIES: dict[str, Callable[[Cell], str]] = {
 def summary(cells: list[Cell], picked: list[str]) -> dict[str, Any]:
     """One policy: its gain in points, averaged over the encoders of each task and resampled over tasks."""
     gained: dict[str, list[float]] = {}
-    near = []
+    near: dict[str, list[bool]] = {}
     for cell, method in zip(cells, picked, strict=True):
         scores = cell["scores"]
         gained.setdefault(cell["task"], []).append(100 * (scores[method] - scores[NOTHING]))
-        near.append(100 * (max(scores.values()) - scores[method]) <= NEAR)
+        near.setdefault(cell["task"], []).append(100 * (max(scores.values()) - scores[method]) <= NEAR)
     return {
         "cells": len(cells),
         "tasks": len(gained),
-        "near_best": float(np.mean(near)),
+        "near_best": asdict(bootstrap(np.array([np.mean(some) for some in near.values()]))),
         "gain": asdict(bootstrap(np.array([np.mean(some) for some in gained.values()]))),
         "picked": dict(Counter(picked)),
     }
@@ -188,11 +208,13 @@ def summary(cells: list[Cell], picked: list[str]) -> dict[str, Any]:
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
     """The policies, for reading."""
     header = ["", "tasks", "cells", "best or within .2 points", "gain to nothing"]
-    rows = [
-        [name, str(one["tasks"]), str(one["cells"]), f"{one['near_best']:.0%}", points(Interval(**one["gain"]))]
-        for name, one in found.items()
-    ]
+    rows = [[name, str(one["tasks"]), str(one["cells"]), *gained(one)] for name, one in found.items()]
     return markdown_table(header, rows)
+
+
+def gained(one: Mapping[str, Any]) -> list[str]:
+    """How often a policy picks well, and what it gains, with intervals over tasks."""
+    return [percent(Interval(**one["near_best"])), points(Interval(**one["gain"]))]
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from service.settings import Settings
 from service.starters import open_registry
 from training.advice.question import Question
 from training.encoders import Encoder
-from training.errors import AdviceError
+from training.errors import AdviceError, TrainingError
 from training.fitting import FitRequest
 from training.spec import EncoderSpec
 from transforms.artifact import write_synced
+from transforms.errors import TransformError
 from transforms.steps import parse_steps
 from transforms.transform import Progress
 
@@ -44,7 +45,8 @@ def fit_advised(
     if found.best is None or not found.best.steps:
         raise AdviceError("nothing was fitted: no chain is recommended")
     registry, places = open_registry(home)
-    request = FitRequest(name, [step.spec() for step in parse_steps(found.best.steps)], question.source)
+    steps = [step.spec() for step in parse_steps(found.best.steps)]
+    request = FitRequest(name, steps, question.source, seed=question.seed)
     return run_fit(request, encoder, registry, places, home.vectors, on_progress, command)
 
 
@@ -82,5 +84,8 @@ def run_advise_request(
         def report(done: float, said: str) -> None:
             on_progress(share + (1 - share) * done, said)
 
-        result["fit"] = fit_advised(found, name, question, encoder, home, report, "POST /advise")
+        try:
+            result["fit"] = fit_advised(found, name, question, encoder, home, report, "POST /advise")
+        except (TrainingError, TransformError) as error:  # the advice holds all the same
+            result |= {"fit": None, "fit_error": str(error)}
     return result

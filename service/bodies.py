@@ -110,8 +110,8 @@ class AdviseBody(Body):
     source: SourceBody
     encoder: str | None = None
     keep: Annotated[float, Field(ge=0, le=1)] = KEEP
-    rows: Annotated[int, Field(ge=4)] = ROWS_MOST
-    seed: Annotated[int, Field(ge=0)] = 0
+    rows: Annotated[int, Field(ge=4, le=1_000_000)] = ROWS_MOST
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     fit: str | None = None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transforms.arrays import FloatArray
 from transforms.chain import Chain
 from transforms.debias import R1, R2
-from transforms.diagnostics import diagnose
+from transforms.diagnostics import DIRECTION_MARGIN, diagnose
 from transforms.metrics import cross_recall_at_k, local_spearman, positional_stress, recall_at_k
 from transforms.normalize import unit_rows
 
@@ -115,7 +115,7 @@ def doubts(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
     """Reasons to trust a fit less."""
     found = []
     for step in chain.transforms:
-        if isinstance(step, R1 | R2) and float(step.mean_norm) < 2 * float(step.noise_floor):
+        if isinstance(step, R1 | R2) and float(step.mean_norm) < DIRECTION_MARGIN * float(step.noise_floor):
             found.append(
                 f"the mean direction is within its noise: ‖μ‖ is {float(step.mean_norm):.3f}, "
                 f"chance alone gives {float(step.noise_floor):.3f}; fit on more text or leave {step.kind} out"

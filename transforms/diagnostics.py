@@ -16,6 +16,9 @@ Diagnostics = dict[str, Any]
 UNIT = 1e-3
 """A row this close to length 1 counts as unit; the norm audit of the mean-bias paper (its Appendix C)."""
 
+DIRECTION_MARGIN = 2.0
+"""Times its noise floor that ‖μ‖ must be long to count as a direction."""
+
 SHARES = (0.5, 0.9, 0.95, 0.99)
 
 

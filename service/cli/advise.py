@@ -1,7 +1,5 @@
 """`lathe advise`."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +9,7 @@ import typer
 from service.advise_job import fit_advised
 from service.cli.evaluate import require_extra
 from service.cli.fit import in_words as fit_in_words
-from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
+from service.cli.options import ProgressBar, command_line, flag, load_encoder, registry_with_places, state
 from service.errors import BadValueError
 from service.names import require_name
 from training.advice.question import KEEP, ROWS_MOST, Question
@@ -33,17 +31,17 @@ def advise(
             max=1,
         ),
     ] = KEEP,
-    rows: Annotated[int, flag("--rows", "Distinct rows that are looked at, at most.", min=4)] = ROWS_MOST,
-    seed: Annotated[int, flag("--seed", "Of the draw of rows.", min=0)] = 0,
+    rows: Annotated[int, flag("--rows", "Distinct rows looked at, at most.", min=4, max=1_000_000)] = ROWS_MOST,
+    seed: Annotated[int, flag("--seed", "Of the draw of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
     """Say what to do to the vectors of a source, with the evidence, measured on held-out rows of it.
 
     Is there a mean direction, does removing it help, how small can vectors be and at what price, was the encoder
     trained to be cut, does a chain fitted here serve other text. One chain is recommended with its reasons, a
-    runner-up, and what the sample is too small to tell. A stopped run goes on from what it has encoded.
+    runner-up, and what the sample is too small to tell. Advice that was stopped goes on from what it has encoded.
     """
-    require_extra()
+    require_extra("matplotlib")
     from training.advice.advise import advise as run
     from training.advice.report import as_json as in_json
     from training.advice.report import as_page, in_terminal
@@ -51,9 +49,9 @@ def advise(
     settings, home = state()
     if fit is not None:
         require_name(fit)
-        registry_with_places(write=True)  # refuses a folder that cannot be written, before hours of encoding
-    if report is not None and not report.resolve().parent.is_dir():
-        raise BadValueError(f"there is no folder {report.parent} to write the report to")
+    registry_with_places(write=True)  # refuses a folder that cannot be written, before hours of encoding
+    if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
+        raise BadValueError(f"the report is a file in a folder that is there, such as advice.html; got {report}")
     texts = open_source(source).kind() == "texts"
     if encoder is not None and not texts and fit is None:
         raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
@@ -61,16 +59,17 @@ def advise(
     question = Question(source, keep, rows, seed)
     with ProgressBar() as progress:
         found = run(question, loaded, home.vectors, progress)
-    if report is not None:
-        replace_synced(report, as_page(found).encode())
     if not as_json:
         typer.echo(in_terminal(found))
+    if report is not None:
+        replace_synced(report, as_page(found).encode())
     fitted = None
-    if fit is not None:
-        command = shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
-        with ProgressBar() as progress:
-            fitted = fit_advised(found, fit, question, loaded, home, progress, command)
-        if not as_json:
-            typer.echo("\n" + fit_in_words(fitted))
-    if as_json:
-        typer.echo(orjson.dumps(in_json(found) | ({"fit": fitted} if fitted else {}), option=orjson.OPT_INDENT_2))
+    try:
+        if fit is not None:
+            with ProgressBar() as progress:
+                fitted = fit_advised(found, fit, question, loaded, home, progress, command_line())
+            if not as_json:
+                typer.echo("\n" + fit_in_words(fitted))
+    finally:  # what was measured is told though the fit fails
+        if as_json:
+            typer.echo(orjson.dumps(in_json(found) | {"fit": fitted}, option=orjson.OPT_INDENT_2))

@@ -1,14 +1,21 @@
 """`lathe fit`."""
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import ProgressBar, flag, load_encoder, numbers, pairs, registry_with_places, state
+from service.cli.options import (
+    ProgressBar,
+    command_line,
+    flag,
+    load_encoder,
+    numbers,
+    pairs,
+    registry_with_places,
+    state,
+)
 from service.fit_job import run_fit
 from service.names import require_name
 from training.fitting import FitRequest, require_gates
@@ -77,9 +84,8 @@ def fit(
     texts = open_source(source).kind() == "texts"
     loaded = load_encoder(settings, encoder) if texts or encoder else None
     target = load_encoder(settings, target_encoder) if target_encoder else None
-    command = shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
     with ProgressBar() as progress:
-        result = run_fit(request, loaded, registry, places, home.vectors, progress, command, transform, target)
+        result = run_fit(request, loaded, registry, places, home.vectors, progress, command_line(), transform, target)
     typer.echo(json.dumps(result, indent=1) if as_json else in_words(result))
 
 

@@ -1,6 +1,8 @@
 """What commands share: how a flag becomes an environment variable, state, progress."""
 
+import shlex
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,6 +57,11 @@ def load_encoder(settings: Settings, name: str | None) -> Encoder:
 
     torch.set_num_threads(settings.threads)
     return Encoder(find_encoder(settings, name), settings.device)
+
+
+def command_line() -> str:
+    """The command as it was written, for provenance: paths without their folders."""
+    return shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
 
 
 def pairs(given: list[str] | None, option: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from service.jobs.sources import receive
 from service.jobs.store import Job
 from service.names import require_name
 from service.services import ADMIN, Services, ServicesDep
-from training.advice.question import Question
+from training.advice.question import DISTINCT_LEAST, Question
 
 router = APIRouter(tags=["jobs"], responses=ERRORS)
 
@@ -42,6 +42,10 @@ def create_job(body: AdviseBody, services: Services) -> Job:
         require_name(body.fit)
     engine = services.embedder.engine(body.encoder, param="encoder")
     sent = receive(body.source, services.settings.data_root)
+    if sent.distinct is not None and sent.distinct < DISTINCT_LEAST:
+        raise BadValueError(
+            f"advice needs {DISTINCT_LEAST} distinct rows at the least, the source has {sent.distinct}", param="source"
+        )
     needed = sent.texts or body.encoder is not None
     if not sent.texts and body.encoder is not None and body.fit is None:
         raise BadValueError("the source holds vectors: an encoder is only named to fit a chain for it", param="encoder")

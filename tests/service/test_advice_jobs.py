@@ -10,7 +10,7 @@ def app(start_app, new_home):
 
 @pytest.fixture(scope="module")
 def vectors():
-    return np.random.default_rng(0).standard_normal((200, 32)) * np.arange(1, 33) ** -1.0 + 0.2
+    return np.random.default_rng(0).standard_normal((1100, 32)) * np.arange(1, 33) ** -1.0 + 0.2
 
 
 def ask(app, status=202, **body):
@@ -41,7 +41,13 @@ def test_texts_get_an_answer_of_their_own_encoder(app, paragraphs, finish):
     result = done["result"]
     assert result["encoder"]["name"] == "all-MiniLM-L6-v2" and result["distinct"] == 120
     assert result["debiasing"]["trials"][0]["retrieval"] > 0.3
-    assert result["elsewhere"][1]["text"] == "foreign" or not result["best"]["steps"]
+    assert any("held-out rows" in one["what"] for one in result["shortages"])
+
+
+def test_advice_holds_though_nothing_can_be_fitted(app, vectors, finish):
+    done = finish(ask(app, source={"vectors": vectors[:50].tolist()}, fit="nothing")["job_id"], app)
+    assert (done["state"], done["result"]["fit"]) == ("succeeded", None)
+    assert "no chain is recommended" in done["result"]["fit_error"] and done["result"]["distinct"] == 50
 
 
 @pytest.mark.parametrize(
@@ -52,6 +58,8 @@ def test_texts_get_an_answer_of_their_own_encoder(app, paragraphs, finish):
         (400, {"source": {"texts": ["a", " "]}}),
         (400, {"source": {"vectors": [[1.0, 2.0]]}, "encoder": "all-MiniLM-L6-v2"}),
         (404, {"source": {"texts": ["a"]}, "encoder": "nobody"}),
+        (400, {"source": {"texts": ["the same", "the same"]}}),
+        (400, {"source": {"texts": ["a"]}, "seed": 2**32}),
         (400, {"source": {"texts": ["a"]}, "keep": 2}),
         (400, {"source": {"texts": ["a"]}, "rows": 1}),
         (400, {"source": {"texts": ["a"]}, "fit": "no good name"}),
@@ -64,7 +72,8 @@ def test_what_cannot_be_advised_on_is_said_at_once(app, status, body):
 
 
 def test_too_little_is_said_by_the_job(app, finish):
-    done = finish(ask(app, source={"texts": ["the same", "the same"]})["job_id"], app)
+    rows = [[1.0, 2.0]] * 1200
+    done = finish(ask(app, source={"vectors": rows})["job_id"], app)
     assert done["state"] == "failed" and "1 distinct rows" in done["error"]
     answer = app.client.get(f"/jobs/{done['id']}/report")
     assert answer.status_code == 404 and "no report" in answer.json()["error"]["message"]

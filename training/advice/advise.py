@@ -1,6 +1,6 @@
 """Advice on a source and an encoder, from texts to a recommendation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,54 +8,50 @@ from typing import Any
 import numpy as np
 
 from training.advice.debiasing import GEOMETRY_ROWS, Debiasing, ranks_behind, try_debiasing
-from training.advice.draw import Drawn, draw
-from training.advice.enough import Shortage, shortages, too_few
+from training.advice.draw import draw
+from training.advice.encoding import Encoding, foreign_text
+from training.advice.enough import LEAST, Shortage, shortages, too_few
 from training.advice.matryoshka import Matryoshka, find_matryoshka
-from training.advice.question import Question
-from training.advice.recommendation import Recommendation, recommend
-from training.advice.sample import Foreign, Halves, Sample, cut_all, text_sample, to_encode, vector_sample
-from training.advice.sizes import Sizes, try_sizes
+from training.advice.question import DISTINCT_LEAST, Question
+from training.advice.recommendation import Recommendation, keeps_enough, recommend
+from training.advice.sample import Foreign, Halves, Sample, text_sample, to_encode, vector_sample
+from training.advice.sizes import Curve, Sizes, SizeTrial
 from training.encoders import Encoder
 from training.encoding import source_key
 from training.errors import AdviceError
 from training.evaluation.statistics import Interval, mean_interval
-from training.evaluation.store import VectorStore, text_key
-from training.fitting import built_in_name, kept_vectors, sample_vectors, sampled_texts
 from training.sources import open_source
 from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
 from transforms.certificate import fidelity
 from transforms.chain import Chain
 from transforms.diagnostics import Diagnostics, diagnose
+from transforms.moments import Moments
 from transforms.steps import parse_steps
 from transforms.transform import Progress
 
-ENCODE_ROWS = 1024
-"""Texts that are encoded between two writes to disk."""
-DISTINCT_LEAST = 4
-"""Rows: of fewer nothing can be said at all."""
-REAL = 2.0
-"""Times its noise floor a mean direction must be long to be one."""
-ENCODED, TRIED = 0.7, 0.8
-"""Shares of the work that are done when all is encoded, and when debiasing is tried."""
+TRIED, ENCODED = 0.8, 0.7
+"""Shares of the work that are done when debiasing is tried, and when all is encoded."""
 MIXED = 0.1
 """Share of texts in another script from which on a source counts as mixed."""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The recommended chain, fitted here, on some text.
+    """The recommended chain, fitted here, on some text; all texts are measured among as many rows.
 
     Attributes:
         text: whose.
         rows: of it.
         measures: as in a certificate.
-        gain: of halves finding each other, to the raw vectors, in points; None where none can be cut.
+        retrieval: mean reciprocal rank of halves in the raw vectors; None where too few can be cut.
+        gain: of that behind the chain, in points.
     """
 
     text: str
     rows: int
     measures: dict[str, float | None]
+    retrieval: float | None
     gain: Interval | None
 
 
@@ -68,13 +64,16 @@ class Advice:
         encoder: what is known of it; None for vectors of nobody's.
         rows: of the source.
         distinct: rows that were looked at.
-        heldout: of those, that were measured on.
+        capped: whether the source may have more distinct rows.
+        heldout: of those looked at, that were measured on.
         cut: of those, that could be cut in two.
-        diagnosis: of the rows to fit on; see `transforms.diagnose`.
+        diagnosis: of the held-out rows; see `transforms.diagnose`.
+        mean_agreement: cosine of their mean with that of the other rows; None where one points nowhere.
         debiasing: what was tried; None where there is too little.
         matryoshka: likewise.
         sizes: likewise.
         best: likewise.
+        confirmed: the recommended chain itself, fitted at its own size.
         second: the runner-up, if there is one.
         elsewhere: the recommended chain on held-out rows and on foreign text.
         shortages: what the sample cannot tell.
@@ -85,22 +84,20 @@ class Advice:
     encoder: dict[str, Any] | None
     rows: int
     distinct: int
+    capped: bool
     heldout: int
     cut: int
     diagnosis: Diagnostics
+    mean_agreement: float | None
     debiasing: Debiasing | None
     matryoshka: Matryoshka | None
     sizes: Sizes | None
     best: Recommendation | None
+    confirmed: SizeTrial | None
     second: Recommendation | None
     elsewhere: list[Elsewhere]
     shortages: list[Shortage]
     notes: list[str]
-
-    @property
-    def direction_is_real(self) -> bool:
-        """Whether ‖μ‖ is more than chance alone would give."""
-        return bool(self.diagnosis["mean_norm"] > REAL * self.diagnosis["noise_floor"])
 
 
 def advise(question: Question, encoder: Encoder | None, workspace: Path, on_progress: Progress) -> Advice:
@@ -115,7 +112,7 @@ def advise(question: Question, encoder: Encoder | None, workspace: Path, on_prog
     Raises:
         SourceError: if the source cannot be read.
         AdviceError: if it holds fewer than four distinct rows, or texts without an encoder.
-        EncoderError: if a text cannot be encoded.
+        EncoderError: if the encoder fails on every text.
     """
     source = open_source(question.source)
     on_progress(0.0, f"reading {source.name}")
@@ -126,63 +123,39 @@ def advise(question: Question, encoder: Encoder | None, workspace: Path, on_prog
         return concluded(question, source.name, vector_sample(drawn, drawn.vectors), None, on_progress)
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
-    other = "pydoc:topics" if question.source == "pydoc:" else "pydoc:"
     with claimed_folder(workspace, f"advice-{source_key(source, encoder)[:32]}") as folder:
-        encoding = Encoding(encoder, folder, on_progress)
-        on_progress(0.0, "encoding foreign text")
-        foreign = foreign_text(other, encoder, workspace / "foreign")
-        sample = text_sample(drawn, foreign, encoding.encode(to_encode(drawn)))
-        return concluded(question, source.name, sample, encoder.describe(), on_progress)
-
-
-def foreign_text(written: str, encoder: Encoder, workspace: Path) -> Foreign:
-    """Built-in text with its halves, encoded once for each encoder."""
-    source, folder = open_source(written), workspace / encoder.fingerprint
-
-    def both_halves() -> FloatArray:
-        return encoder.encode([text for half in cut_all(sampled_texts(source)) for text in half]).vectors
-
-    stacked = kept_vectors(folder, f"{built_in_name(source)} halves", both_halves)
-    half = len(stacked) // 2
-    return Foreign(sample_vectors(source, encoder, folder), Halves(stacked[:half], stacked[half:]))
-
-
-class Encoding:
-    """Texts to vectors, kept in a folder so that a killed run goes on."""
-
-    def __init__(self, encoder: Encoder, folder: Path, on_progress: Progress) -> None:
-        self.encoder = encoder
-        self.store = VectorStore(folder / "texts", encoder.dimensions)
-        self.on_progress = on_progress
-
-    def encode(self, texts: Sequence[str]) -> FloatArray:
-        """Vectors `(n, d)`."""
-        missing = list({text_key(text): text for text in texts if text_key(text) not in self.store}.values())
-        for start in range(0, len(missing), ENCODE_ROWS):
-            self.on_progress(ENCODED * start / len(missing), f"{start:,} of {len(missing):,} texts encoded")
-            some = missing[start : start + ENCODE_ROWS]
-            self.store.add([text_key(text) for text in some], self.encoder.encode(some).vectors)
-        return self.store.get([text_key(text) for text in texts])
+        foreign: Foreign | None = None
+        if len(drawn) >= LEAST:
+            on_progress(0.0, "encoding foreign text")
+            other = "pydoc:topics" if question.source == "pydoc:" else "pydoc:"
+            foreign = foreign_text(other, encoder, workspace / "foreign")
+        encoding = Encoding(encoder, folder)
+        encoding.encode(to_encode(drawn), lambda done, said: on_progress(ENCODED * done, said))
+        sample = text_sample(drawn, foreign, encoding.vectors, encoding.failed)
+        advice = concluded(question, source.name, sample, encoder.describe(), on_progress)
+    return replace(advice, notes=[*advice.notes, *encoding.notes()])
 
 
 def concluded(
     question: Question, name: str, sample: Sample, encoder: dict[str, Any] | None, on_progress: Progress
 ) -> Advice:
     """Everything that follows from a sample."""
-    drawn = sample.drawn
-    few = too_few(len(drawn))
+    few = too_few(len(sample.drawn))
     advice = Advice(
         source=name,
         encoder=encoder,
-        rows=drawn.rows,
-        distinct=len(drawn),
+        rows=sample.drawn.rows,
+        distinct=len(sample.drawn),
+        capped=len(sample.drawn) >= question.rows,
         heldout=len(sample.heldout),
-        cut=len(sample.halves) if sample.halves else 0,
-        diagnosis=diagnose(sample.fit),
+        cut=sample.cut,
+        diagnosis=diagnose(sample.heldout),
+        mean_agreement=agreement(sample.fit, sample.heldout),
         debiasing=None,
         matryoshka=None,
         sizes=None,
         best=None,
+        confirmed=None,
         second=None,
         elsewhere=[],
         shortages=[few] if few else [],
@@ -192,65 +165,81 @@ def concluded(
         return advice
     on_progress(ENCODED, "trying what debiasing does")
     debiasing = try_debiasing(sample)
-    matryoshka = find_matryoshka(sample.heldout[:GEOMETRY_ROWS], question.seed)
-
-    def report(fraction: float, sentence: str) -> None:
-        on_progress(TRIED + (1 - TRIED) * fraction, sentence)
-
-    sizes = try_sizes(sample, debiasing.trial(debiasing.chosen).steps, report)
-    best, second = recommend(debiasing, sizes, matryoshka, question.keep)
+    matryoshka = find_matryoshka(sample.heldout, question.seed)
+    curve = Curve(sample, debiasing.trial(debiasing.chosen).steps)
+    sizes = curve.sizes(lambda done, said: on_progress(TRIED + (1 - TRIED) * done, said))
+    best, second = recommend(debiasing, sizes, question.keep)
+    chain = curve.fitted(best.steps) if best.steps else None
+    confirmed = curve.measure(best.reducer, chain, best.dimensions) if chain and best.reducer else None
     return replace(
         advice,
         debiasing=debiasing,
         matryoshka=matryoshka,
         sizes=sizes,
         best=best,
+        confirmed=confirmed,
         second=second,
-        elsewhere=list(elsewhere(sample, best)),
+        elsewhere=list(elsewhere(sample, chain)) if chain else [],
         shortages=shortages(sample, debiasing, best),
+        notes=[*advice.notes, *doubts(sizes, confirmed, question.keep)],
     )
 
 
-def elsewhere(sample: Sample, best: Recommendation) -> list[Elsewhere]:
-    """The recommended chain itself, on held-out rows and on foreign text."""
-    if not best.steps:
-        return []
-    chain = Chain(parse_steps(best.steps)).fit(sample.fit)
-    found = [on_text("held out", chain, sample.heldout[:GEOMETRY_ROWS], sample.halves)]
-    if sample.foreign is not None:
-        found.append(on_text("foreign", chain, sample.foreign.vectors, sample.foreign.halves))
-    return found
+def agreement(fit: FloatArray, heldout: FloatArray) -> float | None:
+    """The cosine of the means of two sets of rows; None where one of them points nowhere."""
+    means = [Moments.from_vectors(rows).mean for rows in (fit, heldout)]
+    lengths = [float(np.linalg.norm(mean)) for mean in means]
+    return float(means[0] @ means[1] / (lengths[0] * lengths[1])) if all(lengths) else None
 
 
-def on_text(name: str, chain: Chain, vectors: FloatArray, cut: Halves | None) -> Elsewhere:
-    """A fitted chain on some vectors."""
-    gain = None
+def elsewhere(sample: Sample, chain: Chain) -> Iterator[Elsewhere]:
+    """A chain on held-out rows and on foreign text, among as many rows and halves of each."""
+    foreign = sample.foreign
+    rows = min(len(sample.heldout), GEOMETRY_ROWS, len(foreign.vectors) if foreign else GEOMETRY_ROWS)
+    cut = [some.halves for some in (sample, foreign) if some is not None and some.halves is not None]
+    halves = min((len(some) for some in cut), default=0)
+    yield on_text("held out", chain, sample.heldout[:rows], sample.halves, halves)
+    if foreign is not None:
+        yield on_text("foreign", chain, foreign.vectors[:rows], foreign.halves, halves)
+
+
+def on_text(name: str, chain: Chain, vectors: FloatArray, cut: Halves | None, halves: int) -> Elsewhere:
+    """A fitted chain on some vectors, and on so many halves."""
+    retrieval, gain = None, None
     if cut is not None:
-        raw = Chain(parse_steps("normalize")).fit(cut.first)
-        gain = mean_interval(100 * (ranks_behind(chain, cut) - ranks_behind(raw, cut)))
-    return Elsewhere(name, len(vectors), fidelity(vectors, np.asarray(chain.floats(vectors))), gain)
+        some = Halves(cut.first[:halves], cut.second[:halves])
+        raw = ranks_behind(Chain(parse_steps("normalize")).fit(some.first), some)
+        retrieval, gain = float(raw.mean()), mean_interval(100 * (ranks_behind(chain, some) - raw))
+    return Elsewhere(name, len(vectors), fidelity(vectors, np.asarray(chain.floats(vectors))), retrieval, gain)
 
 
-def notes(sample: Sample) -> list[str]:
-    """What a reader of the advice must know of the rows."""
-    drawn: Drawn = sample.drawn
-    found = []
-    if drawn.blank:
-        found.append(f"{drawn.blank:,} blank texts were left out.")
-    if drawn.repeated > 0:
-        found.append(f"{100 * drawn.repeated:.1f} % of the rows repeat others; each was looked at once.")
-    if drawn.vectors is not None:
-        found.append(
-            "The source holds vectors: what is useful to texts cannot be measured, so no debiasing is advised."
+def doubts(sizes: Sizes, confirmed: SizeTrial | None, keep: float) -> Iterator[str]:
+    """What did not work, and whether the recommended chain holds what the curve promised."""
+    for reducer, problem in sizes.problems.items():
+        yield f"{reducer} could not be fitted: {problem}."
+    if confirmed is not None and not keeps_enough(confirmed, sizes.full, keep):
+        yield (
+            f"Fitted at {confirmed.dimensions} dimensions by itself the chain just misses what must be kept: recall@10 "
+            f"rescored {confirmed.rescored_4x.value:.3f}. Take the next larger size to be sure."
         )
-    elif sample.halves is None or len(sample.halves) < len(sample.heldout) / 2:
-        cut = len(sample.halves) if sample.halves else 0
-        found.append(f"Only {cut:,} of {len(sample.heldout):,} held-out texts are long enough to be cut in two.")
+
+
+def notes(sample: Sample) -> Iterator[str]:
+    """What a reader of the advice must know of the rows."""
+    drawn = sample.drawn
+    if drawn.blank:
+        yield f"{drawn.blank:,} blank texts were left out."
+    if drawn.repeated > 0:
+        yield (
+            f"{100 * drawn.repeated:.1f} % of the rows repeat others. Each was looked at once; a fit on the "
+            "source counts it as often as it stands there."
+        )
+    if drawn.vectors is None and sample.cut < len(sample.heldout) / 2:
+        yield f"Only {sample.cut:,} of {len(sample.heldout):,} held-out texts are long enough to be cut in two."
     mixed = {script: share for script, share in sample.scripts.items() if share >= MIXED}
     if len(mixed) > 1:
         shares = ", ".join(f"{script} {100 * share:.0f} %" for script, share in mixed.items())
-        found.append(
+        yield (
             f"The texts mix scripts ({shares}): part of their mean direction tells languages apart, and halves of a "
             "text find each other by language alone. Ask for advice on each language by itself too."
         )
-    return found

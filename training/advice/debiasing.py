@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.advice.halves import reciprocal_ranks
-from training.advice.sample import Halves, Sample
+from training.advice.sample import HALVES_LEAST, Halves, Sample
 from training.evaluation.statistics import Interval, mean_interval
 from transforms.chain import Chain
 from transforms.errors import TransformError
@@ -29,8 +29,6 @@ ERROR_RATE = 0.05
 """That any of the methods is called a gain by chance; each has its share of it (Bonferroni)."""
 GEOMETRY_ROWS = 2000
 """Held-out rows whose neighbours are looked at; time grows with their square."""
-HALVES_LEAST = 30
-"""Texts cut in two: of fewer no interval can be trusted."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Debiasing:
 
 def try_debiasing(sample: Sample) -> Debiasing:
     """Fit every method on the rows to fit on, and measure it on the halves of the others."""
-    cut = sample.halves if sample.halves is not None and len(sample.halves) >= HALVES_LEAST else None
+    cut = sample.halves
     ranks: dict[str, NDArray[np.float64]] = {}
     trials: list[DebiasingTrial] = []
     for method, steps in METHODS.items():
@@ -89,7 +87,7 @@ def try_debiasing(sample: Sample) -> Debiasing:
         if cut is not None:
             ranks[method] = ranks_behind(chain, cut)
         trials.append(measured(method, chain, sample, ranks))
-    chosen, why = choose(ranks)
+    chosen, why = choose(ranks) if ranks else (NOTHING, undecided(sample))
     return Debiasing(trials, chosen, why)
 
 
@@ -124,8 +122,6 @@ def choose(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     Of those that are better than nothing beyond their interval, the best; or one that is simpler and not worse than
     the best beyond the interval.
     """
-    if not ranks:
-        return NOTHING, "no texts could be cut in two, so whether debiasing helps cannot be told"
     gains = {method: gain_of(own, ranks[NOTHING]) for method, own in ranks.items() if method != NOTHING}
     better = [method for method, gain in gains.items() if gain.sign > 0]
     if not better:
@@ -138,6 +134,16 @@ def choose(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     if chosen != best:
         why += f"; {best} is less simple, and not better beyond the interval"
     return chosen, why
+
+
+def undecided(sample: Sample) -> str:
+    """Why it cannot be told whether debiasing helps."""
+    if sample.drawn.vectors is not None:
+        return "of vectors without texts it cannot be told whether debiasing helps"
+    return (
+        f"only {sample.cut} held-out texts are long enough to be cut in two, {HALVES_LEAST} are the least, so that it "
+        "cannot be told whether debiasing helps"
+    )
 
 
 def listed(names: list[str]) -> str:

@@ -87,11 +87,11 @@ class Lowest:
             self.times[key] += 1
         elif len(self.heap) < self.most:
             heapq.heappush(self.heap, turned(key))
-            self.items[key], self.times[key] = item, 1
+            self.items[key], self.times[key] = own(item), 1
         elif key < turned(self.heap[0]):
             highest = turned(heapq.heapreplace(self.heap, turned(key)))
             del self.items[highest], self.times[highest]
-            self.items[key], self.times[key] = item, 1
+            self.items[key], self.times[key] = own(item), 1
 
     def __iter__(self) -> Iterator[object]:
         """The items in the order of their keys."""
@@ -101,6 +101,11 @@ class Lowest:
     def repeated(self) -> float:
         """Share of rows that repeat an earlier one, among those kept."""
         return 1 - len(self.items) / max(1, sum(self.times.values()))
+
+
+def own(item: object) -> object:
+    """A row without the batch it is a view of, which would stay in memory with it."""
+    return np.array(item) if isinstance(item, np.ndarray) else item
 
 
 def turned(key: bytes) -> bytes:

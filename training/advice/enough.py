@@ -1,10 +1,12 @@
 """Is the sample large enough to tell, and if not how many more texts would do."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from training.advice.debiasing import Debiasing
-from training.advice.recommendation import Recommendation
-from training.advice.sample import HELDOUT_MOST, HELDOUT_SHARE, HELDOUT_WANTED, Sample
+from training.advice.halves import WORDS_LEAST
+from training.advice.recommendation import ROWS_LEAST, Recommendation
+from training.advice.sample import HALVES_LEAST, HELDOUT_MOST, HELDOUT_SHARE, HELDOUT_WANTED, Sample
 from transforms.certificate import FEW_ROWS_PER_DIMENSION
 
 LEAST = 100
@@ -35,31 +37,50 @@ def too_few(rows: int) -> Shortage | None:
 
 def shortages(sample: Sample, debiasing: Debiasing, best: Recommendation) -> list[Shortage]:
     """What the sample cannot tell."""
-    rows, found = len(sample.drawn), []
+    return [*of_debiasing(sample, debiasing), *of_size(sample), *of_fit(sample, best)]
+
+
+def of_debiasing(sample: Sample, debiasing: Debiasing) -> Iterator[Shortage]:
+    """Whether the gains are told."""
+    if sample.halves is None and not sample.drawn.texts:
+        return  # of vectors no number of rows would tell
+    if sample.halves is None:
+        yield Shortage(
+            f"whether debiasing helps cannot be told: {sample.cut} held-out texts have the {2 * WORDS_LEAST} words "
+            "to be cut in two",
+            2 * (HALVES_LEAST - sample.cut),
+        )
+        return
+    gain = debiasing.trial("R2").gain
+    if gain is None or gain.low is None or gain.high is None or gain.sign != 0:
+        return
+    reach = (gain.high - gain.low) / 2
+    if reach > TOLD:
+        heldout = int(len(sample.heldout) * (reach / TOLD) ** 2) + 1
+        yield Shortage(
+            f"whether debiasing gains or loses less than {reach:.1f} points cannot be told with {sample.cut:,} texts "
+            "cut in two",
+            rows_held_out(heldout) - len(sample.drawn) if heldout <= HELDOUT_MOST else None,
+        )
+
+
+def of_size(sample: Sample) -> Iterator[Shortage]:
+    """Whether a size can be judged."""
+    if len(sample.heldout) < ROWS_LEAST:
+        yield Shortage(
+            f"what a size keeps cannot be told among {len(sample.heldout):,} held-out rows",
+            rows_held_out(ROWS_LEAST) - len(sample.drawn),
+        )
+
+
+def of_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
+    """Whether there are rows enough to fit on."""
     wanted = FEW_ROWS_PER_DIMENSION * best.dimensions
-    if best.reducer and best.reducer != "truncation" and len(sample.fit) < wanted:
-        total = rows_for(wanted)
-        found.append(
-            Shortage(
-                f"a fit of {best.dimensions} dimensions wants {wanted:,} rows, {len(sample.fit):,} are there to fit on",
-                max(0, total - rows),
-            )
+    if best.reducer not in ("", "truncation") and len(sample.fit) < wanted:
+        yield Shortage(
+            f"a fit of {best.dimensions} dimensions wants {wanted:,} rows, {len(sample.fit):,} are there to fit on",
+            rows_for(wanted) - len(sample.drawn),
         )
-    trial = debiasing.trial("R2")
-    if trial.gain is None or trial.gain.low is None or trial.gain.high is None or sample.halves is None:
-        return found
-    reach = (trial.gain.high - trial.gain.low) / 2
-    if trial.gain.sign == 0 and reach > TOLD:
-        cut = len(sample.halves) / len(sample.heldout)
-        heldout = int(len(sample.heldout) * (reach / TOLD) ** 2 / cut) + 1
-        found.append(
-            Shortage(
-                f"whether debiasing gains or loses less than {reach:.1f} points cannot be told with "
-                f"{len(sample.halves):,} texts cut in two",
-                rows_held_out(heldout) - rows if heldout <= HELDOUT_MOST else None,
-            )
-        )
-    return found
 
 
 def rows_held_out(heldout: int) -> int:

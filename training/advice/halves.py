@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transforms.arrays import FloatArray
+from transforms.arrays import FloatArray, require_finite
 from transforms.metrics import anchor_blocks
 from transforms.normalize import unit_rows
 
@@ -20,6 +20,8 @@ SPACELESS = 15
 """Mean characters of a word from which on a text is taken for one without spaces; names and addresses are as long, but
 ASCII."""
 LETTERS_LOOKED_AT = 200
+SCRIPTS = {"Cjk": "Chinese or Japanese", "Hiragana": "Chinese or Japanese", "Katakana": "Chinese or Japanese"}
+"""Scripts that one text mixes."""
 
 
 def halves(text: str) -> tuple[str, str] | None:
@@ -51,7 +53,12 @@ def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float6
 
     Returns:
         `(n,)`, in (0, 1]; halves as near as the own one count half before it.
+
+    Raises:
+        InputError: for NaN or inf.
     """
+    require_finite(first)
+    require_finite(second)
     x, y = (unit_rows(torch.from_numpy(np.asarray(side, np.float32))) for side in (first, second))
     return (one_way(x, y) + one_way(y, x)) / 2
 
@@ -75,8 +82,13 @@ def scripts(texts: Sequence[str]) -> dict[str, float]:
     return {script: count / total for script, count in found.most_common()}
 
 
+def first_name(letter: str) -> str:
+    """The first word of a letter's name, which is its script's."""
+    return unicodedata.name(letter, "other").split()[0].capitalize()
+
+
 def script_of(text: str) -> str | None:
-    """Such as Latin, Cyrillic, Cjk; None without letters."""
+    """Such as Latin or Cyrillic; None without letters."""
     letters = [letter for letter in text[:LETTERS_LOOKED_AT] if letter.isalpha()]
-    names = Counter(unicodedata.name(letter, "other").split()[0].capitalize() for letter in letters)
+    names = Counter(SCRIPTS.get(name, name) for name in map(first_name, letters))
     return names.most_common(1)[0][0] if names else None

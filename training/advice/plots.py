@@ -44,7 +44,7 @@ def curves(advice: Advice) -> Any:
     """What reducers keep at each size."""
     if advice.sizes is None or not advice.sizes.trials:
         return None
-    measures = ["local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "retrieval"]
+    measures = ["local_spearman", "recall_at_10", "rescored_4x", "retrieval"]
     names = ["local Spearman", "recall@10", "recall@10, rescored 4×", "MRR of halves"]
     shown = measures if advice.sizes.full.retrieval is not None else measures[:3]
     figure, axes = plt.subplots(1, len(shown), figsize=(3.4 * len(shown), 3), layout="constrained", squeeze=False)
@@ -63,8 +63,9 @@ def curves(advice: Advice) -> Any:
 
 
 def interval(trial: SizeTrial, measure: str) -> Interval:
-    """A measure as a point."""
-    return Interval(float(getattr(trial, measure)), None, None)
+    """A measure, as a point where it has no interval."""
+    found = getattr(trial, measure)
+    return found if isinstance(found, Interval) else Interval(float(found), None, None)
 
 
 def spectrum(advice: Advice) -> Any:

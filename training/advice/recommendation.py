@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from training.advice.debiasing import NOTHING, Debiasing
-from training.advice.matryoshka import Matryoshka
-from training.advice.sizes import REDUCERS, Sizes, SizeTrial
+from training.advice.sizes import NEIGHBOURS, OVERSAMPLING, REDUCERS, Sizes, SizeTrial
 
+ROWS_LEAST = 500
+"""Held-out rows: among fewer, forty candidates are so many of all that any size seems to keep the neighbours."""
 ALIKE = 0.01
 """Of recall@10: reducers no further apart count as alike."""
 SIMPLEST = ("truncation", "PCA", "nested GeoPres")
@@ -22,6 +23,7 @@ class Recommendation:
         reducer: likewise; empty for none.
         dimensions: of its output.
         bytes: of a vector, in float32.
+        keeps: whether it keeps what it must; a runner-up may miss it.
         reasons: sentences.
         price: what it costs, in a sentence.
     """
@@ -31,32 +33,35 @@ class Recommendation:
     reducer: str
     dimensions: int
     bytes: int
+    keeps: bool
     reasons: list[str]
     price: str
 
 
-def recommend(
-    debiasing: Debiasing, sizes: Sizes, matryoshka: Matryoshka, keep: float
-) -> tuple[Recommendation, Recommendation | None]:
+def recommend(debiasing: Debiasing, sizes: Sizes, keep: float) -> tuple[Recommendation, Recommendation | None]:
     """The chain to fit, and the runner-up.
 
     The smallest size at which a reducer keeps enough; of those that are alike there the simplest. The runner-up is
-    the next best: another reducer at that size, else the next larger size.
+    the next best: another reducer at that size, else the next larger size; where none keeps enough, what comes nearest.
     """
+    if sizes.rows < ROWS_LEAST or not sizes.trials:
+        return written(debiasing, sizes, None, keep), None
     ranked = rank([trial for trial in sizes.trials if keeps_enough(trial, sizes.full, keep)])
-    best = written(debiasing, sizes, matryoshka, ranked[0] if ranked else None, keep)
-    if len(ranked) < 2:
-        return best, None
-    return best, written(debiasing, sizes, matryoshka, ranked[1], keep)
+    best = written(debiasing, sizes, ranked[0] if ranked else None, keep)
+    if not ranked:
+        return best, written(debiasing, sizes, max(sizes.trials, key=lambda trial: trial.rescored_4x.value), keep)
+    return best, written(debiasing, sizes, ranked[1], keep) if len(ranked) > 1 else None
 
 
 def keeps_enough(trial: SizeTrial, full: SizeTrial, keep: float) -> bool:
-    """Whether a size keeps the neighbours, and what halves of texts find."""
-    if trial.recall_at_10_rescored_4x < keep:
+    """Whether a size keeps the neighbours, and what halves of texts find, by the lower bounds of their intervals."""
+    rescored = trial.rescored_4x
+    if (rescored.value if rescored.low is None else rescored.low) < keep:
         return False
-    if trial.retrieval is None or not full.retrieval:
+    if trial.loss is None or not full.retrieval:
         return True
-    return trial.retrieval >= keep * full.retrieval
+    loss = trial.loss.value if trial.loss.low is None else trial.loss.low
+    return 100 * full.retrieval + loss >= 100 * keep * full.retrieval
 
 
 def rank(trials: list[SizeTrial]) -> list[SizeTrial]:
@@ -70,59 +75,69 @@ def rank(trials: list[SizeTrial]) -> list[SizeTrial]:
     return found
 
 
-def written(
-    debiasing: Debiasing, sizes: Sizes, matryoshka: Matryoshka, trial: SizeTrial | None, keep: float
-) -> Recommendation:
+def written(debiasing: Debiasing, sizes: Sizes, trial: SizeTrial | None, keep: float) -> Recommendation:
     """A recommendation in words; without a trial the full width is kept."""
     own = trial or sizes.full
     steps = [debiasing.trial(debiasing.chosen).steps] if debiasing.chosen != NOTHING else []
     steps += [REDUCERS[trial.reducer].format(k=trial.dimensions)] if trial else []
+    method = "No debiasing" if debiasing.chosen == NOTHING else debiasing.chosen
     return Recommendation(
         steps=",".join(steps),
         debiasing=debiasing.chosen,
         reducer=own.reducer,
         dimensions=own.dimensions,
         bytes=own.bytes,
+        keeps=trial is None or keeps_enough(trial, sizes.full, keep),
         reasons=[
-            f"{debiasing.chosen.capitalize() if debiasing.chosen == NOTHING else debiasing.chosen}: {debiasing.why}.",
+            f"{method}: {debiasing.why}.",
             reason_for_size(sizes, trial, keep),
-            *([] if trial is None else [reason_for_reducer(sizes, matryoshka, trial)]),
+            *([] if trial is None else [reason_for_reducer(sizes, trial)]),
         ],
-        price=price(sizes.full, own),
+        price=price(sizes, own),
     )
 
 
 def reason_for_size(sizes: Sizes, trial: SizeTrial | None, keep: float) -> str:
     """Why this size and not a smaller one."""
+    if sizes.rows < ROWS_LEAST:
+        return f"The full width: among {sizes.rows:,} held-out rows it cannot be told what a size keeps."
     floors = f"{100 * keep:g} % of the ten nearest neighbours with rescoring"
     if any(one.retrieval is not None for one in sizes.trials):
         floors += " and of what halves of texts find of each other"
     if trial is None:
-        return f"No size that was tried keeps {floors}; the full width stays."
-    return f"{trial.dimensions} dimensions: the fewest that keep {floors}."
+        return f"The full width: no size that was tried keeps {floors}."
+    if not keeps_enough(trial, sizes.full, keep):
+        return f"{trial.dimensions} dimensions: the nearest to keeping {floors}."
+    return f"{trial.dimensions} dimensions: the fewest that keep {floors}, by the lower bounds of their intervals."
 
 
-def reason_for_reducer(sizes: Sizes, matryoshka: Matryoshka, trial: SizeTrial) -> str:
+def reason_for_reducer(sizes: Sizes, trial: SizeTrial) -> str:
     """Why this reducer and not another of the same size."""
     same = [one for one in sizes.trials if one.dimensions == trial.dimensions]
     each = ", ".join(f"{one.reducer} {one.recall_at_10:.3f}" for one in same)
-    of_cutting = "the encoder was trained to be cut" if matryoshka.trained else "it needs no fit and is alike"
-    told = {
-        "truncation": of_cutting,
-        "PCA": "PCA comes in closed form and is alike",
-        "nested GeoPres": "it is the best and serves every smaller size too",
-    }[trial.reducer]
-    return f"{trial.reducer}: recall@10 without rescoring is {each} there; {told}."
+    best = max(same, key=lambda one: one.recall_at_10)
+    below = best.recall_at_10 - trial.recall_at_10
+    if trial is best:
+        told = "it is the best there"
+    elif below <= ALIKE and SIMPLEST.index(trial.reducer) < SIMPLEST.index(best.reducer):
+        told = f"it is simpler than {best.reducer}, and no further below than {ALIKE:g}"
+    else:
+        told = f"it is {below:.3f} below {best.reducer}"
+    return f"{trial.reducer}: recall@10 without rescoring is {each} at that size; {told}."
 
 
-def price(full: SizeTrial, own: SizeTrial) -> str:
+def price(sizes: Sizes, own: SizeTrial) -> str:
     """What is saved and what is lost, in a sentence."""
+    full = sizes.full
     if own is full:
         return f"{full.bytes:,} bytes a vector, as before."
-    lost = f"recall@10 of the full vectors {own.recall_at_10:.3f}, rescored {own.recall_at_10_rescored_4x:.3f}"
+    lost = (
+        f"among {sizes.rows:,} rows recall@10 is {own.recall_at_10:.3f}, and {own.rescored_4x.value:.3f} where "
+        f"{NEIGHBOURS * OVERSAMPLING} candidates are ranked by the full vectors, which must stay for that"
+    )
     if own.loss is not None:
-        lost += f", mean reciprocal rank of halves of texts {own.loss.value:+.2f} points"
+        lost += f"; mean reciprocal rank of halves of texts {own.loss.value:+.2f} points"
     return (
-        f"{own.bytes:,} bytes a vector instead of {full.bytes:,} ({100 * (1 - own.bytes / full.bytes):.0f} % less), "
+        f"{own.bytes:,} bytes to search instead of {full.bytes:,} ({100 * (1 - own.bytes / full.bytes):.0f} % less), "
         f"similarities {full.gemm_ms / own.gemm_ms:.1f}× as fast; {lost}."
     )

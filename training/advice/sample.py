@@ -1,16 +1,21 @@
 """What the advice is measured on: vectors to fit on, vectors held out, their halves, foreign ones."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from training.advice.draw import Drawn
 from training.advice.halves import halves, scripts
 from transforms.arrays import FloatArray
 
+VectorsOf = Callable[[Sequence[str]], FloatArray]
+"""Texts to vectors `(n, d)`."""
+
 HELDOUT_SHARE = 0.2
 HELDOUT_WANTED = 1000
 """Rows held out where half of the rows are as many: what is measured needs more of them than the fit of a direction."""
 HELDOUT_MOST = 4000
+HALVES_LEAST = 30
+"""Texts cut in two: of fewer no interval can be trusted."""
 SCRIPTS_FROM = 1000
 """Texts whose script is looked at."""
 
@@ -48,7 +53,8 @@ class Sample:
         drawn: the rows.
         fit: `(n, d)` to fit on.
         heldout: `(m, d)` to measure on.
-        halves: of the held-out texts that can be cut; None for vectors, and where hardly any can.
+        cut: held-out texts that can be cut in two.
+        halves: of these; None for vectors, and where they are too few.
         foreign: None for vectors of nobody's.
         scripts: shares of the texts by script.
     """
@@ -56,6 +62,7 @@ class Sample:
     drawn: Drawn
     fit: FloatArray
     heldout: FloatArray
+    cut: int
     halves: Halves | None
     foreign: Foreign | None
     scripts: dict[str, float]
@@ -71,30 +78,42 @@ def heldout_rows(rows: int) -> int:
     return min(max(int(HELDOUT_SHARE * rows), min(HELDOUT_WANTED, rows // 2)), HELDOUT_MOST)
 
 
-def cut_all(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """First and second halves of the texts that can be cut."""
-    pairs = [cut for text in texts if (cut := halves(text))]
-    return [first for first, _ in pairs], [second for _, second in pairs]
+def cut_all(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """The halves of the texts that can be cut."""
+    return [cut for text in texts if (cut := halves(text))]
 
 
 def to_encode(drawn: Drawn) -> list[str]:
-    """What a sample of texts needs vectors of: the texts, then the first and the second halves of those held out."""
-    first, second = cut_all(drawn.texts[: heldout_rows(len(drawn))])
-    return [*drawn.texts, *first, *second]
+    """What a sample of texts needs vectors of: the texts, and the halves of those held out."""
+    pairs = cut_all(drawn.texts[: heldout_rows(len(drawn))])
+    return [*drawn.texts, *(half for pair in pairs for half in pair)]
 
 
-def text_sample(drawn: Drawn, foreign: Foreign | None, vectors: FloatArray) -> Sample:
-    """Texts with the vectors of what `to_encode` gives.
+def text_sample(
+    drawn: Drawn, foreign: Foreign | None, vectors_of: VectorsOf, failed: Collection[str] = frozenset()
+) -> Sample:
+    """Texts as vectors.
 
     Drawn rows come in random order, so that the first are as good as any to hold out.
+
+    Args:
+        drawn: the texts.
+        foreign: text from elsewhere.
+        vectors_of: gives vectors of texts, and of halves.
+        failed: what has none.
     """
-    rows, aside = len(drawn), heldout_rows(len(drawn))
-    cut = (len(vectors) - rows) // 2
+    aside = heldout_rows(len(drawn))
+    heldout, fit = (
+        [text for text in some if text not in failed] for some in (drawn.texts[:aside], drawn.texts[aside:])
+    )
+    pairs = [pair for pair in cut_all(heldout) if pair[0] not in failed and pair[1] not in failed]
+    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
     return Sample(
-        drawn=drawn,
-        fit=vectors[aside:rows],
-        heldout=vectors[:aside],
-        halves=Halves(vectors[rows : rows + cut], vectors[rows + cut :]) if cut else None,
+        drawn=replace(drawn, texts=[*heldout, *fit]),
+        fit=vectors_of(fit),
+        heldout=vectors_of(heldout),
+        cut=len(pairs),
+        halves=Halves(vectors_of(first), vectors_of(second)) if len(pairs) >= HALVES_LEAST else None,
         foreign=foreign,
         scripts=scripts(drawn.texts[:SCRIPTS_FROM]),
     )
@@ -103,4 +122,4 @@ def text_sample(drawn: Drawn, foreign: Foreign | None, vectors: FloatArray) -> S
 def vector_sample(drawn: Drawn, vectors: FloatArray) -> Sample:
     """Vectors of nobody's: there is nothing to cut in two."""
     aside = heldout_rows(len(drawn))
-    return Sample(drawn, vectors[aside:], vectors[:aside], None, None, {})
+    return Sample(drawn, vectors[aside:], vectors[:aside], 0, None, None, {})

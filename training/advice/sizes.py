@@ -39,7 +39,7 @@ class SizeTrial:
         dimensions: of its output.
         local_spearman: see `transforms.local_spearman`.
         recall_at_10: of the neighbours before.
-        recall_at_10_rescored_4x: of them among forty candidates.
+        rescored_4x: of them among forty candidates.
         retrieval: mean reciprocal rank of halves of texts; None where none can be cut.
         loss: of that to the full width, in points, paired by text.
         bytes: of a vector in float32.
@@ -50,7 +50,7 @@ class SizeTrial:
     dimensions: int
     local_spearman: float
     recall_at_10: float
-    recall_at_10_rescored_4x: float
+    rescored_4x: Interval
     retrieval: float | None
     loss: Interval | None
     bytes: int
@@ -65,11 +65,13 @@ class Sizes:
         full: the full width.
         trials: of all reducers at all sizes.
         problems: reducers that could not be fitted, and why.
+        rows: held-out ones whose neighbours were looked for, among themselves.
     """
 
     full: SizeTrial
     trials: list[SizeTrial]
     problems: dict[str, str]
+    rows: int
 
     def trial(self, reducer: str, dimensions: int) -> SizeTrial:
         """Of a reducer at a size."""
@@ -82,46 +84,49 @@ def sizes_of(dimensions: int) -> list[int]:
     return sorted((size for size in found if 0 < size < dimensions), reverse=True)
 
 
-def try_sizes(sample: Sample, debiasing: str, on_progress: Progress) -> Sizes:
-    """Every reducer at every size, fitted after the steps of a debiasing method.
+class Curve:
+    """What is kept at each size, against the vectors that the reducers start from.
 
     Args:
         sample: what to fit and to measure on.
-        debiasing: its steps.
-        on_progress: told a fraction and a sentence.
-    """
-    before = Chain(parse_steps(debiasing)).fit(sample.fit)
-    widths = sizes_of(sample.dimensions)
-    seconds = gemm_seconds([sample.dimensions, *widths])
-    curve = Curve(sample, before, seconds)
-    trials, problems = [], {}
-    for done, (name, steps) in enumerate(REDUCERS.items() if widths else ()):
-        on_progress(done / len(REDUCERS), f"fitting {name} and measuring it at {len(widths)} sizes")
-        try:
-            chain = Chain(parse_steps(f"{debiasing},{steps.format(k=widths[0])}")).fit(sample.fit)
-        except TransformError as error:
-            problems[name] = str(error)
-            continue
-        trials += [curve.measure(name, chain, size) for size in widths]
-    return Sizes(curve.full, trials, problems)
-
-
-class Curve:
-    """Measures chains against the vectors they start from.
-
-    Args:
-        sample: what to measure on.
-        before: what comes before every reducer.
-        seconds: of a GEMM at each width.
+        debiasing: the steps that come before every reducer.
     """
 
-    def __init__(self, sample: Sample, before: Chain, seconds: dict[int, float]) -> None:
+    def __init__(self, sample: Sample, debiasing: str) -> None:
         self.sample = sample
-        self.seconds = seconds
+        self.debiasing = debiasing
+        self.widths = sizes_of(sample.dimensions)
+        self.seconds = gemm_seconds([sample.dimensions, *self.widths])
         self.heldout = sample.heldout[:GEOMETRY_ROWS]
-        self.before: FloatArray = before.floats(self.heldout)
-        self.ranks = None if sample.halves is None else ranks_behind(before, sample.halves)
+        chain = Chain(parse_steps(debiasing)).fit(sample.fit)
+        self.before: FloatArray = chain.floats(self.heldout)
+        self.ranks = None if sample.halves is None else ranks_behind(chain, sample.halves)
         self.full = self.row("", self.before, self.ranks)
+
+    def sizes(self, on_progress: Progress) -> Sizes:
+        """Every reducer at every size.
+
+        Args:
+            on_progress: told a fraction and a sentence.
+        """
+        trials, problems = [], {}
+        for done, (name, steps) in enumerate(REDUCERS.items() if self.widths else ()):
+            on_progress(done / len(REDUCERS), f"fitting {name} and measuring it at {len(self.widths)} sizes")
+            try:
+                chain = self.fitted(f"{self.debiasing},{steps.format(k=self.widths[0])}")
+            except TransformError as error:
+                problems[name] = str(error)
+                continue
+            trials += [self.measure(name, chain, size) for size in self.widths]
+        return Sizes(self.full, trials, problems, len(self.heldout))
+
+    def fitted(self, steps: str) -> Chain:
+        """A chain on the rows to fit on.
+
+        Raises:
+            TransformError: if the steps do not fit them.
+        """
+        return Chain(parse_steps(steps)).fit(self.sample.fit)
 
     def measure(self, reducer: str, chain: Chain, size: int) -> SizeTrial:
         """A chain cut to a size."""
@@ -137,7 +142,7 @@ class Curve:
             dimensions=width,
             local_spearman=local_spearman(self.before, after),
             recall_at_10=float(recall_of_anchors(self.before, after, NEIGHBOURS).mean()),
-            recall_at_10_rescored_4x=float(recall_of_anchors(self.before, after, NEIGHBOURS, OVERSAMPLING).mean()),
+            rescored_4x=mean_interval(recall_of_anchors(self.before, after, NEIGHBOURS, OVERSAMPLING)),
             retrieval=None if ranks is None else float(ranks.mean()),
             loss=None if ranks is None or self.ranks is None else mean_interval(100 * (ranks - self.ranks)),
             bytes=4 * width,
@@ -147,7 +152,7 @@ class Curve:
 
 def gemm_seconds(widths: list[int]) -> dict[int, float]:
     """Median seconds for the similarities of 256 vectors to 20,000, by width; the widths in turns."""
-    drawn = np.random.default_rng(0).standard_normal((GEMM_ROWS, max(widths))).astype(np.float32)
+    drawn = np.random.default_rng(0).standard_normal((GEMM_ROWS, max(widths)), np.float32)
     rows = {width: torch.from_numpy(np.ascontiguousarray(drawn[:, :width])) for width in widths}
     found: dict[int, list[float]] = {width: [] for width in widths}
     for _ in range(GEMM_TIMES):

@@ -16,7 +16,7 @@ def tables(advice: Advice) -> dict[str, Rows]:
     if advice.sizes is not None:
         found["Fewer dimensions"] = size_rows(advice)
     if advice.matryoshka is not None:
-        found["Was the encoder trained to be cut: recall@10 in per cent"] = matryoshka_rows(advice)
+        found["Do the first coordinates hold more: recall@10 in per cent"] = matryoshka_rows(advice)
     if advice.elsewhere:
         found[f"The recommended chain, {advice.best.steps if advice.best else ''}"] = elsewhere_rows(advice)
     return found
@@ -26,7 +26,7 @@ def direction_rows(advice: Advice) -> Rows:
     """‖μ‖ against chance."""
     seen = advice.diagnosis
     return [
-        ["", "", ""],
+        ["held-out rows", "measured", "beside it"],
         ["mean direction ‖μ‖", f"{seen['mean_norm']:.3f}", f"by chance alone {seen['noise_floor']:.3f}"],
         ["IsoScore", f"{seen['isoscore']:.3f}", f"spread over {seen['participation_ratio']:.0f} directions"],
         ["rows", f"{advice.distinct:,}", f"{advice.heldout:,} held out, {advice.cut:,} of them cut in two"],
@@ -36,7 +36,7 @@ def direction_rows(advice: Advice) -> Rows:
 def debiasing_rows(advice: Advice) -> Rows:
     """What every method does."""
     assert advice.debiasing is not None
-    rows = [["", "steps", "MRR × 100", "gain", "‖μ‖ after", "recall@10 of raw"]]
+    rows = [["", "steps", "MRR × 100", "gain, 99.2 % interval", "‖μ‖ after", "recall@10 of raw"]]
     for one in advice.debiasing.trials:
         chosen = " ←" if one.method == advice.debiasing.chosen else ""
         rows.append(
@@ -55,7 +55,16 @@ def debiasing_rows(advice: Advice) -> Rows:
 def size_rows(advice: Advice) -> Rows:
     """The whole curve."""
     assert advice.sizes is not None
-    header = ["", "dimensions", "local Spearman", "recall@10", "rescored 4×", "MRR × 100", "bytes", "GEMM ms"]
+    header = [
+        f"among {advice.sizes.rows:,} rows",
+        "dimensions",
+        "local Spearman",
+        "recall@10",
+        "rescored 4×",
+        "MRR × 100",
+        "bytes",
+        "GEMM ms",
+    ]
     return [header, *(size_row(one, advice) for one in (advice.sizes.full, *advice.sizes.trials))]
 
 
@@ -69,7 +78,7 @@ def size_row(one: SizeTrial, advice: Advice) -> list[str]:
         str(one.dimensions),
         f"{one.local_spearman:.3f}",
         f"{one.recall_at_10:.3f}",
-        f"{one.recall_at_10_rescored_4x:.3f}",
+        f"{one.rescored_4x.value:.3f}",
         figure(one.retrieval, 100, 2),
         f"{one.bytes:,}",
         f"{one.gemm_ms:.1f}",
@@ -80,9 +89,9 @@ def matryoshka_rows(advice: Advice) -> Rows:
     """Prefixes against random coordinates."""
     assert advice.matryoshka is not None
     return [
-        ["", "the first", "random ones", "ahead"],
+        ["", "the first", "random ones", "the best of those"],
         *(
-            [f"{cut.dimensions} coordinates", f"{cut.first:.1f}", f"{cut.random:.1f}", points(cut.ahead)]
+            [f"{cut.dimensions} coordinates", f"{cut.first:.1f}", f"{cut.random:.1f}", f"{cut.best:.1f}"]
             for cut in advice.matryoshka.cuts
         ),
     ]
@@ -91,14 +100,15 @@ def matryoshka_rows(advice: Advice) -> Rows:
 def elsewhere_rows(advice: Advice) -> Rows:
     """The chain on held-out and on foreign text."""
     return [
-        ["", "rows", "local Spearman", "recall@10", "rescored 4×", "gain to raw"],
+        ["", "rows", "local Spearman", "recall@10", "rescored 4×", "MRR × 100 raw", "gain, 95 % interval"],
         *(
             [
-                one.text,
+                "held out (the chain was chosen on these)" if one.text == "held out" else one.text,
                 f"{one.rows:,}",
                 figure(one.measures["local_spearman"], 1, 3),
                 figure(one.measures["recall_at_10"], 1, 3),
                 figure(one.measures["recall_at_10_rescored_4x"], 1, 3),
+                figure(one.retrieval, 100, 2),
                 "–" if one.gain is None else points(one.gain),
             ]
             for one in advice.elsewhere

@@ -2,7 +2,8 @@
 
 blocks.py           scores by type of task                        ┐
 ranking.py          do both suites rank encoders alike            │ from the scores
-pairwise.py         which encoder is better                       │ of two evaluations
+reliability.py      does one suite, in two halves                 │ of two evaluations
+pairwise.py         which encoder is better                       │
 variance.py         what scores go with: encoder or domain        ┘
 examples.py         how an encoder does on one example            ┐
 measures.py         on a few, many drawings at once               │ from the vectors

@@ -1,6 +1,6 @@
 """The scores of a suite by type of task, as far as encoders can be compared on them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,10 @@ class Block:
         if not self.tasks:
             return {}
         return dict(zip(self.encoders, self.scores.mean(axis=1).tolist(), strict=True))
+
+    def scores_of(self, encoders: Sequence[str]) -> Array:
+        """The scores `(n, tasks)` of some of the encoders."""
+        return self.scores[[self.encoders.index(encoder) for encoder in encoders]]
 
 
 def blocks_of(grid: Grid) -> dict[str, Block]:

@@ -1,6 +1,7 @@
 """Two suites under the same encoders: everything that tells whether they are different domains, in order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from training.domains.comparison import Comparison, DataSetTexts
 from training.domains.pairwise import encoder_tests
 from training.domains.parser import find_parser
 from training.domains.ranking import RankCorrelation, compare_rankings
+from training.domains.reliability import split_half
 from training.domains.similarity import SimilarityMap, similarity_map
 from training.domains.tokens import token_counter
 from training.domains.variance import Cell, TwoWay, one_way, two_way
@@ -113,12 +115,21 @@ class DomainComparison:
     def rankings(self, common: Sequence[str]) -> list[RankCorrelation]:
         """ρ of each type that both suites have, and of the mean over these types."""
         pairs = {type_: (self.blocks[0][type_].means, self.blocks[1][type_].means) for type_ in common}
-        found = [compare_rankings(type_, first, second) for type_, (first, second) in pairs.items()]
-        usable = [pair for pair in pairs.values() if all(pair)]
+        found = [self.with_halves(compare_rankings(type_, *pair), [type_]) for type_, pair in pairs.items()]
+        usable = {type_: pair for type_, pair in pairs.items() if all(pair)}
         if len(usable) > 1:
-            first, second = (mean_of([pair[side] for pair in usable]) for side in SIDES)
-            found.append(compare_rankings(ALL_TYPES, first, second))
+            first, second = (mean_of([pair[side] for pair in usable.values()]) for side in SIDES)
+            found.append(self.with_halves(compare_rankings(ALL_TYPES, first, second), list(usable)))
         return found
+
+    def with_halves(self, one: RankCorrelation, types: Sequence[str]) -> RankCorrelation:
+        """A correlation with those of two halves of each suite's data sets of these types."""
+        if one.rho is None:
+            return one
+        first, second = (
+            split_half([self.blocks[side][type_].scores_of(one.encoders) for type_ in types]) for side in SIDES
+        )
+        return replace(one, within=(first, second))
 
     def variances(self, common: Sequence[str]) -> list[TwoWay]:
         """Encoder and domain as factors, of each type that both suites have."""

@@ -32,6 +32,7 @@ class RankCorrelation:
         p: two-sided; of all orders counted where there are at most 8 encoders, else by Student's t.
         least_p: what complete agreement would have.
         detectable: the least |ρ| with p ≤ .05 among so many encoders without ties; None where there is none.
+        within: ρ of two halves of each suite's data sets; None for fewer than 4.
         problem: why there is no ρ.
     """
 
@@ -42,6 +43,7 @@ class RankCorrelation:
     p: float | None = None
     least_p: float | None = None
     detectable: float | None = None
+    within: tuple[float | None, float | None] = (None, None)
     problem: str | None = None
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from training.evaluation.shelf import unit
 from training.evaluation.statistics import Array
 from transforms import R2
 from transforms.errors import TransformError
@@ -49,29 +49,20 @@ class SimilarityMap:
     centred: Cosines | None
 
 
-def similarity_map(
-    encoder: str, names: Sequence[str], suites: Sequence[int], means: NDArray[np.float64]
-) -> SimilarityMap:
+def similarity_map(encoder: str, names: Sequence[str], suites: Sequence[int], means: Array) -> SimilarityMap:
     """Cosines of mean embeddings `(n, d)`, before and after the direction they share is taken away."""
-    return SimilarityMap(
-        encoder, tuple(names), tuple(suites), cosines(unit(means), suites), without_common(means, suites)
-    )
+    rows = np.asarray(unit(means), np.float64)
+    return SimilarityMap(encoder, tuple(names), tuple(suites), cosines(rows, suites), without_common(rows, suites))
 
 
-def without_common(means: NDArray[np.float64], suites: Sequence[int]) -> Cosines | None:
-    """Cosines after R2 fitted on the means themselves, each data set counting once."""
-    if len(means) < DATA_SETS_LEAST:
+def without_common(rows: Array, suites: Sequence[int]) -> Cosines | None:
+    """Cosines of unit rows `(n, d)` after R2 fitted on these themselves, each data set counting once."""
+    if len(rows) < DATA_SETS_LEAST:
         return None
     try:
-        return cosines(np.asarray(R2().fit(unit(means)).transform(unit(means)), np.float64), suites)
+        return cosines(np.asarray(R2().fit(rows).transform(rows), np.float64), suites)
     except TransformError:  # means that cancel exactly share no direction
         return None
-
-
-def unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows of length 1; zeros stay."""
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(norms > 0, norms, 1))
 
 
 def cosines(rows: Array, suites: Sequence[int]) -> Cosines:

@@ -38,11 +38,13 @@ def short_tables(comparison: Comparison) -> dict[str, Rows]:
 
 
 def ranking_rows(comparison: Comparison) -> Rows:
-    """ρ with its p, and the least |ρ| that could be told."""
-    rows = [["type", "encoders", "ρ", "p", "least |ρ| with p ≤ .05"]]
+    """ρ with its p, the least |ρ| that could be told, and ρ of two halves of each suite."""
+    halves = [f"ρ of halves of {title}" for title in comparison.titles]
+    rows = [["type", "encoders", "ρ", "p", "least |ρ| with p ≤ .05", *halves]]
     for one in comparison.rankings:
         p = NONE if one.p is None else f"{one.p:.3f}"
-        rows.append([one.type, str(len(one.encoders)), number(one.rho), p, number(one.detectable)])
+        figures = [number(value) for value in (one.detectable, *one.within)]
+        rows.append([one.type, str(len(one.encoders)), number(one.rho), p, *figures])
     return rows
 
 
@@ -57,12 +59,13 @@ def mean_rows(comparison: Comparison) -> Rows:
 
 def variance_rows(comparison: Comparison) -> Rows:
     """Every row of every analysis by two factors."""
-    rows = [["type", "factor", "share of variance", "sum of squares", "degrees", "F", "p, far too small"]]
+    rows = [["type", "factor", "share of variance", "sum of squares", "degrees", "F", "p", "encoders left out"]]
     for one in comparison.two_ways:
+        left_out = ", ".join(one.left_out) or NONE
         for source in one.sources:
             f, p = (NONE, NONE) if source.f is None or source.p is None else (f"{source.f:.1f}", f"{source.p:.2g}")
             squares, degrees = f"{source.sum_of_squares:.3f}", f"{source.degrees:.0f}"
-            rows.append([one.type, source.name, f"{100 * source.share:.1f} %", squares, degrees, f, p])
+            rows.append([one.type, source.name, f"{100 * source.share:.1f} %", squares, degrees, f, p, left_out])
     return rows
 
 

@@ -17,6 +17,8 @@ from training.evaluation.statistics import Array
 FACTORS = {"C(encoder)": "encoder", "C(domain)": "domain", "C(encoder):C(domain)": "encoder × domain"}
 """Rows of statsmodels, as they are called here."""
 RESIDUAL = "residual"
+SAMPLES_LEAST = 2
+"""Of an encoder in a suite, with a score; one has no spread."""
 SPREAD_LEAST = 1e-12
 """Standard deviations below are rounding: all scores of a group are one."""
 
@@ -54,7 +56,8 @@ class TwoWay:
         sources: the rows; empty where there is a problem.
         means: mean score of an encoder's samples in both suites.
         examples: in the pool of each suite.
-        undefined: samples that could not be measured and were left out.
+        undefined: samples of these encoders that could not be measured and were left out.
+        left_out: encoders with fewer than two samples in one suite that could be measured.
         problem: why there are no rows.
     """
 
@@ -63,6 +66,7 @@ class TwoWay:
     means: Mapping[str, tuple[float, float]] | None = None
     examples: tuple[int, int] | None = None
     undefined: int = 0
+    left_out: tuple[str, ...] = ()
     problem: str | None = None
 
 
@@ -90,7 +94,7 @@ class OneWay:
 
 
 def two_way(type_: str, scores: Mapping[Cell, Array], examples: tuple[int, int]) -> TwoWay:
-    """Type II sums of squares of `score ~ encoder * domain`.
+    """Type II sums of squares of `score ~ encoder * domain`, over the encoders that have samples in both suites.
 
     The sums of both factors are those of the paper's model without the interaction, which it leaves in the residual.
 
@@ -99,26 +103,25 @@ def two_way(type_: str, scores: Mapping[Cell, Array], examples: tuple[int, int])
         scores: of the samples `(b,)` by encoder and suite; NaN for one that could not be measured.
         examples: in the pool of each suite.
     """
-    encoders = [name for name, suite in scores if suite == 0 and (name, 1) in scores]
-    cells = {(name, suite): scores[name, suite] for name in encoders for suite in (0, 1)}
-    known = {cell: some[np.isfinite(some)] for cell, some in cells.items()}
-    undefined = sum(len(cells[cell]) - len(some) for cell, some in known.items())
+    both = [name for name, suite in scores if suite == 0 and (name, 1) in scores]
+    finite = {cell: some[np.isfinite(some)] for cell, some in scores.items()}
+    encoders = [name for name in both if min(len(finite[name, 0]), len(finite[name, 1])) >= SAMPLES_LEAST]
+    known = {(name, suite): finite[name, suite] for name in encoders for suite in (0, 1)}
+    undefined = sum(len(scores[cell]) - len(some) for cell, some in known.items())
+    left_out = tuple(name for name in both if name not in encoders)
     problem = unsuited(encoders, known)
     if problem:
-        return TwoWay(type_, examples=examples, undefined=undefined, problem=problem)
+        return TwoWay(type_, (), None, examples, undefined, left_out, problem)
     rows = [(score, name, suite) for (name, suite), some in known.items() for score in some.tolist()]
     model = ols("score ~ C(encoder) * C(domain)", pd.DataFrame(rows, columns=["score", "encoder", "domain"])).fit()
     means = {name: (float(known[name, 0].mean()), float(known[name, 1].mean())) for name in encoders}
-    return TwoWay(type_, sources_of(anova_lm(model, typ=2)), means, examples, undefined)
+    return TwoWay(type_, sources_of(anova_lm(model, typ=2)), means, examples, undefined, left_out)
 
 
 def unsuited(encoders: list[str], known: Mapping[Cell, Array]) -> str | None:
     """Why samples cannot be analysed; None if they can."""
     if len(encoders) < 2:
         return f"two factors take at least 2 encoders with samples in both suites, here are {len(encoders)}"
-    for (name, suite), some in known.items():
-        if len(some) < 2:
-            return f"no samples of {name} in the {('first', 'second')[suite]} suite could be measured"
     if all(some.std() < SPREAD_LEAST for some in known.values()):
         return "all samples of an encoder have the same score, so that nothing is left to compare with"
     return None

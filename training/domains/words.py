@@ -56,13 +56,29 @@ def of_rankings(comparison: Comparison) -> Iterator[str]:
     for one in comparison.rankings:
         if one.rho is None or one.p is None:
             continue
-        verdict = "told from no relation" if one.p <= LEVEL else "not told from no relation"
+        relation = "a relation" if one.p <= LEVEL else "no relation can be told"
         yield (
-            f"Over {len(one.encoders)} encoders the ranking on {one.type} correlates at ρ = {one.rho:.2f} "
-            f"({p_of(one.p)}) between the suites: {verdict}."
+            f"Over {len(one.encoders)} encoders the ranking on {one.type} correlates at ρ = {one.rho:.2f} between the "
+            f"suites: {relation} ({p_of(one.p)}){halves(one, comparison.titles)}."
         )
-    counts = {len(one.encoders): one for one in comparison.rankings if one.rho is not None}
-    yield from (power(one) for _, one in sorted(counts.items()))
+    known = [one for one in comparison.rankings if one.rho is not None]
+    if len(known) > 1:
+        yield (
+            f"These are {len(known)} tests: where nothing is related, still up to one in twenty has p ≤ .05 by chance."
+        )
+    if any(halves(one, comparison.titles) for one in known):
+        yield (
+            "Read ρ between the suites beside those within: only one clearly lower speaks for another domain, the rest "
+            "comes from the choice of data sets. A half has fewer of them than its suite and ranks less reliably, for "
+            "which nothing is corrected (no Spearman–Brown)."
+        )
+    yield from (power(one) for _, one in sorted({len(one.encoders): one for one in known}.items()))
+
+
+def halves(one: RankCorrelation, titles: tuple[str, str]) -> str:
+    """How alike two halves of each suite's data sets rank the encoders, as the end of a sentence."""
+    known = [f"ρ = {rho:.2f} ({title})" for rho, title in zip(one.within, titles, strict=True) if rho is not None]
+    return f"; within a suite two halves of the data sets rank them alike at {' and '.join(known)}" if known else ""
 
 
 def power(one: RankCorrelation) -> str:
@@ -83,14 +99,19 @@ def of_variance(comparison: Comparison) -> Iterator[str]:
     """What goes with the encoder and what with the domain, then how to read it."""
     analysed = [one for one in comparison.two_ways if one.sources]
     yield from impossible("The variance", comparison.two_ways)
+    for one in comparison.two_ways:
+        if one.left_out:
+            them = ", ".join(one.left_out)
+            yield f"The variance on {one.type} is without {them}: too few samples in one suite could be measured."
     for one in analysed:
         yield from of_type(one, comparison.titles)
     if analysed:
         yield (
             f"The analysis of variance rests on {SAMPLES} samples of {SAMPLE_EXAMPLES} examples, drawn with "
-            "replacement from one pool: they are not independent observations, and more of them make any p as small "
-            "as one likes. Look at the shares of the variance, not at p. A share of the domain says that one suite "
-            "is harder, or scored differently; only the interaction says that another encoder is better there."
+            "replacement from one pool: they are not independent observations, so that every p is far too small, and "
+            "the smaller the more are drawn. Look at the shares of the variance, not at p. A share of the domain says "
+            "that one suite is harder, or scored differently; only the interaction says that another encoder is better "
+            "there."
         )
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from training.advice.draw import Drawn
-from training.advice.sample import Foreign, Halves, Sample
+from training.advice.sample import HALVES_LEAST, Foreign, Halves, Sample
 
 
 @pytest.fixture
@@ -22,9 +22,10 @@ def make_sample():
             return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
 
         whole, aside = half(rows), rows // 2
-        halves = Halves(half(aside), half(aside)) if cut else None
+        count = aside if cut is True else cut
+        halves = Halves(half(count), half(count)) if count >= HALVES_LEAST else None
         drawn = Drawn([str(row) for row in range(rows)], None, rows, 0, 0.0)
         foreign = Foreign(half(min(rows, 100)), None)
-        return Sample(drawn, whole[aside:], whole[:aside], halves, foreign, {"Latin": 1.0})
+        return Sample(drawn, whole[aside:], whole[:aside], count, halves, foreign, {"Latin": 1.0})
 
     return make

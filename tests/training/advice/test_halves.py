@@ -3,6 +3,7 @@ import pytest
 from scipy.stats import rankdata
 
 from training.advice.halves import halves, reciprocal_ranks, scripts
+from transforms import InputError
 
 
 def test_a_text_is_cut_between_words():
@@ -41,9 +42,19 @@ def test_zero_vectors_find_nothing_sooner_than_others():
     np.testing.assert_allclose(found, 1 / 2.5)
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_vectors_that_are_no_numbers_are_refused(wrong):
+    rows = np.ones((5, 3))
+    rows[2, 1] = wrong
+    for sides in ((rows, np.ones((5, 3))), (np.ones((5, 3)), rows)):
+        with pytest.raises(InputError, match="row 2"):
+            reciprocal_ranks(*sides)
+
+
 def test_scripts_are_counted_by_text():
     assert scripts(["hello", "здравствуй", "мир", "123"]) == {
         "Cyrillic": pytest.approx(2 / 3),
         "Latin": pytest.approx(1 / 3),
     }
     assert scripts(["123", "…"]) == {}
+    assert scripts(["これはペンです", "漢字", "カタカナ"]) == {"Chinese or Japanese": 1.0}

@@ -3,15 +3,12 @@ from dataclasses import replace
 import pytest
 
 from training.advice.debiasing import METHODS, NOTHING, Debiasing, DebiasingTrial
+from training.advice.draw import Drawn
 from training.advice.enough import rows_for, rows_held_out, shortages, too_few
-from training.advice.matryoshka import Matryoshka
 from training.advice.recommendation import recommend
 from training.advice.sample import heldout_rows
 from training.advice.sizes import Sizes, SizeTrial
 from training.evaluation.statistics import Interval
-
-UNTRAINED = Matryoshka([], trained=False)
-
 
 UNCLEAR = Interval(0.0, -0.2, 0.2)
 
@@ -22,21 +19,23 @@ def debiasing(chosen=NOTHING, gain=UNCLEAR):
 
 
 def trial(reducer, size, recall=0.9, rescored=0.99, retrieval=0.5):
-    return SizeTrial(reducer, size, 0.9, recall, rescored, retrieval, Interval(0.0, -0.1, 0.1), 4 * size, size / 10)
+    loss = 100 * (retrieval - 0.5)
+    near = Interval(rescored, rescored - 0.002, rescored + 0.002)
+    return SizeTrial(reducer, size, 0.9, recall, near, retrieval, Interval(loss, loss, loss), 4 * size, size / 10)
 
 
 FULL = trial("", 384, 1.0, 1.0)
 
 
-def sizes(*trials, full=FULL):
-    return Sizes(full, list(trials), {})
+def sizes(*trials, full=FULL, rows=1000):
+    return Sizes(full, list(trials), {}, rows)
 
 
 def test_the_fewest_dimensions_that_keep_enough():
     found = sizes(
         trial("nested GeoPres", 192), trial("nested GeoPres", 96, 0.8, 0.96), trial("nested GeoPres", 48, 0.6, 0.94)
     )
-    best, second = recommend(debiasing("R2"), found, UNTRAINED, 0.95)
+    best, second = recommend(debiasing("R2"), found, 0.95)
     assert (best.steps, best.dimensions, best.bytes) == ("r2,geopres:96,nested=true", 96, 384)
     assert second.steps == "r2,geopres:192,nested=true"
     assert (
@@ -46,14 +45,14 @@ def test_the_fewest_dimensions_that_keep_enough():
 
 def test_what_halves_of_texts_find_counts_as_much():
     found = sizes(trial("PCA", 192, retrieval=0.49), trial("PCA", 96, retrieval=0.47))
-    assert recommend(debiasing(), found, UNTRAINED, 0.95)[0].dimensions == 192
-    assert recommend(debiasing(), found, UNTRAINED, 0.9)[0].dimensions == 96
+    assert recommend(debiasing(), found, 0.95)[0].dimensions == 192
+    assert recommend(debiasing(), found, 0.9)[0].dimensions == 96
 
 
 def test_texts_without_halves_are_judged_by_their_neighbours():
     full = replace(trial("", 384, 1.0, 1.0), retrieval=None, loss=None)
     found = sizes(replace(trial("PCA", 96), retrieval=None, loss=None), full=full)
-    best, second = recommend(debiasing(), found, UNTRAINED, 0.95)
+    best, second = recommend(debiasing(), found, 0.95)
     assert best.steps == "pca:96,center=none" and second is None
     assert not any("halves of texts" in sentence for sentence in (*best.reasons[1:], best.price))
 
@@ -66,15 +65,39 @@ def test_of_reducers_that_are_alike_the_simplest(recalls, chosen):
     trials = [
         trial(name, 96, recall) for name, recall in zip(("nested GeoPres", "PCA", "truncation"), recalls, strict=True)
     ]
-    best, second = recommend(debiasing(), sizes(*trials), UNTRAINED, 0.95)
+    best, second = recommend(debiasing(), sizes(*trials), 0.95)
     assert best.reducer == chosen and second.reducer != chosen and second.dimensions == 96
 
 
-def test_where_no_size_keeps_enough_the_width_stays():
-    best, second = recommend(debiasing(), sizes(trial("PCA", 192, 0.5, 0.8)), UNTRAINED, 0.95)
-    assert (best.steps, best.dimensions, second) == ("", 384, None)
-    best, _ = recommend(debiasing("R2"), sizes(trial("PCA", 192, 0.5, 0.8)), UNTRAINED, 0.95)
-    assert best.steps == "r2" and "full width stays" in best.reasons[1]
+def test_the_lower_bounds_decide():
+    just = replace(trial("PCA", 96), rescored_4x=Interval(0.951, 0.949, 0.953))
+    assert recommend(debiasing(), sizes(just, trial("PCA", 192)), 0.95)[0].dimensions == 192
+    just = replace(trial("PCA", 96, retrieval=0.48), loss=Interval(-2.0, -2.6, -1.4))
+    assert recommend(debiasing(), sizes(just, trial("PCA", 192)), 0.95)[0].dimensions == 192
+    assert recommend(debiasing(), sizes(just, trial("PCA", 192)), 0.94)[0].dimensions == 96
+
+
+def test_where_no_size_keeps_enough_the_width_stays_and_the_nearest_is_named():
+    found = sizes(trial("PCA", 192, 0.5, 0.8), trial("nested GeoPres", 192, 0.5, 0.9))
+    best, second = recommend(debiasing(), found, 0.95)
+    assert (best.steps, best.dimensions) == ("", 384)
+    assert second.steps == "geopres:192,nested=true" and not second.keeps and "nearest" in second.reasons[1]
+    best, _ = recommend(debiasing("R2"), found, 0.95)
+    assert best.steps == "r2" and "no size that was tried keeps" in best.reasons[1]
+
+
+def test_among_few_rows_no_size_is_recommended():
+    best, second = recommend(debiasing("R2"), sizes(trial("truncation", 96), rows=499), 0.95)
+    assert (best.steps, second) == ("r2", None) and "cannot be told" in best.reasons[1]
+
+
+def test_the_reason_for_a_reducer_is_what_was_measured():
+    clear = sizes(trial("PCA", 96, 0.9), trial("nested GeoPres", 96, 0.7), trial("truncation", 96, 0.5))
+    best, second = recommend(debiasing(), clear, 0.95)
+    assert best.reducer == "PCA" and best.reasons[2].endswith("it is the best there.")
+    assert second.reducer == "nested GeoPres" and second.reasons[2].endswith("it is 0.200 below PCA.")
+    alike = sizes(trial("PCA", 96, 0.895), trial("nested GeoPres", 96, 0.9))
+    assert "simpler than nested GeoPres" in recommend(debiasing(), alike, 0.95)[0].reasons[2]
 
 
 def test_too_few_rows_say_how_many_more_would_do():
@@ -90,10 +113,25 @@ def test_rows_for_a_fit_and_for_a_measure_are_what_the_split_gives():
         assert total - heldout_rows(total) >= wanted > (total - 3) - heldout_rows(total - 3)
 
 
-def test_a_sample_says_what_it_is_too_small_for(make_sample):
-    sample = make_sample(rows=600)
-    best, _ = recommend(debiasing(gain=Interval(0.3, -0.7, 1.3)), sizes(trial("PCA", 96)), UNTRAINED, 0.95)
-    fit, gain = shortages(sample, debiasing(gain=Interval(0.3, -0.7, 1.3)), best)
+WIDE = Interval(0.3, -0.7, 1.3)
+
+
+@pytest.mark.parametrize("cut", [True, 60])
+def test_a_sample_says_what_it_is_too_small_for(make_sample, cut):
+    sample = make_sample(rows=600, cut=cut)
+    best, _ = recommend(debiasing(), sizes(trial("PCA", 96)), 0.95)
+    gain, size, fit = shortages(sample, debiasing(gain=WIDE), best)
+    assert f"{sample.cut} texts cut in two" in gain.what and gain.more == rows_held_out(1201) - 600
+    assert "300 held-out rows" in size.what and size.more == 400
     assert "960 rows" in fit.what and fit.more == rows_for(960) - 600
-    assert "300 texts cut in two" in gain.what and gain.more == rows_held_out(1201) - 600
-    assert shortages(sample, debiasing(gain=Interval(2.3, 1.3, 3.3)), replace(best, dimensions=30)) == []
+    told = debiasing(gain=Interval(2.3, 1.3, 3.3))
+    assert shortages(sample, told, replace(best, dimensions=30)) == [size]
+
+
+def test_texts_too_short_to_be_cut_are_a_shortage_and_vectors_none(make_sample):
+    sample = make_sample(rows=1200, cut=10)
+    best, _ = recommend(debiasing(), sizes(), 0.95)
+    (short,) = shortages(sample, debiasing(), best)
+    assert "cannot be told: 10 held-out texts have the 8 words" in short.what and short.more == 40
+    vectors = replace(sample, drawn=Drawn([], sample.fit, 1200, 0, 0.0))
+    assert shortages(vectors, debiasing(), best) == []

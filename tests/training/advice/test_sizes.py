@@ -1,14 +1,12 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from training.advice.debiasing import ranks_behind
 from training.advice.matryoshka import find_matryoshka
-from training.advice.sizes import REDUCERS, sizes_of, try_sizes
+from training.advice.sizes import REDUCERS, Curve, sizes_of
 from transforms import Chain, local_spearman, parse_steps, recall_at_k
-
-
-def nothing(_fraction, _sentence):
-    return
+from transforms.metrics import recall_of_anchors
 
 
 @pytest.mark.parametrize(
@@ -22,36 +20,42 @@ def test_sizes_are_shares_of_the_width_in_steps_of_eight(width, sizes):
 def test_every_reducer_is_measured_at_every_size_against_what_it_starts_from(make_sample):
     sample = make_sample(rows=300, width=32, spectrum=0.7, common=1.0)
     said = []
-    found = try_sizes(sample, "r2", lambda fraction, sentence: said.append((fraction, sentence)))
+    curve = Curve(sample, "r2")
+    found = curve.sizes(lambda fraction, sentence: said.append((fraction, sentence)))
     assert {(trial.reducer, trial.dimensions) for trial in found.trials} == {
         (reducer, size) for reducer in REDUCERS for size in sizes_of(32)
     }
-    assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said) and not found.problems
+    assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said)
+    assert (found.problems, found.rows) == ({}, 150)
     full = found.full
     assert (full.dimensions, full.recall_at_10, full.local_spearman, full.bytes) == (32, 1.0, pytest.approx(1.0), 128)
-    before = Chain(parse_steps("r2")).fit(sample.fit)
-    chain = Chain(parse_steps("r2,pca:16,center=none")).fit(sample.fit)
+    before = Chain(parse_steps("r2")).fit(sample.fit).transform(sample.heldout)
+    chain = curve.fitted("r2,pca:16,center=none")
     trial = found.trial("PCA", 8)
     reduced = chain.transform(sample.heldout, dimensions=8)
-    assert trial.local_spearman == pytest.approx(local_spearman(before.transform(sample.heldout), reduced))
-    assert trial.recall_at_10 == pytest.approx(recall_at_k(before.transform(sample.heldout), reduced))
+    assert trial.local_spearman == pytest.approx(local_spearman(before, reduced))
+    assert trial.recall_at_10 == pytest.approx(recall_at_k(before, reduced))
+    rescored = recall_of_anchors(before, reduced, 10, 4)
+    interval = stats.ttest_1samp(rescored, 0).confidence_interval(0.95)
+    assert (trial.rescored_4x.value, trial.rescored_4x.low) == pytest.approx((rescored.mean(), interval.low))
     assert trial.retrieval == pytest.approx(ranks_behind(chain, sample.halves, 8).mean())
     assert trial.loss.value == pytest.approx(100 * (trial.retrieval - full.retrieval))
     assert trial.gemm_ms > 0 and trial.bytes == 32
 
 
-def test_a_reducer_that_cannot_be_fitted_is_named(make_sample):
-    found = try_sizes(make_sample(rows=100, width=160), "normalize", nothing)
-    assert set(found.problems) | {trial.reducer for trial in found.trials} == set(REDUCERS)
+def test_a_reducer_that_cannot_be_fitted_is_named_and_the_others_go_on(make_sample):
+    found = Curve(make_sample(rows=100, width=160), "normalize").sizes(lambda _fraction, _sentence: None)
+    assert "PCA" in found.problems and found.trial("truncation", 80).recall_at_10 > 0
 
 
 def test_coordinates_in_the_order_of_their_weight_are_told_from_others():
     random = np.random.default_rng(0)
     rows = random.standard_normal((400, 64))
     ordered = rows * np.arange(1, 65) ** -0.7
-    assert find_matryoshka(ordered).trained
+    assert find_matryoshka(ordered).first_hold_more
     found = find_matryoshka(rows)
-    assert not found.trained and [cut.dimensions for cut in found.cuts] == [32, 16, 8]
-    assert all(cut.ahead.low < cut.ahead.value < cut.ahead.high for cut in found.cuts)
+    assert not found.first_hold_more and [cut.dimensions for cut in found.cuts] == [32, 16, 8]
+    assert all(cut.random <= cut.best for cut in found.cuts)
+    assert found.cuts[1].first == pytest.approx(100 * recall_at_k(rows, rows[:, :16]))
     mixed = ordered @ np.linalg.qr(random.standard_normal((64, 64)))[0]
-    assert not find_matryoshka(mixed).trained
+    assert not find_matryoshka(mixed).first_hold_more

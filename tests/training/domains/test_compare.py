@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from training.domains.compare import DomainComparison
@@ -10,8 +11,10 @@ from training.domains.plots import pictures
 from training.domains.tables import tables
 from training.domains.words import sentences
 from training.evaluation.encoders import BAG_OF_WORDS
+from training.evaluation.store import VectorStore, text_key
 from training.evaluation.worker import loaded
 
+DIMENSIONS = 12
 ENCODERS = ("a", "b", BAG_OF_WORDS)
 WORDS = {"money": "profit debt loan equity".split(), "plants": "tulip hedge fern moss".split()}
 
@@ -79,6 +82,23 @@ def test_an_encoder_without_vectors_is_named_and_the_others_are_analysed(suites)
         "money: no samples of STS for b: more pairs: the vector of a text is not stored",
     ]
     assert all(list(one.means) == ["a", BAG_OF_WORDS] and len(one.sources) == 4 for one in found.two_ways)
+
+
+def test_an_encoder_without_samples_that_can_be_measured_is_named_in_words_and_tables(suites):
+    first, second = suites
+    folder = first.results.request.out / "vectors" / "b"
+    shutil.rmtree(folder)
+    keys = list(dict.fromkeys(text_key(text) for task in first.results.tasks for _, text in task.asked))
+    alike = np.eye(1, DIMENSIONS, dtype=np.float32).repeat(len(keys), axis=0)
+    VectorStore(folder, DIMENSIONS).add(keys, alike)  # of cosines that are all 1 there is no Spearman
+    found = compared(first, second)
+    sts, _ = found.two_ways
+    assert (sts.left_out, list(sts.means), len(sts.sources)) == (("b",), ["a", BAG_OF_WORDS], 4)
+    wanted = "The variance on STS is without b: too few samples in one suite could be measured."
+    assert wanted in sentences(found)
+    header, *rows = tables(found)["Variance of samples' scores: encoder and domain"]
+    assert header[-2:] == ["p", "encoders left out"]
+    assert [row[-1] for row in rows] == ["b"] * 4 + ["–"] * 4
 
 
 def test_a_data_set_that_went_away_is_named_and_the_others_are_read(suites):

@@ -83,9 +83,36 @@ def test_one_way_analyses_are_those_of_scipy(pair, comparison):
     assert (found.f, found.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
 
 
+def test_two_halves_of_a_suite_are_ranked_beside_the_suites_where_there_are_four_data_sets(comparison, build):
+    assert [one.within for one in comparison.rankings] == [(None, None)] * 2 + [(pytest.approx(1),) * 2]
+    header, *rows = tables(comparison)["Rank correlation of encoders between the suites"]
+    assert header[-2:] == ["ρ of halves of finance", "ρ of halves of general"]
+    assert [row[-2:] for row in rows] == [["–", "–"]] * 2 + [["1.00", "1.00"]]
+    said = sentences(comparison)
+    within = "within a suite two halves of the data sets rank them alike at ρ = 1.00 (finance) and ρ = 1.00 (general)."
+    assert sum(within in one for one in said) == sum(one.startswith("Read ρ between the suites") for one in said) == 1
+    noise = {(encoder, task): float(RANDOM.random()) for encoder in ENCODERS for task in TYPES}
+    unlike = compared(build(noise, TYPES), build(scores(TYPES), TYPES, "general")).rankings[2]
+    assert unlike.within[0] < 0.9 < unlike.within[1]
+    few = compared(*(build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"}, title) for title in "ab"))
+    assert not any("halves" in one or one.startswith("These are") for one in sentences(few))
+
+
+def test_halves_are_of_the_encoders_that_both_suites_have(build, pair):
+    values = (
+        scores(TYPES) | {("e", task): 0.0 for task in ("r0", "s0", "s1")} | {("e", task): 1.0 for task in ("r1", "r2")}
+    )
+    found = compared(build(values, TYPES), pair[1]).rankings[2]
+    assert (found.encoders, found.within[0]) == (ENCODERS, pytest.approx(1))
+
+
 def test_sentences_say_what_so_few_encoders_can_tell(comparison):
     said = sentences(comparison)
-    assert "Over 4 encoders the ranking on Retrieval correlates at ρ = 1.00 (p = 0.083) between the suites" in said[0]
+    assert said[0] == (
+        "Over 4 encoders the ranking on Retrieval correlates at ρ = 1.00 between the suites: no relation can be told "
+        "(p = 0.083)."
+    )
+    assert said[3].startswith("These are 3 tests: where nothing is related, still up to one in twenty has p ≤ .05")
     assert any("With 4 encoders even complete agreement (ρ = 1) has p = 0.083" in one for one in said)
     assert any(one.startswith("The variance on Retrieval, STS cannot be compared: no data set of one") for one in said)
 

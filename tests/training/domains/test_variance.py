@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,13 +65,30 @@ def test_samples_without_a_score_are_left_out_and_counted():
     assert found.means["a"] == pytest.approx((scores["a", 0][3:].mean(), scores["a", 1].mean()))
 
 
+@pytest.mark.parametrize("suite", [0, 1])
+def test_an_encoder_without_samples_in_one_suite_is_left_out_and_the_others_are_analysed(suite):
+    scores = balanced(interaction=0.1)
+    others = {cell: some for cell, some in scores.items() if cell[0] != "b"}
+    scores["b", suite] = np.where(np.arange(40) < 1, scores["b", suite], np.nan)
+    found = two_way("STS", scores, (60, 60))
+    assert found == replace(two_way("STS", others, (60, 60)), left_out=("b",))
+    assert (list(found.means), found.undefined) == (["a", "c"], 0)
+
+
+def test_one_encoder_that_is_left_over_is_too_few_and_the_others_are_named():
+    scores = balanced() | {("a", 0): np.full(40, np.nan), ("c", 1): np.full(40, np.nan)}
+    found = two_way("STS", scores, (60, 60))
+    assert (found.sources, found.left_out) == ((), ("a", "c"))
+    assert found.problem.endswith("here are 1")
+
+
 @pytest.mark.parametrize(
     ("scores", "problem"),
     [
         ({("a", 0): np.arange(5.0), ("a", 1): np.arange(5.0)}, "two factors take at least 2 encoders .* here are 1"),
         ({("a", 0): np.arange(5.0), ("b", 1): np.arange(5.0)}, "two factors take at least 2 encoders .* here are 0"),
         ({(e, s): np.full(5, 0.1 * s) for e in "ab" for s in (0, 1)}, "the same score"),
-        ({(e, s): np.full(5, np.nan) for e in "ab" for s in (0, 1)}, "no samples of a in the first suite"),
+        ({(e, s): np.full(5, np.nan) for e in "ab" for s in (0, 1)}, "two factors take at least 2 encoders .* are 0"),
     ],
 )
 def test_what_cannot_be_analysed_says_why(scores, problem):

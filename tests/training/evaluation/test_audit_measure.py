@@ -9,6 +9,7 @@ from training.evaluation.audit.measure import (
     mean_growth,
     norms_of,
     prompt_mean,
+    run_error,
     sample_means,
     sample_sizes,
 )
@@ -86,6 +87,40 @@ def test_the_mean_of_gaussian_vectors_is_as_long_as_their_covariance_says():
     assert last.norm == pytest.approx(np.linalg.norm(rows.mean(axis=0)), rel=1e-12)
 
 
+def test_consecutive_rows_that_depend_on_one_another_have_a_larger_error_than_random_ones():
+    """Paragraphs of 50 rows share half their variance: 5.5 times the error within one, 25.5 times over many."""
+    random = np.random.default_rng(0)
+    topics = np.repeat(random.normal(size=(400, 6)), 50, axis=0)
+    points = grown(topics + random.normal(size=topics.shape) + [2, 0, 0, 0, 0, 0])
+    assert 3 < points[10].consecutive < 8
+    assert 10 < points[1000].consecutive < 40
+    assert points[1000].ratio == pytest.approx(1, abs=0.05)  # which random samples cannot tell
+    assert points[20_000].consecutive is None
+
+
+def test_consecutive_rows_that_have_nothing_in_common_are_as_good_as_random_ones():
+    rows = np.random.default_rng(0).normal(0.3, 1, size=(5000, 40))
+    points = grown(rows)
+    for n in (10, 30, 100, 300):
+        assert points[n].consecutive == pytest.approx(1, abs=0.2)
+    ordered = rows[rows[:, 0].argsort()]
+    assert [grown(ordered)[n].expected_square for n in points] == pytest.approx(
+        [one.expected_square for one in points.values()]
+    )
+    assert grown(ordered)[300].consecutive > 3
+
+
+def test_runs_are_disjoint_reach_both_ends_and_are_ten_at_most():
+    rows = np.arange(47.0)[:, None]
+    starts = np.array([0, 12, 24, 37])  # of the four runs of ten that fit
+    wanted = np.mean((starts + 4.5 - 23) ** 2)
+    assert run_error(rows, 10, rows.mean(axis=0)) == pytest.approx(wanted)
+    assert run_error(rows, 40, rows.mean(axis=0)) == pytest.approx((19.5 - 23) ** 2)
+    assert run_error(rows, 1, rows.mean(axis=0)) == pytest.approx(
+        np.mean((np.linspace(0, 46, 10).astype(int) - 23) ** 2)
+    )
+
+
 def test_draws_are_the_same_each_time():
     rows = unit(np.random.default_rng(0).normal(size=(200, 6)))
     assert grown(rows) == grown(rows)
@@ -119,6 +154,7 @@ def test_vectors_that_are_all_alike_have_a_mean_and_no_component():
     points = grown(rows)
     assert all(point.cosine == pytest.approx(1) and point.ratio == pytest.approx(1) for point in points.values())
     assert points[10].noise_floor == pytest.approx(0, abs=1e-7)
+    assert {point.consecutive for point in points.values()} == {None}
 
 
 def test_vectors_that_cancel_have_no_direction():

@@ -19,6 +19,8 @@ FIRST_SAMPLE = 10
 """Rows of the smallest sample; the next have about three and ten times as many."""
 DRAWS = 10
 """Of each sample that does not hold all rows."""
+RUNS = 10
+"""Of consecutive rows, at most."""
 DIRECTIONLESS = 1e-12
 """A mean of unit vectors no longer than this is rounding: it points nowhere."""
 
@@ -57,7 +59,9 @@ class MeanPoint:
         noise_floor: √(tr Σ / n), the length that chance alone would give it.
         cosine: cos(μ_n, μ_all), averaged; None where a mean points nowhere.
         expected_square: E‖μ_n‖².
-        ratio: average of ‖μ_n‖² over that; None where it is zero.
+        ratio: average of ‖μ_n‖² over that; None where it is zero. As rows are drawn at random, it can only be near 1.
+        consecutive: how many times the expected ‖μ_n − μ_all‖² of random rows that of n consecutive ones is, averaged
+            over up to ten runs; above 1 where neighbours are alike. None for all rows, and where nothing varies.
     """
 
     n: int
@@ -67,6 +71,7 @@ class MeanPoint:
     cosine: float | None
     expected_square: float
     ratio: float | None
+    consecutive: float | None
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,8 @@ def mean_growth(vectors: FloatArray, moments: Moments, draws: int = DRAWS, seed:
 
     For n independent vectors E‖μ_n‖² = ‖μ‖² + tr Σ / n: what chance adds falls with 1/n. The true ‖μ‖² is taken
     without bias from all N rows, ‖μ_N‖² − tr Σ / N with Σ over N − 1. So ‖μ_N‖² + tr Σ (1/n − 1/N) is expected, which
-    is exact for what is drawn here, n of the N rows without replacement.
+    is exact for what is drawn here, n of the N rows without replacement. Its second part is the expected squared
+    error ‖μ_n − μ_N‖², which runs of consecutive rows are held against.
 
     Args:
         vectors: `(N, d)`, two at least.
@@ -177,7 +183,8 @@ def mean_growth(vectors: FloatArray, moments: Moments, draws: int = DRAWS, seed:
         some = means[: draws if size < rows else 1, place]
         norms = np.linalg.norm(some, axis=1)
         cosines = [cosine(mean, whole) for mean in some]
-        expected = float(whole @ whole) + spread * (1 / size - 1 / rows)
+        error = spread * (1 / size - 1 / rows)
+        expected = float(whole @ whole) + error
         found.append(
             MeanPoint(
                 n=size,
@@ -187,6 +194,7 @@ def mean_growth(vectors: FloatArray, moments: Moments, draws: int = DRAWS, seed:
                 cosine=None if None in cosines else float(np.mean(np.array(cosines, dtype=float))),
                 expected_square=expected,
                 ratio=float((norms**2).mean()) / expected if expected > DIRECTIONLESS**2 else None,
+                consecutive=run_error(vectors, size, whole) / error if error > DIRECTIONLESS**2 else None,
             )
         )
     return found
@@ -204,6 +212,14 @@ def sample_means(vectors: FloatArray, sizes: list[int], draws: int, seed: int) -
         drawn = places[:, None, start : start + BLOCK_ROWS] < limits
         sums += drawn.reshape(len(sums), -1).astype(np.float64) @ block
     return np.asarray(sums.reshape(draws, len(sizes), dimensions) / limits)
+
+
+def run_error(vectors: FloatArray, size: int, whole: Array) -> float:
+    """‖μ_n − μ_all‖², averaged over up to ten disjoint runs of n consecutive rows, spread over all `(N, d)`."""
+    count = min(RUNS, len(vectors) // size)
+    starts = np.linspace(0, len(vectors) - size, count).astype(int)
+    means = [vectors[start : start + size].mean(axis=0, dtype=np.float64) for start in starts]
+    return float(np.mean([((mean - whole) ** 2).sum() for mean in means]))
 
 
 def direction(vectors: FloatArray, moments: Moments) -> Direction:
@@ -225,36 +241,32 @@ def direction(vectors: FloatArray, moments: Moments) -> Direction:
 
 def language_means(vectors: Mapping[str, FloatArray]) -> list[LanguageMean]:
     """μ by language and the running mean, from as many vectors `(n, d)` of each (the mean-bias paper's Appendix E)."""
-    means = [rows.mean(axis=0, dtype=np.float64) for rows in vectors.values()]
+    moments = [Moments.from_vectors(rows) for rows in vectors.values()]
+    means = [one.mean for one in moments]
     running = [np.mean(means[:count], axis=0) for count in range(1, len(means) + 1)]
     return [
         LanguageMean(
             language=language,
-            norm=float(np.linalg.norm(mean)),
-            noise_floor=noise_floor(rows),
-            cosine=cosine(mean, means[0]),
+            norm=one.mean_norm(),
+            noise_floor=one.noise_floor(),
+            cosine=cosine(one.mean, means[0]),
             running_norm=float(np.linalg.norm(so_far)),
             running_cosine=cosine(so_far, running[-1]),
         )
-        for (language, rows), mean, so_far in zip(vectors.items(), means, running, strict=True)
+        for language, one, so_far in zip(vectors, moments, running, strict=True)
     ]
 
 
 def prompt_mean(name: str, prompt: str, vectors: FloatArray, plain: FloatArray) -> PromptMean:
     """μ of texts under a prompt `(n, d)`, beside that of the same texts without one `(n, d)`."""
-    mean = vectors.mean(axis=0, dtype=np.float64)
+    moments = Moments.from_vectors(vectors)
     return PromptMean(
         name=name,
         prompt=prompt,
-        norm=float(np.linalg.norm(mean)),
-        noise_floor=noise_floor(vectors),
-        cosine=cosine(mean, plain.mean(axis=0, dtype=np.float64)),
+        norm=moments.mean_norm(),
+        noise_floor=moments.noise_floor(),
+        cosine=cosine(moments.mean, plain.mean(axis=0, dtype=np.float64)),
     )
-
-
-def noise_floor(vectors: FloatArray) -> float:
-    """√(tr Σ / n) of vectors `(n, d)`."""
-    return float(np.sqrt(vectors.var(axis=0, dtype=np.float64).sum() / len(vectors)))
 
 
 def cosine(one: Array, other: Array) -> float | None:

@@ -28,7 +28,7 @@ from transforms.errors import TransformError
 
 GENERIC_PROMPTS = {"generic query": "query: ", "generic passage": "passage: "}
 """Tried on encoders that have none: what an encoder does with words it was not trained to see there."""
-EDITION = 1
+EDITION = 2
 """Of what is measured; an audit of another edition is made anew."""
 
 Part = TypeVar("Part")

@@ -51,11 +51,12 @@ def norm_rows(findings: AuditFindings) -> Rows:
 
 def growth_rows(findings: AuditFindings) -> Rows:
     """The mean by sample."""
-    rows = [["encoder", "sentences", "draws", "‖μ_n‖", "√(tr Σ / n)", "cos with all", "‖μ_n‖² / expected"]]
+    header = ["‖μ_n‖", "√(tr Σ / n)", "cos with all", "‖μ_n‖² / expected", "consecutive, × squared error"]
+    rows = [["encoder", "sentences", "draws", *header]]
     for name, audit in findings.encoders.items():
         for point in audit.corpus.growth if audit.corpus else ():
-            values = [shown(value) for value in (point.norm, point.noise_floor, point.cosine, point.ratio)]
-            rows.append([name, f"{point.n:,}", str(point.draws), *values])
+            figures = (point.norm, point.noise_floor, point.cosine, point.ratio, point.consecutive)
+            rows.append([name, f"{point.n:,}", str(point.draws), *map(shown, figures)])
     return rows
 
 

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from training.evaluation.audit.findings import AuditFindings
-from training.evaluation.audit.measure import Direction, MeanPoint, Norms
+from training.evaluation.audit.measure import RUNS, Direction, MeanPoint, Norms
 from training.evaluation.audit.profile import Profile, RandomControl
 from training.evaluation.audit.record import Audit, Languages, Prompts
 from training.evaluation.audit.texts import LANGUAGE_LEAST
+from transforms.diagnostics import DIRECTION_MARGIN
 
-CHANCE = 2.0
-"""Noise floors that a ‖μ‖ must exceed to be more than chance."""
 NEAR = 0.99
 """A cosine from which a mean has the direction of all."""
 OUTSTANDING_TASKS = 6
@@ -60,7 +59,7 @@ def of_mean(name: str, found: Direction) -> Iterator[str]:
     if found.centered is None:
         yield f"{name} gives every sentence the same vector: nothing varies, so there is no principal component."
         return
-    more = "more" if found.mean_norm > CHANCE * found.noise_floor else "no more"
+    more = "more" if found.mean_norm > DIRECTION_MARGIN * found.noise_floor else "no more"
     yield (
         f"‖μ‖ of {name} is {found.mean_norm:.3f} over {found.rows:,} sentences, {more} than chance "
         f"({found.noise_floor:.3f}); the first principal component lies at |cos| = {found.uncentered:.3f} to μ before "
@@ -69,14 +68,21 @@ def of_mean(name: str, found: Direction) -> Iterator[str]:
 
 
 def of_growth(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
-    """How few vectors give the mean, and whether its square falls as expected."""
+    """How few vectors give the mean, whether its square falls as expected, and what consecutive ones give."""
     near = next((point for point in growth if point.cosine is not None and point.cosine >= NEAR), None)
     ratios = [point.ratio for point in growth[:-1] if point.ratio is not None]
     if near is not None and ratios:
         yield (
             f"{near.n:,} sentences give the mean direction of {name} to a cosine of {near.cosine:.3f}; from "
             f"{growth[0].n} to {growth[-2].n:,} of them, ‖μ_n‖² is {min(ratios):.2f} to {max(ratios):.2f} times "
-            "‖μ‖² + tr Σ / n."
+            "‖μ‖² + tr Σ / n, as it must be where they are drawn at random."
+        )
+    several = [point for point in growth if point.consecutive is not None and growth[-1].n >= RUNS * point.n]
+    if several:
+        most = several[-1]
+        yield (
+            f"The mean of {most.n:,} consecutive sentences of the corpus under {name} has {most.consecutive:.2f} times "
+            "the squared error of that of as many random ones."
         )
 
 

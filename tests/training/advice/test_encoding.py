@@ -1,0 +1,65 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from training.advice.draw import Drawn
+from training.advice.encoding import Encoding
+from training.advice.sample import HALVES_LEAST, heldout_rows, text_sample, to_encode
+from training.errors import EncoderError
+
+TEXTS = [f"text {number} speaks of the number {number} and then of {number + 1}" for number in range(200)]
+
+
+class Scripted:
+    """An encoder that fails on some texts, and gives NaN for others."""
+
+    name, dimensions = "scripted", 4
+
+    def __init__(self, fails=(), nan=()):
+        self.fails, self.nan, self.seen = set(fails), set(nan), []
+
+    def encode(self, texts):
+        self.seen.append(list(texts))
+        if self.fails & set(texts):
+            raise RuntimeError("index out of range")
+        rows = np.array([[len(text), hash(text) % 97, 1, text.count("1")] for text in texts], np.float32)
+        rows[[text in self.nan for text in texts]] = np.nan
+        return SimpleNamespace(vectors=rows)
+
+
+def silent(_fraction, _sentence):
+    return
+
+
+def test_texts_are_encoded_once_also_by_the_next_run(tmp_path):
+    encoder = Scripted()
+    first = Encoding(encoder, tmp_path)
+    first.encode([*TEXTS[:5], *TEXTS[:5]], silent)
+    assert encoder.seen == [TEXTS[:5]]
+    again = Encoding(encoder, tmp_path)
+    again.encode(TEXTS[:7], silent)
+    assert encoder.seen[1:] == [TEXTS[5:7]]
+    np.testing.assert_array_equal(again.vectors(TEXTS[:5]), first.vectors(TEXTS[:5]))
+
+
+def test_texts_on_which_the_encoder_fails_are_left_out_with_their_halves(tmp_path):
+    drawn = Drawn(TEXTS, None, 200, 0, 0.0)
+    half = to_encode(drawn)[201]
+    encoder = Scripted(fails=[TEXTS[3], TEXTS[150]], nan=[TEXTS[7], half])
+    encoding = Encoding(encoder, tmp_path)
+    encoding.encode(to_encode(drawn), silent)
+    assert set(encoding.failed) == {TEXTS[3], TEXTS[150], TEXTS[7], half}
+    sample = text_sample(drawn, None, encoding.vectors, encoding.failed)
+    aside = heldout_rows(200)
+    assert len(sample.heldout) == aside - 2 and len(sample.fit) == 200 - aside - 1
+    assert sample.cut == len(sample.halves) == aside - 3 >= HALVES_LEAST
+    assert np.isfinite(sample.halves.first).all() and np.isfinite(sample.halves.second).all()
+    assert len(sample.drawn.texts) == 197
+    (note,) = encoding.notes()
+    assert note.startswith("The encoder fails on 4 texts or halves")
+
+
+def test_an_encoder_that_fails_on_every_text_is_an_error(tmp_path):
+    with pytest.raises(EncoderError, match="scripted fails on every text: RuntimeError: index out of range"):
+        Encoding(Scripted(fails=TEXTS), tmp_path).encode(TEXTS, silent)
