@@ -58,7 +58,7 @@ class Encoding:
             else:
                 self.failed[texts[0]] = f"{type(error).__name__}: {error}"
             return
-        finite = np.isfinite(vectors).all(axis=1).tolist()
+        finite = np.asarray(np.isfinite(vectors).all(axis=1))
         self.failed |= {text: "NaN or inf" for text, good in zip(texts, finite, strict=True) if not good}
         self.store.add([text_key(text) for text in texts if text not in self.failed], vectors[finite])
 
