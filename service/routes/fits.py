@@ -44,7 +44,6 @@ def create_job(body: FitBody, services: Services) -> Job:
     chain = Chain(build_steps(body.steps), body.normalize)
     engine = services.embedder.engine(body.encoder, param="encoder")
     sent = receive(body.source, services.settings.data_root)
-    require_distinct(sent.distinct)
     spec: EncoderSpec | None = engine.spec
     width = engine.info.dimensions if engine.info else None
     if not sent.texts and body.encoder is None:
@@ -55,6 +54,7 @@ def create_job(body: FitBody, services: Services) -> Job:
             param="source.vectors",
             code="space_mismatch",
         )
+    require_distinct(sent.distinct)
     if width is not None:
         chain.outline(width)
     request = FitRequest(

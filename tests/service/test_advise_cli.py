@@ -3,12 +3,19 @@ import json
 import numpy as np
 import pytest
 
+from training.advice.sizes import REDUCERS
 from training.docstrings import docstring_paragraphs
 
 
 @pytest.fixture(scope="module")
 def texts():
     return list(dict.fromkeys(" ".join(text.split()) for text in docstring_paragraphs()))[:1100]
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """A real fit of every size takes a thousand steps; its time is not what is tested here."""
+    monkeypatch.setitem(REDUCERS, "nested GeoPres", "geopres:{k},nested=true,steps=40")
 
 
 @pytest.fixture
