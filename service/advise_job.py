@@ -17,7 +17,7 @@ from training.spec import EncoderSpec
 from transforms.artifact import write_synced
 from transforms.errors import TransformError
 from transforms.steps import parse_steps
-from transforms.transform import Progress
+from transforms.transform import Progress, part_of
 
 if TYPE_CHECKING:
     from training.advice.advise import Advice
@@ -76,16 +76,13 @@ def run_advise_request(
     share = ADVISING if name else 1.0
     on_progress(0.0, "loading the encoder")
     encoder = Encoder(EncoderSpec(**content["encoder"]), settings.device) if content["encoder"] else None
-    found = advise(question, encoder, home.vectors, lambda done, said: on_progress(share * done, said))
+    found = advise(question, encoder, home.vectors, part_of(on_progress, 0.0, share))
     write_synced(folder / REPORT, as_page(found).encode())
     result = as_json(found) | {"report_url": f"/jobs/{folder.name}/report"}
     if name:
-
-        def report(done: float, said: str) -> None:
-            on_progress(share + (1 - share) * done, said)
-
+        fitting = part_of(on_progress, share, 1.0)
         try:
-            result["fit"] = fit_advised(found, name, question, encoder, home, report, "POST /advise")
+            result["fit"] = fit_advised(found, name, question, encoder, home, fitting, "POST /advise")
         except (TrainingError, TransformError) as error:  # the advice holds all the same
             result |= {"fit": None, "fit_error": str(error)}
     return result

@@ -59,6 +59,12 @@ async def json_answer(content: Any, status: int = 200, headers: dict[str, str] |
     return Response(await run_in_threadpool(dump_json, content), status, headers, media_type=JSON)
 
 
+async def job_answer(job_id: str) -> Response:
+    """202 with where to watch a job that was queued."""
+    url = f"/jobs/{job_id}"
+    return await json_answer({"job_id": job_id, "status_url": url}, 202, {"location": url})
+
+
 def json_bytes(content: Any, headers: dict[str, str]) -> Response:
     """JSON of anything, arrays included, made in the thread of the caller."""
     return Response(dump_json(content), 200, headers, media_type=JSON)

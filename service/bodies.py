@@ -9,7 +9,8 @@ from starlette.requests import ClientDisconnect, Request
 from service.codec import parse_json
 from service.errors import BadValueError, ClientGoneError, ServiceError, TooLargeError, WrongShapeError
 from service.settings import Settings
-from training.advice.question import KEEP, ROWS_MOST
+from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST
+from training.fitting import DISTINCT_LEAST
 
 DRAINED_BODIES = 8
 """A body over the limit is read on, and dropped, up to so many limits: a client that is still
@@ -110,7 +111,7 @@ class AdviseBody(Body):
     source: SourceBody
     encoder: str | None = None
     keep: Annotated[float, Field(ge=0, le=1)] = KEEP
-    rows: Annotated[int, Field(ge=4, le=1_000_000)] = ROWS_MOST
+    rows: Annotated[int, Field(ge=DISTINCT_LEAST, le=ROWS_LIMIT)] = ROWS_MOST
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     fit: str | None = None
 

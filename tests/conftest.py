@@ -1,13 +1,17 @@
 """What the tests of several packages share."""
 
+import gzip
 import warnings
 from pathlib import Path
 
+import orjson
 import pytest
 import torch
 
 from training.encoders import Encoder, locate
 from training.spec import DEFAULT_ENCODER, DEFAULT_MODEL
+
+HEADER = "query-id\tcorpus-id\tscore\n"
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +45,24 @@ def tiny_model(tmp_path_factory) -> Path:
     transformer = Transformer(str(folder / "bert"), max_seq_length=32)
     SentenceTransformer(modules=[transformer, Pooling(16), Normalize()]).save(str(folder / "model"))
     return folder / "model"
+
+
+def write(folder, meta=None, files=None, qrels=None):
+    """A data set folder: META.json, files by their names, judgements by split."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if meta is not None:
+        (folder / "META.json").write_bytes(meta if isinstance(meta, bytes) else orjson.dumps(meta))
+    for name, rows in (files or {}).items():
+        payload = b"".join((row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n" for row in rows)
+        (folder / name).write_bytes(gzip.compress(payload) if name.endswith(".gz") else payload)
+    for split, rows in (qrels or {}).items():
+        (folder / "qrels").mkdir(exist_ok=True)
+        lines = [row if isinstance(row, str) else "\t".join(map(str, row)) for row in rows]
+        (folder / "qrels" / f"{split}.tsv").write_text(HEADER + "".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def write_data_set():
+    """A writer of data set folders."""
+    return write

@@ -24,7 +24,7 @@ from transforms.arrays import FloatArray
 from transforms.certificate import Certificate, certify
 from transforms.chain import Chain
 from transforms.steps import build_steps
-from transforms.transform import Progress, Spec
+from transforms.transform import Progress, Spec, part_of
 
 HELDOUT_SHARE = 0.2
 HELDOUT_MOST = 5000
@@ -312,11 +312,6 @@ def failed_gates(gates: Mapping[str, float], certificate: Certificate) -> list[s
     return failed
 
 
-def stage(name: str, on_progress: Progress) -> Callable[[float, str], None]:
+def stage(name: str, on_progress: Progress) -> Progress:
     """Progress of one stage as progress of the whole."""
-    start, end = STAGES[name]
-
-    def report(fraction: float, message: str) -> None:
-        on_progress(start + (end - start) * fraction, message)
-
-    return report
+    return part_of(on_progress, *STAGES[name])

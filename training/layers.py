@@ -74,7 +74,7 @@ class LayeredEncoder:
             variant = Encoder(spec, device)
             self.variants.append(variant)
             self.modules.append(list(variant.model)[1:])
-            shared = self.shared_pass(PROBES)
+            shared = self.shared_pass(PROBES, self.whole.prompt(None))
             if np.abs(variant.encode(PROBES).vectors - shared[index]).max() > SAME:
                 self.alone.append(index)
             else:
@@ -90,7 +90,8 @@ class LayeredEncoder:
         plain: bool = False,
     ) -> list[NDArray[np.float32]]:
         """Vectors `(n, d)` of the texts for each variant; the arguments are those of `Encoder.encode`."""
-        found = self.shared_pass(texts, prompt_name, on_batch, normalize, plain)
+        prompt = None if plain else self.whole.prompt(prompt_name)
+        found = self.shared_pass(texts, prompt, on_batch, normalize)
         for index in self.alone:
             found[index] = self.variants[index].encode(texts, prompt_name, normalize=normalize, plain=plain).vectors
         return found
@@ -98,15 +99,14 @@ class LayeredEncoder:
     def shared_pass(
         self,
         texts: Sequence[str],
-        prompt_name: str | None = None,
+        prompt: str | None,
         on_batch: Callable[[int], None] | None = None,
         normalize: bool = True,
-        plain: bool = False,
     ) -> list[NDArray[np.float32]]:
         """One pass through the whole model, pooled layer by layer."""
         found = [np.empty((len(texts), variant.dimensions), np.float32) for variant in self.variants]
         done = 0
-        for rows, batch in self.whole.batches(texts, None if plain else self.whole.prompt(prompt_name)):
+        for rows, batch in self.whole.batches(texts, prompt):
             with torch.inference_mode():
                 features = self.whole.through_transformer(batch)
                 for index, variant in enumerate(self.variants):

@@ -37,6 +37,15 @@ def no_progress(_fraction: float, _message: str) -> None:
     """Report to nobody."""
 
 
+def part_of(on_progress: Progress, start: float, end: float) -> Progress:
+    """Progress of a part of the work, from one fraction of the whole to another, as progress of the whole."""
+
+    def report(fraction: float, message: str) -> None:
+        on_progress(start + (end - start) * fraction, message)
+
+    return report
+
+
 @dataclass(frozen=True)
 class Run:
     """A fit under way.

@@ -12,7 +12,8 @@ from service.cli.fit import in_words as fit_in_words
 from service.cli.options import ProgressBar, command_line, flag, load_encoder, registry_with_places, state
 from service.errors import BadValueError
 from service.names import require_name
-from training.advice.question import KEEP, ROWS_MOST, Question
+from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST, Question
+from training.fitting import DISTINCT_LEAST
 from training.sources import open_source
 from transforms.artifact import replace_synced
 
@@ -31,7 +32,7 @@ def advise(
             max=1,
         ),
     ] = KEEP,
-    rows: Annotated[int, flag("--rows", "Distinct rows looked at, at most.", min=4, max=1_000_000)] = ROWS_MOST,
+    rows: Annotated[int, flag("--rows", "Distinct rows, at most.", min=DISTINCT_LEAST, max=ROWS_LIMIT)] = ROWS_MOST,
     seed: Annotated[int, flag("--seed", "Of the draw of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from training.evaluation.methods import Method
     from training.evaluation.run import Request, Results
     from training.evaluation.suites import Suite
-    from transforms.transform import Progress
 
 PROCESSES_MOST = 8
 """Each holds mteb and its libraries: about a gigabyte."""
@@ -149,25 +148,17 @@ def evaluate_both(request: "Request", against: "Suite") -> None:
     from training.domains import compare, in_terminal, require_different, write_comparison
     from training.evaluation.report import write_report
     from training.evaluation.run import evaluate as run
+    from transforms.transform import part_of
 
     require_different(request.suite, against)
     with ProgressBar() as progress:
-        first = run(replace(request, out=request.out / "suite"), share_of(progress, 0.0, 0.4))
-        second = run(replace(request, suite=against, out=request.out / "against"), share_of(progress, 0.4, 0.8))
-        comparison = compare(first, second, share_of(progress, 0.8, 1.0))
+        first = run(replace(request, out=request.out / "suite"), part_of(progress, 0.0, 0.4))
+        second = run(replace(request, suite=against, out=request.out / "against"), part_of(progress, 0.4, 0.8))
+        comparison = compare(first, second, part_of(progress, 0.8, 1.0))
         progress(1.0, "writing the reports")
         files = [file for results in (first, second) for file in write_report(results)[1]]
         files += write_comparison(comparison, request.out)
     finish(in_terminal(comparison), files, [first, second])
-
-
-def share_of(progress: "Progress", start: float, end: float) -> "Progress":
-    """Progress of a part of the work as progress of the whole."""
-
-    def report(fraction: float, message: str) -> None:
-        progress(start + (end - start) * fraction, message)
-
-    return report
 
 
 def finish(text: str, files: Sequence[Path], evaluated: "Sequence[Results]") -> None:

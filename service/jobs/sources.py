@@ -7,6 +7,7 @@ from service.bodies import SourceBody
 from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
 from training.errors import SourceError
+from training.fitting import DISTINCT_LEAST
 from training.sources import BUILT_IN, open_source
 
 FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
@@ -49,6 +50,14 @@ def receive(source: SourceBody, data_root: Path | None) -> Received:
         return Received(FILE_OF_VECTORS, False, vectors.shape[1], distinct, {FILE_OF_VECTORS: dump_npy(vectors)})
     path = allowed_path(str(source.path), data_root)
     return Received(path, open_source(path).kind() == "texts")
+
+
+def require_distinct(sent: Received, what: str) -> None:
+    """Raise `BadValueError` where too few different rows came with the request for what is asked."""
+    if sent.distinct is not None and sent.distinct < DISTINCT_LEAST:
+        raise BadValueError(
+            f"{what} needs at least {DISTINCT_LEAST} different rows, the source has {sent.distinct}", param="source"
+        )
 
 
 def texts_file(texts: list[str]) -> bytes:

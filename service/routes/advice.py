@@ -8,14 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.advise_job import job_request
-from service.answers import ERRORS, json_answer
+from service.answers import ERRORS, job_answer
 from service.bodies import AdviseBody, declared, read_json
 from service.errors import BadValueError, NotSupportedError
-from service.jobs.sources import receive
+from service.jobs.sources import receive, require_distinct
 from service.jobs.store import Job
 from service.names import require_name
 from service.services import ADMIN, Services, ServicesDep
-from training.advice.question import DISTINCT_LEAST, Question
+from training.advice.question import Question
 
 router = APIRouter(tags=["jobs"], responses=ERRORS)
 
@@ -26,8 +26,7 @@ async def advise(request: Request, services: ServicesDep) -> Response:
     services.require_writable()
     body = await read_json(request, services.settings, AdviseBody)
     job = await run_in_threadpool(create_job, body, services)
-    url = f"/jobs/{job.id}"
-    return await json_answer({"job_id": job.id, "status_url": url}, 202, {"location": url})
+    return await job_answer(job.id)
 
 
 def create_job(body: AdviseBody, services: Services) -> Job:
@@ -42,10 +41,7 @@ def create_job(body: AdviseBody, services: Services) -> Job:
         require_name(body.fit)
     engine = services.embedder.engine(body.encoder, param="encoder")
     sent = receive(body.source, services.settings.data_root)
-    if sent.distinct is not None and sent.distinct < DISTINCT_LEAST:
-        raise BadValueError(
-            f"advice needs {DISTINCT_LEAST} distinct rows at the least, the source has {sent.distinct}", param="source"
-        )
+    require_distinct(sent, "advice")
     needed = sent.texts or body.encoder is not None
     if not sent.texts and body.encoder is not None and body.fit is None:
         raise BadValueError("the source holds vectors: an encoder is only named to fit a chain for it", param="encoder")

@@ -5,16 +5,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers import ERRORS, json_answer
+from service.answers import ERRORS, job_answer
 from service.bodies import FitBody, SourceBody, declared, read_json
 from service.codec import as_vectors, dump_npy
 from service.errors import BadValueError, ConflictError
 from service.fit_job import job_request
-from service.jobs.sources import FILE_OF_TARGETS, allowed_path, receive
+from service.jobs.sources import FILE_OF_TARGETS, allowed_path, receive, require_distinct
 from service.jobs.store import Job
 from service.names import require_name
 from service.services import ADMIN, Services, ServicesDep
-from training.fitting import DISTINCT_LEAST, FitRequest, require_gates
+from training.fitting import FitRequest, require_gates
 from training.pairs import require_pairs_or_none
 from training.spec import EncoderSpec
 from transforms.chain import Chain
@@ -29,8 +29,7 @@ async def fit_transform(request: Request, services: ServicesDep) -> Response:
     services.require_writable()
     body = await read_json(request, services.settings, FitBody)
     job = await run_in_threadpool(create_job, body, services)
-    url = f"/jobs/{job.id}"
-    return await json_answer({"job_id": job.id, "status_url": url}, 202, {"location": url})
+    return await job_answer(job.id)
 
 
 def create_job(body: FitBody, services: Services) -> Job:
@@ -54,7 +53,7 @@ def create_job(body: FitBody, services: Services) -> Job:
             param="source.vectors",
             code="space_mismatch",
         )
-    require_distinct(sent.distinct)
+    require_distinct(sent, "a fit")
     if width is not None:
         chain.outline(width)
     request = FitRequest(
@@ -87,11 +86,3 @@ def targets_of(source: SourceBody, services: Services, files: dict[str, bytes]) 
     vectors = as_vectors(source.vectors, most=len(source.vectors or []) + 1)
     files[FILE_OF_TARGETS] = dump_npy(vectors)
     return FILE_OF_TARGETS
-
-
-def require_distinct(count: int | None) -> None:
-    """Raise `BadValueError` for too few different rows to fit on; None is a number not known yet."""
-    if count is not None and count < DISTINCT_LEAST:
-        raise BadValueError(
-            f"a fit needs at least {DISTINCT_LEAST} different rows, the source has {count}", param="source"
-        )

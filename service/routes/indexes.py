@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers import ERRORS, json_answer
+from service.answers import ERRORS, job_answer, json_answer
 from service.bodies import (
     GetBody,
     IdsBody,
@@ -137,8 +137,7 @@ async def reindex(name: str, request: Request, services: ServicesDep) -> Respons
             "settings you want, and import into that"
         )
     job = await run_in_threadpool(create_reindex_job, name, index, body, services)
-    url = f"/jobs/{job.id}"
-    return await json_answer({"job_id": job.id, "status_url": url}, 202, {"location": url})
+    return await job_answer(job.id)
 
 
 def create(name: str, body: IndexBody, services: Services) -> SearchIndex:

@@ -239,6 +239,19 @@ def paragraphs():
 
 
 @pytest.fixture(scope="session")
+def write_suite(write_data_set):
+    """A writer of suites: a folder for each data set, of the task and the splits that go with its name."""
+
+    def write(root, sets):
+        for name, (task, splits) in sets.items():
+            files = {f"{split}.jsonl": rows for split, rows in splits.items()}
+            write_data_set(root / name, {"task": task}, files)
+        return root
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def new_home(tmp_path_factory):
     """Make a state folder; all share the vectors of foreign text that the first fit of an encoder left there."""
     root = tmp_path_factory.getbasetemp()

@@ -27,22 +27,12 @@ def rows_of(domain):
     }
 
 
-def write(root, sets):
-    """Data sets as folders."""
-    for name, (task, splits) in sets.items():
-        (root / name).mkdir(parents=True)
-        (root / name / "META.json").write_text(json.dumps({"task": task}))
-        for split, rows in splits.items():
-            (root / name / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return root
-
-
 @pytest.fixture(scope="module")
-def suites(tmp_path_factory):
+def suites(tmp_path_factory, write_suite):
     """Two suites of the same types of task; the second has a data set that cannot be read."""
     root = tmp_path_factory.mktemp("data")
-    first, second = (write(root / domain, rows_of(domain)) for domain in SUBJECTS)
-    write(second, {"torn": ("sts", {})})
+    first, second = (write_suite(root / domain, rows_of(domain)) for domain in SUBJECTS)
+    write_suite(second, {"torn": ("sts", {})})
     return first, second
 
 

@@ -14,7 +14,7 @@ CORPUS = [
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory):
+def suite(tmp_path_factory, write_suite):
     root = tmp_path_factory.mktemp("data") / "tiny"
     sets = {
         "classes": ("classification", {"train": CLASSES, "test": CLASSES}),
@@ -22,12 +22,7 @@ def suite(tmp_path_factory):
         "search": ("pairs", {"test": PAIRS}),
         "without rows": ("sts", {}),
     }
-    for name, (task, splits) in sets.items():
-        (root / name).mkdir(parents=True)
-        (root / name / "META.json").write_text(json.dumps({"task": task}))
-        for split, rows in splits.items():
-            (root / name / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return root
+    return write_suite(root, sets)
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,14 @@
 """Encoders for tests, and data sets as a user would write them."""
 
-import gzip
 import hashlib
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 import torch
 
 from training.encoders import Encoder, Encoding
 from training.spec import EncoderSpec
-
-HEADER = "query-id\tcorpus-id\tscore\n"
 
 
 class Stopped(Exception):
@@ -104,24 +100,3 @@ def padded_features():
 def tiny(tiny_model) -> EncoderSpec:
     """What describes that model."""
     return EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32")
-
-
-def write(folder, meta=None, files=None, qrels=None):
-    """A data set folder: META.json, files by their names, judgements by split."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if meta is not None:
-        (folder / "META.json").write_bytes(meta if isinstance(meta, bytes) else orjson.dumps(meta))
-    for name, rows in (files or {}).items():
-        payload = b"".join((row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n" for row in rows)
-        (folder / name).write_bytes(gzip.compress(payload) if name.endswith(".gz") else payload)
-    for split, rows in (qrels or {}).items():
-        (folder / "qrels").mkdir(exist_ok=True)
-        lines = [row if isinstance(row, str) else "\t".join(map(str, row)) for row in rows]
-        (folder / "qrels" / f"{split}.tsv").write_text(HEADER + "".join(f"{line}\n" for line in lines))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def write_data_set():
-    """A writer of data set folders."""
-    return write

@@ -11,15 +11,18 @@ from training.advice.debiasing import GEOMETRY_ROWS, Debiasing, ranks_behind, tr
 from training.advice.draw import draw
 from training.advice.encoding import Encoding, foreign_text
 from training.advice.enough import LEAST, Shortage, shortages, too_few
+from training.advice.halves import reciprocal_ranks
 from training.advice.matryoshka import Matryoshka, find_matryoshka
-from training.advice.question import DISTINCT_LEAST, Question
+from training.advice.question import Question
 from training.advice.recommendation import Recommendation, keeps_enough, recommend
 from training.advice.sample import Foreign, Halves, Sample, text_sample, to_encode, vector_sample
 from training.advice.sizes import Curve, Sizes, SizeTrial
 from training.encoders import Encoder
 from training.encoding import source_key
 from training.errors import AdviceError
+from training.evaluation.audit.measure import cosine
 from training.evaluation.statistics import Interval, mean_interval
+from training.fitting import DISTINCT_LEAST
 from training.sources import open_source
 from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
@@ -27,8 +30,7 @@ from transforms.certificate import fidelity
 from transforms.chain import Chain
 from transforms.diagnostics import Diagnostics, diagnose
 from transforms.moments import Moments
-from transforms.steps import parse_steps
-from transforms.transform import Progress
+from transforms.transform import Progress, part_of
 
 TRIED, ENCODED = 0.8, 0.7
 """Shares of the work that are done when debiasing is tried, and when all is encoded."""
@@ -130,7 +132,7 @@ def advise(question: Question, encoder: Encoder | None, workspace: Path, on_prog
             other = "pydoc:topics" if question.source == "pydoc:" else "pydoc:"
             foreign = foreign_text(other, encoder, workspace / "foreign")
         encoding = Encoding(encoder, folder)
-        encoding.encode(to_encode(drawn), lambda done, said: on_progress(ENCODED * done, said))
+        encoding.encode(to_encode(drawn), part_of(on_progress, 0.0, ENCODED))
         sample = text_sample(drawn, foreign, encoding.vectors, encoding.failed)
         advice = concluded(question, source.name, sample, encoder.describe(), on_progress)
     return replace(advice, notes=[*advice.notes, *encoding.notes()])
@@ -167,7 +169,7 @@ def concluded(
     debiasing = try_debiasing(sample)
     matryoshka = find_matryoshka(sample.heldout, question.seed)
     curve = Curve(sample, debiasing.trial(debiasing.chosen).steps)
-    sizes = curve.sizes(lambda done, said: on_progress(TRIED + (1 - TRIED) * done, said))
+    sizes = curve.sizes(part_of(on_progress, TRIED, 1.0))
     best, second = recommend(debiasing, sizes, question.keep)
     chain = curve.fitted(best.steps) if best.steps else None
     confirmed = curve.measure(best.reducer, chain, best.dimensions) if chain and best.reducer else None
@@ -187,9 +189,7 @@ def concluded(
 
 def agreement(fit: FloatArray, heldout: FloatArray) -> float | None:
     """The cosine of the means of two sets of rows; None where one of them points nowhere."""
-    means = [Moments.from_vectors(rows).mean for rows in (fit, heldout)]
-    lengths = [float(np.linalg.norm(mean)) for mean in means]
-    return float(means[0] @ means[1] / (lengths[0] * lengths[1])) if all(lengths) else None
+    return cosine(Moments.from_vectors(fit).mean, Moments.from_vectors(heldout).mean)
 
 
 def elsewhere(sample: Sample, chain: Chain) -> Iterator[Elsewhere]:
@@ -208,7 +208,7 @@ def on_text(name: str, chain: Chain, vectors: FloatArray, cut: Halves | None, ha
     retrieval, gain = None, None
     if cut is not None:
         some = Halves(cut.first[:halves], cut.second[:halves])
-        raw = ranks_behind(Chain(parse_steps("normalize")).fit(some.first), some)
+        raw = reciprocal_ranks(some.first, some.second)
         retrieval, gain = float(raw.mean()), mean_interval(100 * (ranks_behind(chain, some) - raw))
     return Elsewhere(name, len(vectors), fidelity(vectors, np.asarray(chain.floats(vectors))), retrieval, gain)
 

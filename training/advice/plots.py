@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 
 from training.advice.advise import Advice
 from training.advice.sizes import SizeTrial
-from training.evaluation.plots import STYLE, bars, drawn, plain_ticks
+from training.evaluation.plots import bars, plain_ticks, svg_pictures
 from training.evaluation.statistics import Interval
 
 
@@ -17,8 +17,7 @@ def pictures(advice: Advice) -> dict[str, str]:
         "Fewer dimensions: what is kept": curves,
         "Where the variance lies": spectrum,
     }
-    with plt.rc_context(STYLE):
-        return {name: drawn(figure) for name, draw in drawings.items() if (figure := draw(advice)) is not None}
+    return svg_pictures(drawings, advice)
 
 
 def gains(advice: Advice) -> Any:

@@ -7,8 +7,8 @@ ROWS_MOST = 20_000
 KEEP = 0.95
 """What a size must keep: of the ten nearest neighbours, found again with rescoring, and of the mean reciprocal rank
 with which halves of texts find each other."""
-DISTINCT_LEAST = 4
-"""Rows: of fewer nothing can be said at all."""
+ROWS_LIMIT = 1_000_000
+"""Rows that may be asked for: they are held in memory."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from training.domains.comparison import Comparison
 from training.domains.similarity import Cosines
 from training.domains.variance import RESIDUAL
-from training.evaluation.plots import STYLE, drawn
+from training.evaluation.plots import svg_pictures
 
 COLUMNS = 3
 COLOURS = {"encoder": "tab:blue", "domain": "tab:orange", "encoder × domain": "tab:green", RESIDUAL: "lightgrey"}
@@ -23,8 +23,7 @@ def pictures(comparison: Comparison) -> dict[str, str]:
         "What the variance of samples' scores goes with": shares,
         "Cosines of data sets' mean embeddings": similarity,
     }
-    with plt.rc_context(STYLE):
-        return {name: drawn(figure) for name, draw in drawings.items() if (figure := draw(comparison)) is not None}
+    return svg_pictures(drawings, comparison)
 
 
 def rankings(comparison: Comparison) -> Any:

@@ -1,7 +1,7 @@
 """Pictures of findings, as SVG to put into a page."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import matplotlib
@@ -36,12 +36,15 @@ def drawn(figure: Any) -> str:
     return svg[svg.index("<svg") :]
 
 
+def svg_pictures(drawings: Mapping[str, Callable[..., Any]], *of: Any) -> dict[str, str]:
+    """Those of some drawings that have something to show, as SVG by what they show."""
+    with plt.rc_context(STYLE):
+        return {name: drawn(figure) for name, draw in drawings.items() if (figure := draw(*of)) is not None}
+
+
 def pictures(results: Results, findings: Findings) -> dict[str, str]:
     """Every picture there is something for, by what it shows."""
-    with plt.rc_context(STYLE):
-        return {
-            name: drawn(figure) for name, draw in DRAWINGS.items() if (figure := draw(results, findings)) is not None
-        }
+    return svg_pictures(DRAWINGS, results, findings)
 
 
 def difference_map(results: Results, findings: Findings) -> Any:

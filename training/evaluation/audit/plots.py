@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from training.evaluation.audit.findings import AuditFindings
-from training.evaluation.plots import STYLE, drawn
+from training.evaluation.plots import svg_pictures
 from training.evaluation.statistics import OUTSTANDING_Z
 
 Z_MOST = 2 * OUTSTANDING_Z
@@ -16,9 +16,7 @@ Z_MOST = 2 * OUTSTANDING_Z
 
 def audit_pictures(findings: AuditFindings) -> dict[str, str]:
     """Every picture there is something for, by what it shows."""
-    with plt.rc_context(STYLE):
-        found = {name: draw(findings) for name, draw in DRAWINGS.items()}
-        return {name: drawn(figure) for name, figure in found.items() if figure is not None}
+    return svg_pictures(DRAWINGS, findings)
 
 
 def growth_curves(findings: AuditFindings) -> Any:
