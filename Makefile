@@ -1,20 +1,26 @@
 # make serve   set up and serve on 127.0.0.1:8080      make test    the tests
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
+# make test-services   the tests with a real Redis and nginx, which must be installed
 
 PYTHON ?= python3
 PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training
+EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training,redis
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: serve test lint bench starters clean
+.PHONY: serve test test-services lint bench starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
 
 test: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
+
+test-services: $(VENV)/dev.stamp
+	@for tool in redis-server nginx; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
+	 { echo "make test-services takes $$tool: apt-get install redis-server nginx"; exit 2; }; done
+	OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest -m services --numprocesses $(PROCESSES) --dist loadfile
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -32,9 +32,10 @@ def fit_advised(
     name: str,
     question: Question,
     encoder: Encoder | None,
-    home: Home,
+    settings: Settings,
     on_progress: Progress,
     command: str,
+    job: str | None = None,
 ) -> dict[str, Any]:
     """Fit what was recommended on the whole source, and register it; see `run_fit`.
 
@@ -44,10 +45,11 @@ def fit_advised(
     """
     if found.best is None or not found.best.steps:
         raise AdviceError("nothing was fitted: no chain is recommended")
-    registry, places = open_registry(home)
+    home = Home(settings.home)
+    registry, places = open_registry(home, settings.redis_url)
     steps = [step.spec() for step in parse_steps(found.best.steps)]
     request = FitRequest(name, steps, question.source, seed=question.seed)
-    return run_fit(request, encoder, registry, places, home.vectors, on_progress, command)
+    return run_fit(request, encoder, registry, places, home.vectors, on_progress, command, job=job)
 
 
 def job_request(
@@ -82,7 +84,7 @@ def run_advise_request(
     if name:
         fitting = part_of(on_progress, share, 1.0)
         try:
-            result["fit"] = fit_advised(found, name, question, encoder, home, fitting, "POST /advise")
+            result["fit"] = fit_advised(found, name, question, encoder, settings, fitting, "POST /advise", folder.name)
         except (TrainingError, TransformError) as error:  # the advice holds all the same
             result |= {"fit": None, "fit_error": str(error)}
     return result

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -27,8 +27,9 @@ from service.engine.waiting import WaitingRoom
 from service.errors import RequestError, ServiceError, WrongShapeError, as_service_error, error_body
 from service.home import Home
 from service.index.backend import open_indexes
+from service.jobs.jobs import Jobs
+from service.jobs.local import LocalJobs
 from service.jobs.store import JobStore
-from service.jobs.supervisor import Supervisor
 from service.key_file import KEY_VARIABLES
 from service.middleware import RequestMiddleware
 from service.routes import advice, chains, embed, encoders, fits, health, indexes, jobs, reduce, search
@@ -41,6 +42,9 @@ from service.tracing import instrument
 from training.errors import TrainingError
 from training.spec import EncoderSpec
 from transforms.errors import TransformError
+
+if TYPE_CHECKING:
+    from service.shared.replica import Replica
 
 ROUTERS = [
     embed.router,
@@ -94,14 +98,15 @@ def build_services(settings: Settings) -> Services:
     """
     home = Home(settings.home)
     problem = home.problem()
-    registry, places = open_registry(home)
+    replica = open_replica(settings, home) if settings.redis_url and problem is None else None
+    registry, places = (replica.registry, replica.places) if replica else open_registry(home)
     admin_keys = settings.admin_keys
     if not admin_keys and problem is None:
         admin_keys = (home.read_or_make_admin_key(),)
-    store = JobStore(home.jobs)
     make_engine = partial(build_engine, settings)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
-    embedder = Embedder(engines, registry, Targets(registry, places), VectorCache(settings.cache_bytes))
+    cache = VectorCache(settings.cache_bytes, behind=replica.cache if replica else None)
+    embedder = Embedder(engines, registry, Targets(registry, places), cache)
     return Services(
         settings=settings,
         home=home,
@@ -111,10 +116,28 @@ def build_services(settings: Settings) -> Services:
         places=places,
         embedder=embedder,
         indexes=open_indexes(settings, home, embedder.encode_for_index),
-        jobs=store,
-        supervisor=Supervisor(store, job_environment(settings)),
+        jobs=open_jobs(settings, home, replica),
         make_engine=make_engine,
+        replica=replica,
     )
+
+
+def open_replica(settings: Settings, home: Home) -> "Replica":
+    """What this server shares with others, by a Redis."""
+    settings.require_redis_extra()
+    from service.shared.replica import Replica
+
+    return Replica.open(home, settings.redis_url, settings.redis_cache_bytes, settings.redis_cache_seconds)
+
+
+def open_jobs(settings: Settings, home: Home, replica: "Replica | None") -> Jobs:
+    """The jobs of this server, or those of all replicas."""
+    environment = job_environment(settings)
+    if replica is None:
+        return LocalJobs(JobStore(home.jobs), environment)
+    from service.jobs.shared import SharedJobs
+
+    return SharedJobs(replica.link, home, environment)
 
 
 def build_engine(settings: Settings, spec: EncoderSpec) -> Engine:
@@ -132,6 +155,7 @@ def build_engine(settings: Settings, spec: EncoderSpec) -> Engine:
 def job_environment(settings: Settings) -> dict[str, str]:
     """What a job's process needs to know of the settings."""
     told = {"LATHE_HOME": str(settings.home), "LATHE_JOB_THREADS": str(settings.job_threads)}
+    told["LATHE_REDIS_URL"] = settings.redis_url
     if settings.device:
         told["LATHE_DEVICE"] = settings.device
     return {key: value for key, value in os.environ.items() if key not in KEY_VARIABLES} | told
@@ -144,12 +168,16 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         for engine in services.embedder.engines.values():
             engine.start()
+        if services.replica is not None:
+            await run_in_threadpool(services.replica.start)
         if services.home_problem is None:
-            services.supervisor.start()
+            services.jobs.start()
         if services.indexes_open:
             services.indexes.start()
         yield
-        services.supervisor.stop()
+        await run_in_threadpool(services.jobs.stop)
+        if services.replica is not None:
+            await run_in_threadpool(services.replica.stop)
         await run_in_threadpool(services.indexes.close)
         for engine in list(services.embedder.engines.values()):
             await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)

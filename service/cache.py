@@ -2,8 +2,9 @@
 
 import hashlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from cachetools import LRUCache
@@ -29,11 +30,27 @@ class Entry:
     tokens: int
 
 
-class VectorCache:
-    """The entries used last, within a number of bytes; none at all with 0."""
+class Behind(Protocol):
+    """A cache that is asked for what this process has not seen."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def get(self, keys: Sequence[bytes], normalized: bool) -> list[Entry | None]:
+        """What is there, in the order of the keys; may wait for a moment."""
+
+    def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
+        """Keep vectors; never waits."""
+
+
+class VectorCache:
+    """The entries used last, within a number of bytes; none at all with 0.
+
+    Args:
+        max_bytes: that they take in memory.
+        behind: the cache that replicas share, if they do.
+    """
+
+    def __init__(self, max_bytes: int, behind: Behind | None = None) -> None:
         self.max_bytes = max_bytes
+        self.behind = behind
         self.entries: LRUCache[bytes, Entry] = LRUCache(
             max(max_bytes, 1), getsizeof=lambda entry: entry.vector.nbytes + ENTRY_BYTES
         )
@@ -55,10 +72,16 @@ class VectorCache:
             found.append(digest.digest())
         return found
 
-    def get(self, encoder: str, keys: list[bytes]) -> list[Entry | None]:
-        """What is there, in the order of the keys."""
+    def get(self, encoder: str, keys: list[bytes], normalized: bool) -> list[Entry | None]:
+        """What is there, in the order of the keys; asks the cache behind, so not for the event loop."""
         with self.guard:
             found = [self.entries.get(key) for key in keys]
+        missing = [index for index, entry in enumerate(found) if entry is None]
+        if self.behind is not None and missing:
+            fetched = self.behind.get([keys[index] for index in missing], normalized)
+            for index, entry in zip(missing, fetched, strict=True):
+                found[index] = entry
+            self.keep({keys[index]: entry for index, entry in zip(missing, fetched, strict=True) if entry is not None})
         hits = sum(entry is not None for entry in found)
         HITS.labels(encoder).inc(hits)
         MISSES.labels(encoder).inc(len(found) - hits)
@@ -66,9 +89,15 @@ class VectorCache:
 
     def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
         """Keep vectors `(n, d)`; those used longest ago make room."""
+        rows = zip(keys, vectors, tokens, strict=True)
+        self.keep({key: Entry(row.copy(), int(count)) for key, row, count in rows})  # a view would keep its whole batch
+        if self.behind is not None:
+            self.behind.put(keys, vectors, tokens)
+
+    def keep(self, entries: Mapping[bytes, Entry]) -> None:
+        """Keep entries in memory."""
         with self.guard:
-            for key, vector, count in zip(keys, vectors, tokens, strict=True):
-                entry = Entry(vector.copy(), int(count))  # a view would keep its whole batch in memory
+            for key, entry in entries.items():
                 if entry.vector.nbytes + ENTRY_BYTES <= self.max_bytes:
                     self.entries[key] = entry
             BYTES.set(self.entries.currsize)

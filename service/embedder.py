@@ -160,7 +160,7 @@ class Embedder:
         found: list[Entry | None] = [None] * len(texts)
         if self.cache.serves(options):
             keys = self.cache.keys(encoder, options, texts)
-            found = self.cache.get(engine.spec.name, keys)
+            found = self.cache.get(engine.spec.name, keys, options.normalize)
         missing = [index for index, entry in enumerate(found) if entry is None]
         work = None
         if missing:

@@ -31,6 +31,7 @@ def run_fit(
     command: str | None = None,
     vectors_to: Path | None = None,
     target_encoder: Encoder | None = None,
+    job: str | None = None,
 ) -> dict[str, Any]:
     """Fit a chain, add it to the registry, and let it take the places that are empty.
 
@@ -44,6 +45,7 @@ def run_fit(
         command: how the user asked, for the provenance.
         vectors_to: where to write the source's vectors through the new chain, as .npy.
         target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
+        job: that does it, see `Registry.publish`.
 
     Returns:
         `{chain: "name@1", promoted, failed_gates, places, certificate}`; `promoted` is whether
@@ -59,7 +61,7 @@ def run_fit(
         if vectors_to is not None:
             write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
-        version, live = registry.publish(fitted.chain, request.name, promote)
+        version, live = registry.publish(fitted.chain, request.name, promote, job)
         taken = places.take_empty(request.name) if live else []
     return {
         "chain": f"{request.name}@{version}",
@@ -128,7 +130,17 @@ def run_fit_request(
     )
     vectors_to = folder / "vectors.npy" if content["transform"] else None
     home = Home(settings.home)
-    registry, places = open_registry(home)
-    command = "POST /fit-transform"
-    result = run_fit(request, encoder, registry, places, home.vectors, on_progress, command, vectors_to, target_encoder)
+    registry, places = open_registry(home, settings.redis_url)
+    result = run_fit(
+        request,
+        encoder,
+        registry,
+        places,
+        home.vectors,
+        on_progress,
+        command="POST /fit-transform",
+        vectors_to=vectors_to,
+        target_encoder=target_encoder,
+        job=folder.name,
+    )
     return result | ({"vectors_url": f"/jobs/{folder.name}/vectors"} if vectors_to else {})

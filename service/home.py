@@ -6,6 +6,8 @@ $LATHE_HOME/
 ├── chains/       registry: <name>/<version>/, see service.registry
 ├── places.json   which chain answers which size
 ├── indexes/      <name>/, see service.index
+├── shared/       this replica's copy of the chains and places in Redis, see service.shared
+├── id            of this state folder, in the names of jobs only its owner can run
 ├── jobs/         <id>/: request, state, log and result of each job
 └── vectors/      vectors of fits under way, and of foreign text
 """
@@ -35,6 +37,11 @@ class Home:
         return self.root / "places.json"
 
     @property
+    def shared(self) -> Path:
+        """The copy of what replicas share."""
+        return self.root / "shared"
+
+    @property
     def indexes(self) -> Path:
         """A folder for each index."""
         return self.root / "indexes"
@@ -54,6 +61,11 @@ class Home:
         """The file with the generated key."""
         return self.root / "admin.key"
 
+    @property
+    def id(self) -> Path:
+        """The file with the folder's id."""
+        return self.root / "id"
+
     def problem(self) -> str | None:
         """Why the folder cannot be written, or None; makes it if it is missing."""
         probe = self.root / f".probe.{secrets.token_hex(4)}"
@@ -71,14 +83,23 @@ class Home:
         Raises:
             OSError: if it can be neither read nor written.
         """
-        staging = self.admin_key.with_name(f".admin.key.{secrets.token_hex(4)}")
-        if not self.admin_key.exists():
-            os.close(os.open(staging, os.O_CREAT | os.O_EXCL, 0o600))
-            write_synced(staging, secrets.token_urlsafe(32).encode() + b"\n")
-            try:
-                os.link(staging, self.admin_key)  # unlike a rename, never replaces another's key
-            except FileExistsError:
-                pass
-            finally:
-                staging.unlink()
-        return self.admin_key.read_text().strip()
+        return read_or_make(self.admin_key, secrets.token_urlsafe(32))
+
+    def read_or_make_id(self) -> str:
+        """What tells this folder from others; errors as for the key."""
+        return read_or_make(self.id, secrets.token_hex(8))
+
+
+def read_or_make(path: Path, content: str) -> str:
+    """A file's line; the first who asks for it writes it, with mode 600."""
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    if not path.exists():
+        os.close(os.open(staging, os.O_CREAT | os.O_EXCL, 0o600))
+        write_synced(staging, content.encode() + b"\n")
+        try:
+            os.link(staging, path)  # unlike a rename, never replaces another's
+        except FileExistsError:
+            pass
+        finally:
+            staging.unlink()
+    return path.read_text().strip()

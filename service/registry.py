@@ -13,6 +13,7 @@ import json
 import secrets
 import shutil
 import threading
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,23 @@ class Pointer:
     live: int | None = None
     earlier: tuple[int, ...] = ()
     last: int = 0
+
+    @classmethod
+    def parse(cls, name: str, content: bytes) -> "Pointer":
+        """Read a chain's pointer.
+
+        Raises:
+            ArtifactError: if it was damaged.
+        """
+        try:
+            found = json.loads(content)
+            return cls(found["live"], tuple(found["earlier"]), found["last"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
+
+    def dump(self) -> bytes:
+        """The same as JSON."""
+        return json.dumps(asdict(self)).encode()
 
 
 class LoadedChain:
@@ -110,12 +128,9 @@ class Registry:
     def pointer(self, name: str) -> Pointer:
         """The pointer of a chain; empty if there is none."""
         try:
-            found = json.loads((self.root / name / "pointer.json").read_bytes())
-            return Pointer(found["live"], tuple(found["earlier"]), found["last"])
+            return Pointer.parse(name, (self.root / name / "pointer.json").read_bytes())
         except FileNotFoundError:
             return Pointer()
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
 
     def live(self, name: str) -> int | None:
         """The live version of a chain; None if there is none, or its pointer is damaged."""
@@ -189,13 +204,14 @@ class Registry:
         """
         return read_manifest(self.root / name / str(version))
 
-    def publish(self, chain: Chain, name: str, promote: bool | None) -> tuple[int, bool]:
+    def publish(self, chain: Chain, name: str, promote: bool | None, job: str | None = None) -> tuple[int, bool]:
         """Add a fitted chain as the next version.
 
         Args:
             chain: its metadata becomes the manifest's.
             name: of the chain.
             promote: make it live; None does so if no version is.
+            job: that fitted it; where jobs may run twice, the second run publishes nothing.
 
         Returns:
             The version, and whether it is live.
@@ -205,10 +221,9 @@ class Registry:
             pointer = self.pointer(name)
             version = max([pointer.last, *self.versions(name)]) + 1
             chain.save(self.root / name / str(version), {"name": name, "version": version})
-            pointer = replace(pointer, last=version)
-            live = promote if promote is not None else pointer.live is None
-            self.point(name, made_live(pointer, version) if live else pointer)
-        return version, live
+            pointer = with_version(pointer, version, promote)
+            self.point(name, pointer)
+        return version, pointer.live == version
 
     def promote(self, name: str, version: int) -> Pointer:
         """Make a version live.
@@ -231,12 +246,7 @@ class Registry:
         """
         self.require_known(name)
         with self.lock(name):
-            pointer = self.pointer(name)
-            there = set(self.versions(name))
-            earlier = [version for version in pointer.earlier if version in there]
-            if not earlier:
-                raise ConflictError(f"the chain {name} has no earlier version to go back to", param="name")
-            return self.point(name, replace(pointer, live=earlier[-1], earlier=tuple(earlier[:-1])))
+            return self.point(name, rolled_back(name, self.pointer(name), self.versions(name)))
 
     def delete(self, name: str, version: int) -> None:
         """Remove a version for good; its number is not given again.
@@ -247,16 +257,8 @@ class Registry:
         """
         self.resolve(f"{name}@{version}")
         with self.lock(name):
-            pointer = self.pointer(name)
-            if version == pointer.live:
-                if len(self.versions(name)) > 1:
-                    raise ConflictError(f"{name}@{version} is live; promote another version first", param="version")
-                pointer = replace(pointer, live=None)
-            self.point(name, replace(pointer, earlier=tuple(v for v in pointer.earlier if v != version)))
-            doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
-            (self.root / name / str(version)).rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
-            self.loaded.pop((name, version), None)
+            self.point(name, without(name, self.pointer(name), version, self.versions(name)))
+            self.remove(name, version)
 
     def describe(self, ref: str) -> dict[str, Any]:
         """A chain with all its versions; damaged ones say so.
@@ -292,9 +294,16 @@ class Registry:
         (self.root / name).mkdir(parents=True, exist_ok=True)
         return FileLock(self.root / name / ".lock", thread_local=False)
 
+    def remove(self, name: str, version: int) -> None:
+        """Take a version off the disk; under the chain's lock."""
+        doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
+        (self.root / name / str(version)).rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+        self.loaded.pop((name, version), None)
+
     def point(self, name: str, pointer: Pointer) -> Pointer:
         """Replace the pointer, whole or not at all."""
-        replace_synced(self.root / name / "pointer.json", json.dumps(asdict(pointer)).encode())
+        replace_synced(self.root / name / "pointer.json", pointer.dump())
         sync_folder(self.root / name)
         return pointer
 
@@ -305,6 +314,38 @@ def made_live(pointer: Pointer, version: int) -> Pointer:
         return pointer
     earlier = pointer.earlier if pointer.live is None else (*pointer.earlier, pointer.live)
     return replace(pointer, live=version, earlier=tuple(v for v in earlier if v != version))
+
+
+def with_version(pointer: Pointer, version: int, promote: bool | None) -> Pointer:
+    """The pointer after a version was added; None promotes it if none is live."""
+    pointer = replace(pointer, last=version)
+    live = promote if promote is not None else pointer.live is None
+    return made_live(pointer, version) if live else pointer
+
+
+def rolled_back(name: str, pointer: Pointer, versions: Collection[int]) -> Pointer:
+    """The pointer after going back among the versions there are.
+
+    Raises:
+        ConflictError: if no earlier version is there.
+    """
+    earlier = [version for version in pointer.earlier if version in versions]
+    if not earlier:
+        raise ConflictError(f"the chain {name} has no earlier version to go back to", param="name")
+    return replace(pointer, live=earlier[-1], earlier=tuple(earlier[:-1]))
+
+
+def without(name: str, pointer: Pointer, version: int, versions: Collection[int]) -> Pointer:
+    """The pointer after a version was deleted.
+
+    Raises:
+        ConflictError: if it is live and others are there to be promoted first.
+    """
+    if version == pointer.live:
+        if len(versions) > 1:
+            raise ConflictError(f"{name}@{version} is live; promote another version first", param="version")
+        pointer = replace(pointer, live=None)
+    return replace(pointer, earlier=tuple(v for v in pointer.earlier if v != version))
 
 
 def made_when(path: Path) -> tuple[int, int]:

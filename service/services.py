@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event, Lock
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends
 from starlette.requests import Request
@@ -14,12 +14,14 @@ from service.engine import Engine
 from service.errors import UnavailableError
 from service.home import Home
 from service.index.protocol import SearchIndexes
-from service.jobs.store import JobStore
-from service.jobs.supervisor import Supervisor
+from service.jobs.jobs import Jobs
 from service.places import Places
 from service.registry import Registry
 from service.settings import Settings
 from training.spec import EncoderSpec
+
+if TYPE_CHECKING:
+    from service.shared.replica import Replica
 
 
 @dataclass
@@ -30,6 +32,7 @@ class Services:
         make_engine: builds an encoder's engine, not yet started.
         changing_encoders: held while one is added or taken out.
         home_problem: why the state folder cannot be written; None if it can.
+        replica: what this server shares with others; None for one alone.
         closing: set when the server was asked to stop; answers without an end then end.
     """
 
@@ -41,11 +44,17 @@ class Services:
     places: Places
     embedder: Embedder
     indexes: SearchIndexes
-    jobs: JobStore
-    supervisor: Supervisor
+    jobs: Jobs
     make_engine: Callable[[EncoderSpec], Engine]
+    replica: "Replica | None" = None
     changing_encoders: Lock = field(default_factory=Lock)
     closing: Event = field(default_factory=Event)
+
+    def warnings(self) -> list[str]:
+        """What is wrong although the service goes on."""
+        engines = self.embedder.engines.values()
+        problems = [self.home_problem, self.indexes.problem, *(engine.problem for engine in engines)]
+        return [problem for problem in problems if problem] + (self.replica.warnings() if self.replica else [])
 
     def require_writable(self) -> None:
         """Raise `UnavailableError` where the state folder cannot be written."""

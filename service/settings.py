@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -61,6 +62,13 @@ class Settings(BaseSettings):
     the state folder. Takes the extra `milvus`."""
     index_token: Annotated[str, Field(repr=False)] = ""
     """What that Milvus asks for: user:password, or an API key."""
+    redis_url: Annotated[str, Field(repr=False)] = ""
+    """What replicas share: redis://[[user]:password@]host[:6379][/database], rediss:// with TLS, or unix:// with a
+    socket's path; empty: nothing, all state is in the state folder. Takes the extra `redis`."""
+    redis_cache_bytes: Annotated[int, Field(ge=0)] = 1_000_000_000
+    """Memory of that Redis for vectors of texts seen before; 0: none."""
+    redis_cache_seconds: Annotated[int, Field(ge=2)] = 7 * 24 * 3600
+    """How long such a vector is kept there at most."""
     data_root: Path | None = None
     """Where the paths that a fit names over HTTP may lie; unset: nowhere."""
     device: str | None = None
@@ -107,6 +115,20 @@ class Settings(BaseSettings):
         if url and not reached and ("://" in url or not re.search(r"[^/]\.db$", url)):
             raise ValueError("it must be http://HOST:19530[/DATABASE] of a Milvus, or FILE.db for Milvus Lite")
         return url if "://" in url or not url else str(Path(url).expanduser().absolute())
+
+    @field_validator("redis_url")
+    @classmethod
+    def check_redis_url(cls, url: str) -> str:
+        """An address that a client of Redis takes; the message does not quote it, for it may hold a password."""
+        try:
+            parts = urlsplit(url)
+            there = {"redis": parts.hostname, "rediss": parts.hostname, "unix": parts.path}.get(parts.scheme)
+            good = bool(there) and parts.port != 0
+        except ValueError:  # a port that is no number
+            good = False
+        if url and not good:
+            raise ValueError("it must be redis://[[user]:password@]host[:port][/database], rediss://… or unix://PATH")
+        return url
 
     @field_validator("api_keys", "admin_keys", "cors_origins", mode="before")
     @classmethod
@@ -217,6 +239,11 @@ class Settings(BaseSettings):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    def require_redis_extra(self) -> None:
+        """Raise `ValueError` where replicas are to share a Redis and the extra for it is not installed."""
+        if self.redis_url and (find_spec("redis") is None or find_spec("rq") is None):
+            raise ValueError("LATHE_REDIS_URL needs the extra `redis`: pip install 'lathe[redis]'")
 
     def require_safe(self) -> None:
         """Raise `ValueError` for a public address that anybody could use."""

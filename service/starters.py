@@ -11,8 +11,23 @@ STARTERS = Path(__file__).parent / "starter_chains"
 """A registry of its own: <name>/1/, fitted by `make starters`."""
 
 
-def open_registry(home: Home) -> tuple[Registry, Places]:
-    """The chains of a state folder, with the starters put in.
+def open_registry(home: Home, redis_url: str = "") -> tuple[Registry, Places]:
+    """The chains of a state folder, or those that replicas share, with the starters put in.
+
+    Raises:
+        UnavailableError: for a Redis that cannot be reached.
+    """
+    if not redis_url:
+        return open_folder(home)
+    from service.shared.replica import Replica
+
+    replica = Replica.open(home, redis_url)
+    replica.bring_up_to_date()
+    return replica.registry, replica.places
+
+
+def open_folder(home: Home) -> tuple[Registry, Places]:
+    """The chains of a state folder.
 
     Where that cannot be written and holds no chains, the starters are read from where they ship.
     """
@@ -29,6 +44,8 @@ def open_registry(home: Home) -> tuple[Registry, Places]:
 
 def install_starters(registry: Registry, places: Places) -> None:
     """Add each starter chain as the first version of its name, unless that name was ever used.
+
+    In a copy of what replicas share they are put into the copy alone; a new Redis gets them from there.
 
     Raises:
         OSError: if the registry cannot be written.

@@ -68,7 +68,7 @@ def advise(
     try:
         if fit is not None:
             with ProgressBar() as progress:
-                fitted = fit_advised(found, fit, question, loaded, home, progress, command_line())
+                fitted = fit_advised(found, fit, question, loaded, settings, progress, command_line())
             if not as_json:
                 typer.echo("\n" + fit_in_words(fitted))
     finally:  # what was measured is told though the fit fails

@@ -6,7 +6,21 @@ from typing import NoReturn
 
 import typer
 
-from service.cli import advise, chains, diagnose, doctor, encoders, evaluate, export, fit, index, serve, stream, train
+from service.cli import (
+    advise,
+    chains,
+    diagnose,
+    doctor,
+    encoders,
+    evaluate,
+    export,
+    fit,
+    index,
+    serve,
+    stream,
+    train,
+    worker,
+)
 from service.errors import ServiceError, as_service_error
 from training.errors import TrainingError
 from transforms.errors import TransformError
@@ -20,6 +34,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(serve.serve)
+app.command()(worker.worker)
 app.command()(fit.fit)
 app.command()(advise.advise)
 app.command()(stream.embed)

@@ -31,16 +31,17 @@ def state() -> tuple[Settings, Home]:
 
 
 def registry_with_places(write: bool) -> tuple[Registry, Places]:
-    """The chains of the state folder, starters included.
+    """The chains of the state folder, or of all replicas; starters included.
 
     Raises:
         ValueError: for a command that writes, if the folder cannot be written.
+        UnavailableError: where replicas share chains, without Redis.
     """
-    _, home = state()
+    settings, home = state()
     problem = home.problem()
     if problem and write:
         raise ValueError(f"{problem}; set LATHE_HOME to a folder that can")
-    return open_registry(home)
+    return open_registry(home, settings.redis_url)
 
 
 def find_encoder(settings: Settings, name: str | None) -> EncoderSpec:

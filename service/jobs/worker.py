@@ -4,33 +4,16 @@ import json
 import os
 import sys
 import time
-import traceback
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from filelock import Timeout
 
-from service.advise_job import run_advise_request
-from service.errors import ServiceError
-from service.fit_job import run_fit_request
+from service.jobs.runners import carry_out
 from service.jobs.store import Job, JobStore
-from service.reindex_job import run_reindex
 from service.settings import Settings, read_settings
-from training.errors import TrainingError
-from transforms.errors import TransformError
-from transforms.transform import Progress
 
 PROGRESS_SECONDS = 0.25
-
-Runner = Callable[[dict[str, Any], Path, Settings, Progress], dict[str, Any]]
-RUNNERS: dict[str, Runner] = {
-    "fit": run_fit_request,
-    "advise": run_advise_request,
-    "reindex": run_reindex,
-}
 
 
 class Reporter:
@@ -69,21 +52,7 @@ def work(store: JobStore, job: Job, settings: Settings) -> None:
         return
     reporter = Reporter(store, store.write(replace(job, state="running", message="starting", pid=os.getpid())))
     request = json.loads((folder / "request.json").read_bytes())
-    try:
-        result = RUNNERS[job.kind](request, folder, settings, reporter)
-        ended = replace(reporter.job, state="succeeded", progress=1.0, message="done", result=result)
-    except (TrainingError, TransformError, ServiceError) as error:
-        ended = replace(reporter.job, state="failed", message="failed", error=str(error))
-    except OSError as error:
-        ended = replace(reporter.job, state="failed", message="failed", error=f"{error.strerror}: {error.filename}")
-    except MemoryError:
-        ended = replace(reporter.job, state="failed", message="failed", error="out of memory")
-    except Exception as error:
-        traceback.print_exc()  # into the job's log; the message may quote texts
-        ended = replace(
-            reporter.job, state="failed", message="failed", error=f"{type(error).__name__}; see log.txt of the job"
-        )
-    store.write(replace(ended, pid=None, finished_at=datetime.now(UTC).isoformat()))
+    store.write(carry_out(job.kind, request, folder, settings, reporter).ended(reporter.job))
     store.drop_inputs(job.id)
 
 

@@ -47,6 +47,4 @@ def create_job(body: AdviseBody, services: Services) -> Job:
         raise BadValueError("the source holds vectors: an encoder is only named to fit a chain for it", param="encoder")
     question = Question(sent.path, body.keep, body.rows, body.seed)
     content = job_request(question, engine.spec if needed else None, body.fit, sent.files)
-    job = services.jobs.create("advise", content, sent.files)
-    services.supervisor.submit(job)
-    return job
+    return services.jobs.submit("advise", content, sent.files)

@@ -68,9 +68,7 @@ def create_job(body: FitBody, services: Services) -> Job:
     )
     target = services.embedder.engine(body.target_encoder, param="target_encoder").spec if body.target_encoder else None
     require_pairs_or_none(chain, request.targets, target)
-    job = services.jobs.create("fit", job_request(request, spec, body.transform, sent.files, target), sent.files)
-    services.supervisor.submit(job)
-    return job
+    return services.jobs.submit("fit", job_request(request, spec, body.transform, sent.files, target), sent.files)
 
 
 def targets_of(source: SourceBody, services: Services, files: dict[str, bytes]) -> str:

@@ -1,5 +1,6 @@
 """Whether the service lives, is ready, and what it is."""
 
+from contextlib import suppress
 from importlib.metadata import version
 from threading import Lock
 from typing import Any
@@ -39,9 +40,8 @@ async def ready(services: ServicesDep) -> Response:
     awaited = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
     opened = services.indexes.ready.is_set() or not services.indexes_open
     is_ready = opened and all(state == "ready" for name, state in states.items() if name in awaited)
-    problems = [services.home_problem, services.indexes.problem, *(engine.problem for engine in engines.values())]
-    warnings = [problem for problem in problems if problem]
-    content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states, "warnings": warnings}
+    content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states}
+    content["warnings"] = services.warnings()
     if not is_ready:
         waiting = "indexes are being opened" if not opened else "an encoder is not ready"
         content |= error_body(UnavailableError(waiting, code="not_ready"))
@@ -75,8 +75,9 @@ def measured(services: Services) -> bytes:
             WAITING_TEXTS.labels(name).set(engine.room.texts)
             WAITING_TOKENS.labels(name).set(engine.room.tokens)
             WORKERS.labels(name).set(len(engine.ready_lanes))
-        for job in services.jobs.list():
-            JOBS.labels(job.kind, job.state).inc()
+        with suppress(UnavailableError):  # Redis is gone, which has a measure of its own
+            for job in services.jobs.list():
+                JOBS.labels(job.kind, job.state).inc()
         return generate_latest()
 
 

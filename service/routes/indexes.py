@@ -69,7 +69,7 @@ async def delete_index(name: str, services: ServicesDep) -> Response:
     services.require_indexes_writable()
     await run_in_threadpool(services.indexes.require_owned, name)
     for job in await run_in_threadpool(reindexing, services, name):
-        await run_in_threadpool(services.supervisor.cancel, job.id)
+        await run_in_threadpool(services.jobs.cancel, job.id)
     await run_in_threadpool(services.indexes.delete, name)
     return await json_answer({"deleted": name})
 
@@ -173,9 +173,7 @@ def create_reindex_job(name: str, index: Index, body: ReindexBody, services: Ser
     with index.reindexing:  # of two requests at once, the second sees the first's job
         if reindexing(services, name):
             raise ConflictError(f"the index {name} is being made anew already", param="name")
-        job = services.jobs.create("reindex", request, files)
-    services.supervisor.submit(job)
-    return job
+        return services.jobs.submit("reindex", request, files)
 
 
 def reindexing(services: Services, name: str) -> list[Job]:

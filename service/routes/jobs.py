@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from service.advise_job import REPORT
 from service.answers import ERRORS, json_answer
 from service.codec import NPY, dump_json
 from service.errors import UnknownNameError
+from service.jobs.jobs import ResultFile
 from service.services import ADMIN, USE, Services, ServicesDep
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=ERRORS)
@@ -39,7 +40,7 @@ async def show_job(job_id: str, services: ServicesDep) -> Response:
 async def cancel_job(job_id: str, services: ServicesDep) -> Response:
     """Stop a job; one that has ended stays as it is."""
     services.require_writable()
-    job = await run_in_threadpool(services.supervisor.cancel, job_id)
+    job = await run_in_threadpool(services.jobs.cancel, job_id)
     return await json_answer(job.public())
 
 
@@ -54,19 +55,24 @@ async def job_events(job_id: str, services: ServicesDep) -> Response:
 @router.get("/{job_id}/vectors", dependencies=USE)
 async def job_vectors(job_id: str, services: ServicesDep) -> Response:
     """The vectors of a fit that was asked to transform its source, as .npy."""
-    path = await run_in_threadpool(services.jobs.folder, job_id) / "vectors.npy"
-    if not path.is_file():
+    found = await run_in_threadpool(services.jobs.result, job_id, "vectors.npy")
+    if found is None:
         raise UnknownNameError(f"the job {job_id} has no vectors; fit with transform: true to get them")
-    return FileResponse(path, media_type=NPY, filename=f"{job_id}.npy")
+    return file_answer(found, NPY, {"content-disposition": f'attachment; filename="{job_id}.npy"'})
 
 
 @router.get("/{job_id}/report", dependencies=USE)
 async def job_report(job_id: str, services: ServicesDep) -> Response:
     """The page of an advice, as HTML."""
-    path = await run_in_threadpool(services.jobs.folder, job_id) / REPORT
-    if not path.is_file():
+    found = await run_in_threadpool(services.jobs.result, job_id, REPORT)
+    if found is None:
         raise UnknownNameError(f"the job {job_id} has no report; jobs of POST /advise have one when they succeed")
-    return FileResponse(path, media_type="text/html; charset=utf-8", headers=REPORT_HEADERS)
+    return file_answer(found, "text/html; charset=utf-8", REPORT_HEADERS)
+
+
+def file_answer(found: ResultFile, media_type: str, headers: dict[str, str]) -> Response:
+    """A file that a job made, in pieces."""
+    return StreamingResponse(found.pieces, 200, {"content-length": str(found.size)} | headers, media_type)
 
 
 async def events(services: Services, job_id: str) -> AsyncIterator[bytes]:

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis
 from starlette.testclient import TestClient
 
 from service import create_app
+from service.home import Home
 from service.settings import read_settings
+from service.shared.replica import Replica
 from training.docstrings import docstrings, keep
 
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
@@ -192,6 +195,81 @@ def start_milvus(tmp_path_factory):
 def milvus(start_milvus):
     """One Milvus Lite for the tests that leave it running."""
     return start_milvus()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return bound.getsockname()[1]
+
+
+class RedisServer:
+    """A redis-server in a process of its own, in memory alone, with a password."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+        self.start()
+
+    password = "correct-horse"
+
+    def start(self, *options):
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        command += ["--save", "", "--requirepass", self.password, *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self.client = redis.Redis.from_url(self.url)
+        wait_for(self.answers, 10)
+
+    def answers(self):
+        with contextlib.suppress(redis.exceptions.ConnectionError):
+            return self.client.ping()
+
+    def stop(self, how=signal.SIGTERM):
+        self.client.close()
+        self.process.send_signal(how)
+        self.process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def start_redis(tmp_path_factory):
+    """Start a Redis; it ends with the tests, unless they end it."""
+    started = []
+
+    def start():
+        started.append(RedisServer(tmp_path_factory.mktemp("redis")))
+        return started[-1]
+
+    yield start
+    for server in started:
+        if server.process.poll() is None:
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def one_redis(start_redis):
+    return start_redis()
+
+
+@pytest.fixture
+def redis_server(one_redis):
+    """An empty Redis, for tests that leave it running."""
+    one_redis.client.flushall()
+    return one_redis
+
+
+@pytest.fixture
+def open_replica(redis_server, tmp_path):
+    """Open a replica's part in that Redis, each on a state folder of its own, and follow it."""
+    opened = []
+
+    def open_one(name="replica", url=redis_server.url, **cache):
+        opened.append(Replica.open(Home(tmp_path / name), url, **cache))
+        opened[-1].start()
+        return opened[-1]
+
+    yield open_one
+    for replica in opened:
+        replica.stop()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ import pytest
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from service.places import Places
 from service.registry import Registry
+from service.shared.places import SharedPlaces
+from service.shared.registry import SharedRegistry
 from transforms import ArtifactError, Chain, parse_steps
 
 
@@ -20,8 +22,16 @@ def fitted(steps="r2,geopres:4", width=8, seed=0, fingerprint="enc"):
 
 
 @pytest.fixture
-def registry(tmp_path):
+def files(tmp_path):
     return Registry(tmp_path / "chains")
+
+
+@pytest.fixture(params=["files", pytest.param("redis", marks=pytest.mark.services)])
+def registry(request):
+    """One suite for both: chains in a folder, and those that replicas share."""
+    if request.param == "files":
+        return request.getfixturevalue("files")
+    return request.getfixturevalue("open_replica")().registry
 
 
 def test_versions_count_up_and_the_first_is_live(registry):
@@ -55,7 +65,7 @@ def test_a_deleted_version_is_gone_and_its_number_not_given_again(registry):
 def test_the_only_version_can_be_deleted_and_the_name_used_again(registry):
     registry.publish(fitted(), "mine", None)
     registry.delete("mine", 1)
-    assert registry.names() == []
+    assert "mine" not in registry.names()
     assert registry.publish(fitted(), "mine", None) == (2, True)
 
 
@@ -73,7 +83,8 @@ def test_names_that_could_mean_something_else_are_refused(registry, name):
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "missing"])
-def test_a_damaged_version_is_named_and_the_others_serve_on(registry, damage):
+def test_a_damaged_version_is_named_and_the_others_serve_on(files, damage):
+    registry = files
     registry.publish(fitted(), "mine", None)
     registry.publish(fitted(seed=1), "mine", None)
     tensors, manifest = (registry.root / "mine/2" / name for name in ("chain.safetensors", "manifest.json"))
@@ -109,6 +120,8 @@ def test_another_process_sees_a_promotion_at_once(registry):
 PUBLISH_SOME = """
 import sys, pathlib, numpy as np
 from service.registry import Registry
+from service.shared.places import SharedPlaces
+from service.shared.registry import SharedRegistry
 from transforms import Chain, parse_steps
 
 for step in range(4):
@@ -129,6 +142,8 @@ def test_processes_that_publish_one_name_at_once_get_versions_of_their_own(regis
 
 @pytest.fixture
 def places(tmp_path, registry):
+    if isinstance(registry, SharedRegistry):
+        return SharedPlaces(tmp_path / "places.json", registry, registry.link)
     return Places(tmp_path / "places.json", registry)
 
 
@@ -177,7 +192,8 @@ def test_a_place_whose_chain_is_gone_or_no_longer_serves_it_is_empty_and_can_be_
     assert publish(registry, places, "third", "geopres:4") == ["4"]
 
 
-def test_a_folder_removed_by_hand_and_fitted_anew_is_not_served_from_memory(registry):
+def test_a_folder_removed_by_hand_and_fitted_anew_is_not_served_from_memory(files):
+    registry = files
     registry.publish(fitted(), "mine", None)
     before = registry.load("mine").digest
     shutil.rmtree(registry.root / "mine")

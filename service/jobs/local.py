@@ -1,12 +1,15 @@
-"""Starts queued jobs, one at a time, and notices when their processes are gone."""
+"""Jobs of one server: starts those that are queued, one at a time, and notices when their processes are gone."""
 
 import logging
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from service.errors import UnknownNameError
+from service.jobs.jobs import ResultFile
 from service.jobs.store import Job, JobStore
 
 POLL_SECONDS = 0.2
@@ -14,8 +17,8 @@ POLL_SECONDS = 0.2
 log = logging.getLogger(__name__)
 
 
-class Supervisor:
-    """Runs the jobs of a store in processes of their own.
+class LocalJobs:
+    """Runs the jobs of a store in processes of their own; see `service.jobs.jobs.Jobs`.
 
     The processes outlive this one: after a restart, running jobs are watched by their locks and
     queued ones are started.
@@ -41,10 +44,29 @@ class Supervisor:
         if self.thread.is_alive():
             self.thread.join(timeout=5)
 
-    def submit(self, job: Job) -> None:
-        """Let a new job wait for its turn."""
+    def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
+        """Queue a job."""
+        job = self.store.create(kind, request, files)
         with self.guard:
             self.active.append(job.id)
+        return job
+
+    def get(self, job_id: str) -> Job:
+        """A job as it is now."""
+        return self.store.get(job_id)
+
+    def list(self) -> list[Job]:
+        """All jobs, newest first."""
+        return self.store.list()
+
+    def request(self, job_id: str) -> dict[str, Any]:
+        """What a job was asked to do."""
+        return self.store.request(job_id)
+
+    def result(self, job_id: str, name: str) -> ResultFile | None:
+        """A file that a job made; None if it made none of that name."""
+        path = self.store.folder(job_id) / name
+        return ResultFile.of(path) if path.is_file() else None
 
     def cancel(self, job_id: str) -> Job:
         """Stop a job; one that was just started is stopped too."""

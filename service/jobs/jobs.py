@@ -1,0 +1,71 @@
+"""What a server can do with jobs, wherever they are kept and run."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from service.jobs.store import Job
+
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """A file that a job made: its bytes, in pieces."""
+
+    size: int
+    pieces: Iterator[bytes]
+
+    @classmethod
+    def of(cls, path: Path) -> "ResultFile":
+        """A file on disk; opened here, so that it can be read though the job is removed meanwhile."""
+        file = path.open("rb")
+
+        def pieces() -> Iterator[bytes]:
+            with file:
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
+
+        return cls(path.stat().st_size, pieces())
+
+
+class Jobs(Protocol):
+    """Jobs of a server, or of all replicas."""
+
+    def start(self) -> None:
+        """Begin to run what is queued, or to have it run."""
+
+    def stop(self) -> None:
+        """Stop looking after jobs; running ones go on."""
+
+    def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
+        """Queue a job.
+
+        Args:
+            kind: which of `service.jobs.worker.RUNNERS` runs it.
+            request: what it is asked to do, as JSON.
+            files: its inputs, by name.
+
+        Raises:
+            OSError, UnavailableError: if it cannot be kept.
+        """
+
+    def get(self, job_id: str) -> Job:
+        """A job as it is now.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+
+    def list(self) -> list[Job]:
+        """All jobs, newest first."""
+
+    def request(self, job_id: str) -> dict[str, Any]:
+        """What a job was asked to do; errors as `get`."""
+
+    def cancel(self, job_id: str) -> Job:
+        """Stop a job; one that has ended stays as it is. Errors as `get`."""
+
+    def result(self, job_id: str, name: str) -> ResultFile | None:
+        """A file that a job made, None if it made none of that name; errors as `get`."""

@@ -1,0 +1,261 @@
+"""Jobs in Redis: what they are, their files and their ends, beside RQ's queue that hands them to workers.
+
+RQ knows whether a job waits or runs and tries it once more when its worker was lost. How it ended is written here, once
+and for good: whoever comes second, a worker that was thought dead for instance, changes nothing.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from redis.client import Pipeline
+from rq import Queue, Retry
+from rq.exceptions import NoSuchJobError
+from rq.job import Job as QueuedJob
+from rq.job import JobStatus
+from rq.registry import StartedJobRegistry
+from rq.serializers import JSONSerializer
+
+from service.errors import UnknownNameError
+from service.jobs.jobs import PIECE_BYTES, ResultFile
+from service.jobs.store import KEPT_MOST, Job, is_job_id
+
+JOBS = "lathe:jobs"
+RECORD = "lathe:job:"
+INPUT_SECONDS = 7 * 24 * 3600
+"""How long inputs wait for a worker at most."""
+RESULT_MOST = 256 << 20
+"""Bytes of a result that go through Redis's memory."""
+TRIES = 2
+MAINTENANCE_SECONDS = 5
+"""After so long, whoever was cleaning a queue is taken for dead."""
+SKEW_SECONDS = 2.0
+"""Between a worker's clock and Redis's, at most: RQ tells dead workers from living by the clock."""
+
+
+class JobQueue(Queue):
+    """RQ's queue, whose cleaning a killed process does not hold up for long."""
+
+    def acquire_maintenance_lock(self) -> bool:
+        """The right to clean the queue."""
+        return bool(self.connection.set(self.registry_cleaning_key, 1, nx=True, ex=MAINTENANCE_SECONDS))
+
+
+def queue_name(home_id: str | None = None) -> str:
+    """The queue of this version of Lathe; another one's jobs are not understood.
+
+    Args:
+        home_id: of the state folder whose jobs they are; None for those that any worker can run.
+    """
+    return f"lathe-{version('lathe')}" + (f"-{home_id}" if home_id else "")
+
+
+class JobRecords:
+    """The jobs of all replicas.
+
+    Args:
+        client: of Redis; its errors are not caught here.
+    """
+
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+    def queue(self, name: str) -> JobQueue:
+        """A queue by its name."""
+        return JobQueue(name, connection=self.client, serializer=JSONSerializer, default_timeout=-1)
+
+    def add(self, job: Job, queue: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+        """Add a job whole, queue it, and only then let others know of it."""
+        key = RECORD + job.id
+        with self.client.pipeline() as pipe:
+            pipe.hset(key, mapping={"job": json.dumps(asdict(job)), "request": json.dumps(request), "queue": queue})
+            pipe.hset(key, "files", json.dumps(list(files)))
+            for name, content in files.items():
+                write_file(pipe, job.id, name, pieces(content))
+                pipe.expire(file_key(job.id, name), INPUT_SECONDS)
+            pipe.execute()
+        self.queue(queue).enqueue_call(
+            "service.jobs.horse.perform",
+            args=[job.id],
+            job_id=job.id,
+            timeout=-1,
+            result_ttl=-1,
+            failure_ttl=-1,
+            retry=Retry(max=TRIES - 1),
+            description=job.kind,
+        )
+        self.client.zadd(JOBS, {job.id: time.time()})
+
+    def ids(self) -> list[str]:
+        """All jobs, newest first."""
+        found: Any = self.client.zrevrange(JOBS, 0, -1)
+        return [job_id.decode() for job_id in found]
+
+    def record(self, job_id: str) -> dict[bytes, bytes]:
+        """What is written of a job.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        found: Any = self.client.hgetall(RECORD + job_id) if is_job_id(job_id) else {}
+        if b"job" not in found:
+            raise UnknownNameError(f"there is no job {job_id!r}", param="id")
+        return dict(found)
+
+    def get(self, job_id: str) -> Job:
+        """A job as it is now; one that RQ has given up is ended here.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        record = self.record(job_id)
+        if b"end" in record:
+            return Job(**json.loads(record[b"end"]))
+        job = Job(**json.loads(record[b"job"]))
+        try:
+            queued = self.queued(job_id)
+        except NoSuchJobError:
+            return self.end(lost(job, cancelled=b"cancel" in record))
+        told: dict[str, Any] = {key: queued.meta[key] for key in ("progress", "message") if key in queued.meta}
+        match queued.get_status(refresh=False):
+            case JobStatus.STARTED:
+                return replace(job, state="running", **({"message": "starting"} | told))
+            case JobStatus.FAILED | JobStatus.STOPPED | JobStatus.CANCELED | JobStatus.FINISHED:
+                return self.end(lost(replace(job, **told), cancelled=b"cancel" in record))
+            case _:
+                return replace(job, message=self.waiting(queued, record[b"queue"].decode()))
+
+    def waiting(self, queued: QueuedJob, queue: str) -> str:
+        """What a job waits for."""
+        if queued.retries_left is not None and queued.retries_left < TRIES - 1:
+            return "its worker was lost; waiting for another"
+        workers = self.client.scard(f"rq:workers:{queue}")
+        return (
+            "waiting"
+            if workers or queue != queue_name()
+            else f"waiting: no worker of Lathe {version('lathe')} is there"
+        )
+
+    def queued(self, job_id: str) -> QueuedJob:
+        """A job as RQ has it.
+
+        Raises:
+            NoSuchJobError: if it has none.
+        """
+        return QueuedJob.fetch(job_id, connection=self.client, serializer=JSONSerializer)
+
+    def end(self, job: Job) -> Job:
+        """Write a job's end, unless it has one; what holds then."""
+        key = RECORD + job.id
+        self.client.hsetnx(key, "end", json.dumps(asdict(job)))
+        written: Any = self.client.hget(key, "end")
+        files = json.loads(self.record(job.id).get(b"files", b"[]"))
+        if files:
+            self.client.delete(*(file_key(job.id, name) for name in files))  # nobody needs a caller's texts any more
+        return Job(**json.loads(written))
+
+    def wants_cancel(self, job_id: str) -> bool:
+        """Whether somebody asked a job to stop."""
+        return bool(self.client.hexists(RECORD + job_id, "cancel"))
+
+    def file(self, job_id: str, name: str) -> ResultFile | None:
+        """A job's file; None if it has none of that name."""
+        key = file_key(job_id, name)
+        count, size = int(self.client.llen(key)), 0
+        if not count:
+            return None
+        size = (count - 1) * PIECE_BYTES + len(self.piece(key, -1))
+        return ResultFile(size, self.pieces_of(key, count))
+
+    def pieces_of(self, key: str, count: int) -> Iterator[bytes]:
+        """A file's bytes."""
+        for index in range(count):
+            yield self.piece(key, index)
+
+    def piece(self, key: str, index: int) -> bytes:
+        """One of a file's pieces; empty if it is gone."""
+        found: Any = self.client.lindex(key, index)
+        return found or b""
+
+    def keep_results(self, job_id: str, paths: list[Path]) -> list[str]:
+        """Put the files that a job made where all replicas find them; the names of those too large for that."""
+        refused = []
+        for path in paths:
+            if path.stat().st_size > RESULT_MOST:
+                refused.append(path.name)
+                continue
+            with self.client.pipeline() as pipe:
+                pipe.delete(file_key(job_id, path.name))
+                write_file(pipe, job_id, path.name, ResultFile.of(path).pieces)
+                pipe.hset(RECORD + job_id, f"result:{path.name}", 1)
+                pipe.execute()
+        return refused
+
+    def prune(self) -> None:
+        """Remove the oldest ended jobs beyond those kept."""
+        for job_id in self.ids()[KEPT_MOST:]:
+            with suppress(UnknownNameError):
+                if not self.get(job_id).ended:
+                    continue
+                record = self.record(job_id)
+                results = [key.decode().removeprefix("result:") for key in record if key.startswith(b"result:")]
+                self.client.delete(RECORD + job_id, *(file_key(job_id, name) for name in results))
+                with suppress(NoSuchJobError):
+                    self.queued(job_id).delete()
+            self.client.zrem(JOBS, job_id)
+
+    def clean(self, queue: JobQueue) -> None:
+        """Queue again what lost its worker, or give it up; by Redis's clock."""
+        if queue.acquire_maintenance_lock():
+            try:
+                registry = StartedJobRegistry(queue=queue)
+                registry.cleanup(timestamp=server_time(self.client))
+            finally:
+                queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
+
+
+def lost(job: Job, cancelled: bool) -> Job:
+    """A job that ended without a word of its own."""
+    return replace(
+        job,
+        state="cancelled" if cancelled else "failed",
+        message="cancelled" if cancelled else "its workers were lost",
+        error=None if cancelled else f"the job's process was killed or crashed {TRIES} times, last while {job.message}",
+        finished_at=datetime.now(UTC).isoformat(),
+    )
+
+
+def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
+    """Queue the writing of a file."""
+    for piece in content:
+        pipe.rpush(file_key(job_id, name), piece)
+
+
+def pieces(content: bytes) -> Iterator[bytes]:
+    """Bytes in pieces."""
+    return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
+
+
+def file_key(job_id: str, name: str) -> str:
+    """Where a job's file is."""
+    return f"{RECORD}{job_id}:{name}"
+
+
+def server_time(client: Redis) -> float:
+    """Redis's clock, in seconds."""
+    found: Any = client.time()
+    return int(found[0]) + int(found[1]) / 1e6
+
+
+def clock_skew(client: Redis) -> float:
+    """How far this machine's clock is ahead of Redis's, in seconds."""
+    before = time.time()
+    there = server_time(client)
+    return (before + time.time()) / 2 - there

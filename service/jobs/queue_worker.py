@@ -1,0 +1,149 @@
+"""A worker: takes jobs from the queue in Redis, one at a time, each in a process of its own."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+from redis import Redis
+from redis import exceptions as redis_errors
+from rq.job import Job as QueuedJob
+from rq.serializers import JSONSerializer
+from rq.worker import SpawnWorker
+
+from service import logs
+from service.errors import UnavailableError
+from service.home import Home
+from service.jobs.queue import SKEW_SECONDS, JobQueue, JobRecords, clock_skew, queue_name
+from service.settings import Settings, read_settings
+from service.shared.link import as_unavailable, connect
+
+HEARTBEAT_SECONDS = 2
+LOST_SECONDS = 8
+"""A worker that was silent for so long is taken for dead, and its job is queued again."""
+SOCKET_SECONDS = 15.0
+AGAIN_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class JobWorker(SpawnWorker):
+    """RQ's worker, whose jobs run in `service.jobs.horse`.
+
+    RQ itself would start them with the connection, password included, on the command line, where every user of the
+    machine can read it.
+    """
+
+    queue_class = JobQueue
+    asked_to_stop = False
+
+    def fork_work_horse(self, job: QueuedJob, queue: JobQueue) -> None:  # type: ignore[override]
+        """Start the process of a job."""
+        told = {"RQ_WORKER_ID": self.name, "RQ_JOB_ID": job.id, "RQ_EXECUTION_ID": self.execution.id}  # type: ignore[union-attr]
+        command = [sys.executable, "-m", "service.jobs.horse", self.key, queue.name, job.id]
+        self._horse_pid = os.posix_spawn(sys.executable, command, os.environ | told, setpgroup=0)
+        self.procline(f"Spawned {self._horse_pid} at {time.time()}")  # type: ignore[no-untyped-call]
+
+    def get_heartbeat_ttl(self, job: QueuedJob, working_time: float = 0.0) -> int:
+        """For how long a sign of life holds."""
+        return LOST_SECONDS
+
+    def maintain_heartbeats(self, job: QueuedJob, execution: Any) -> None:
+        """Give a sign of life; a Redis that is gone for a while is no reason to leave a running job."""
+        try:
+            super().maintain_heartbeats(job, execution)
+        except (redis_errors.ConnectionError, redis_errors.TimeoutError) as error:
+            log.warning("no sign of life: %s", as_unavailable(error).message)
+
+    def run_maintenance_tasks(self) -> None:
+        """Look for jobs of dead workers, unless this clock is wrong."""
+        if abs(clock_skew(self.connection)) <= SKEW_SECONDS:
+            super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """End after the job that runs; at once the second time."""
+        self.asked_to_stop = True
+        super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
+
+
+def work(settings: Settings, own: bool, burst: bool) -> None:
+    """Run jobs until told to stop; a Redis that goes away is waited for.
+
+    Args:
+        settings: with the URL of Redis.
+        own: run the jobs on this state folder's indexes instead of those that any worker can run.
+        burst: end when nothing is queued.
+
+    Raises:
+        ValueError: if no Redis is set, or the folder cannot be written.
+        UnavailableError: if Redis refuses the password, or the clocks differ.
+    """
+    if not settings.redis_url:
+        raise ValueError("a worker takes its jobs from Redis: set LATHE_REDIS_URL (without it, the server runs them)")
+    home = Home(settings.home)
+    if problem := home.problem():
+        raise ValueError(f"{problem}; set LATHE_HOME to a folder that can")
+    name = queue_name(home.read_or_make_id() if own else None)
+    stop = False
+
+    def note_stop(*_: Any) -> None:
+        nonlocal stop
+        stop = True
+
+    while not stop:
+        for wanted in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(wanted, note_stop)
+        client = connect(settings.redis_url, SOCKET_SECONDS)
+        try:
+            require_same_clock(client)
+            worker = JobWorker(
+                [JobRecords(client).queue(name)],
+                connection=client,
+                serializer=JSONSerializer,
+                queue_class=JobQueue,
+                worker_ttl=LOST_SECONDS + 12,
+                job_monitoring_interval=HEARTBEAT_SECONDS,
+                maintenance_interval=HEARTBEAT_SECONDS,
+                log_job_description=False,
+            )
+            log.info("taking jobs from %s", name)
+            worker.work(burst=burst, logging_level="WARNING")
+            if worker.asked_to_stop or burst:
+                return
+        except (redis_errors.ConnectionError, redis_errors.TimeoutError) as error:
+            if isinstance(error, redis_errors.AuthenticationError):
+                raise as_unavailable(error) from error
+            log.warning("%s; trying again", as_unavailable(error).message)
+        finally:
+            client.close()
+        time.sleep(AGAIN_SECONDS)
+
+
+def require_same_clock(client: Redis) -> None:
+    """Raise `UnavailableError` where this machine's clock differs from Redis's."""
+    skew = clock_skew(client)
+    if abs(skew) > SKEW_SECONDS:
+        raise UnavailableError(
+            f"this machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} Redis's: jobs that run "
+            "would be taken for lost; set the clock, by NTP for instance",
+            code="clock_skew",
+        )
+
+
+def main() -> None:
+    """What a server starts for the jobs of its own state folder."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--own", action="store_true")
+    options.add_argument("--burst", action="store_true")
+    given = options.parse_args()
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    work(settings, given.own, given.burst)
+
+
+if __name__ == "__main__":
+    main()

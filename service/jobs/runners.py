@@ -1,0 +1,70 @@
+"""What each kind of job does, and how it ends."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from service.advise_job import run_advise_request
+from service.errors import ServiceError
+from service.fit_job import run_fit_request
+from service.jobs.store import Job
+from service.reindex_job import run_reindex
+from service.settings import Settings
+from training.errors import TrainingError
+from transforms.errors import TransformError
+from transforms.transform import Progress
+
+Runner = Callable[[dict[str, Any], Path, Settings, Progress], dict[str, Any]]
+RUNNERS: dict[str, Runner] = {
+    "fit": run_fit_request,
+    "advise": run_advise_request,
+    "reindex": run_reindex,
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: with a result, or with an error."""
+
+    result: dict[str, Any] | None = None
+    error: str | None = None
+
+    def ended(self, job: Job) -> Job:
+        """The job after this."""
+        done = self.error is None
+        return replace(
+            job,
+            state="succeeded" if done else "failed",
+            progress=1.0 if done else job.progress,
+            message="done" if done else "failed",
+            error=self.error,
+            result=self.result,
+            finished_at=datetime.now(UTC).isoformat(),
+            pid=None,
+        )
+
+
+def carry_out(kind: str, request: dict[str, Any], folder: Path, settings: Settings, on_progress: Progress) -> Outcome:
+    """Do what a job was asked to do; whatever goes wrong is an outcome too.
+
+    Args:
+        kind: of the job.
+        request: its JSON.
+        folder: with its inputs, gets its results; named like the job.
+        settings: of the process.
+        on_progress: told a fraction and a sentence.
+    """
+    try:
+        return Outcome(RUNNERS[kind](request, folder, settings, on_progress))
+    except (TrainingError, TransformError, ServiceError) as error:
+        return Outcome(error=str(error))
+    except OSError as error:
+        return Outcome(error=f"{error.strerror}: {error.filename}")
+    except MemoryError:
+        return Outcome(error="out of memory")
+    except Exception as error:
+        traceback.print_exc()  # into the job's log; the message may quote texts
+        return Outcome(error=f"{type(error).__name__}; the log of the job's process says more")

@@ -1,0 +1,20 @@
+"""What replicas have in common, kept in Redis: chains, places, vectors of texts seen before, jobs.
+
+link.py      the connection, and whether it works
+registry.py  chains: Redis has the record, each replica a copy on its disk that it serves from
+places.py    which chain answers which size, the same way
+follower.py  brings the copy up to date when the record changes
+cache.py     vectors of texts, as float16
+(jobs are in service.jobs.shared)
+
+lathe:registry            {"id", "schema"}; tells this Redis from another, or from one that lost its data
+lathe:chain:<name>        hash: pointer, and version:<n> → the SHA-256 of its two files and the job that made it
+lathe:artifact:<name>:<n> hash: manifest, tensors
+lathe:places              hash: encoder fingerprint → {place: chain}
+lathe:changes             stream: which chain changed, or that places did
+lathe:cache:<generation>  hash: key of a text → its vector
+lathe:jobs                sorted set: ids of jobs by when they were made
+lathe:job:<id>            hash: what a job is, and its end
+lathe:job:<id>:<file>     list: the bytes of an input or a result, in pieces
+rq:…                      the queue, see https://python-rq.org
+"""

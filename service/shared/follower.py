@@ -1,0 +1,104 @@
+"""Keeps a replica's copy of what is shared up to date, and notices when Redis goes and comes back."""
+
+import logging
+import threading
+from typing import Any
+
+from redis import exceptions as redis_errors
+
+from service.errors import UnavailableError
+from service.shared.link import RedisLink, as_unavailable, connect
+from service.shared.places import SharedPlaces
+from service.shared.registry import CHANGES, SharedRegistry
+from transforms.errors import ArtifactError
+
+BLOCK_SECONDS = 1.0
+"""How long Redis is asked to wait for news; the connection is known to live at least so often."""
+AGAIN_SECONDS = 0.5
+"""Between tries to reach a Redis that is gone."""
+FIRST_SECONDS = 3.0
+"""How long a start waits for the first copy; then the service begins with what it has."""
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """A thread that follows the record.
+
+    The whole copy is made anew whenever Redis was out of reach, so that no change is missed; after that each change
+    comes through a stream within milliseconds.
+    """
+
+    def __init__(self, link: RedisLink, registry: SharedRegistry, places: SharedPlaces) -> None:
+        self.link = link
+        self.registry = registry
+        self.places = places
+        self.client = connect(link.url, 2 * BLOCK_SECONDS)
+        self.stopping = threading.Event()
+        self.tried = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="redis", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow; gives the first copy some time."""
+        self.thread.start()
+        self.tried.wait(FIRST_SECONDS)
+
+    def stop(self) -> None:
+        """Follow no longer."""
+        self.stopping.set()
+        if self.thread.is_alive():
+            self.thread.join(timeout=5)
+
+    def run(self) -> None:
+        """Follow until told to stop, whatever happens to Redis."""
+        while not self.stopping.is_set():
+            try:
+                last = self.catch_up()
+                self.link.mark_up()
+                self.tried.set()
+                while not self.stopping.is_set() and self.link.up:
+                    last = self.follow(last)
+            except UnavailableError as error:
+                self.link.mark_down(error.message)
+            except redis_errors.RedisError as error:
+                self.link.mark_down(as_unavailable(error).message)
+            except Exception:
+                log.exception("following Redis failed; trying again")
+                self.link.mark_down("this replica's copy of the chains cannot be brought up to date; the log says why")
+            self.tried.set()
+            self.stopping.wait(AGAIN_SECONDS)
+
+    def catch_up(self) -> Any:
+        """Copy everything; return where in the stream of changes that was begun."""
+        newest: Any = self.client.xrevrange(CHANGES, count=1)
+        bring_up_to_date(self.registry, self.places)
+        return newest[0][0] if newest else "0-0"
+
+    def follow(self, last: Any) -> Any:
+        """Wait for changes and copy what changed; return the last one seen."""
+        found: Any = self.client.xread({CHANGES: last}, block=int(1000 * BLOCK_SECONDS))
+        changes = [change for _, stream in found for change in stream]
+        names = {content[b"chain"].decode() for _, content in changes if b"chain" in content}
+        for name in sorted(names):
+            try:
+                self.registry.pull(name)
+            except ArtifactError as error:
+                log.error("%s; what was live stays", error)
+        if changes:
+            self.places.pull()
+            last = changes[-1][0]
+        return last
+
+
+def bring_up_to_date(registry: SharedRegistry, places: SharedPlaces) -> None:
+    """Copy all chains and places; where Redis is new, give it what is here.
+
+    Raises:
+        UnavailableError: without Redis.
+    """
+    registry.pull_all()
+    places.push()
+    try:
+        places.pull()
+    except ArtifactError as error:
+        log.error("%s; those known stay", error)

@@ -1,0 +1,122 @@
+"""The connection to Redis that a process's threads share, and whether it works."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from prometheus_client import Gauge
+from redis import Redis
+from redis import exceptions as redis_errors
+from redis.backoff import NoBackoff
+from redis.client import Pipeline
+from redis.retry import Retry
+
+from service.errors import UnavailableError
+
+PATIENCE_SECONDS = 5.0
+"""How long an answer of Redis is waited for."""
+GONE = (redis_errors.ConnectionError, redis_errors.TimeoutError)
+
+UP = Gauge("lathe_redis_up", "Whether Redis can be reached")
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class RedisLink:
+    """Redis at a URL.
+
+    Attributes:
+        problem: why it cannot be used; None if it can. Whoever fails notes it, the follower alone takes it back.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client = connect(url, PATIENCE_SECONDS)
+        self.problem: str | None = "Redis has not been reached yet"
+        self.guard = threading.Lock()
+        UP.set(0)
+
+    @property
+    def up(self) -> bool:
+        """Whether it can be used."""
+        return self.problem is None
+
+    def mark_up(self) -> None:
+        """It works again."""
+        with self.guard:
+            if self.problem is not None:
+                log.info("Redis is reached")
+            self.problem = None
+        UP.set(1)
+
+    def mark_down(self, problem: str) -> None:
+        """It does not work."""
+        with self.guard:
+            if self.problem is None:
+                log.warning("%s; serving goes on from memory and disk", problem)
+            self.problem = problem
+        UP.set(0)
+
+    @contextmanager
+    def reached(self) -> Iterator[Redis]:
+        """Redis, for what cannot be done without it.
+
+        Raises:
+            UnavailableError: if it cannot be reached, is full, or refuses.
+        """
+        try:
+            yield self.client
+        except redis_errors.RedisError as error:
+            found = as_unavailable(error)
+            if isinstance(error, GONE):
+                self.mark_down(found.message)
+            raise found from error
+
+    def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
+        """Read watched keys and change them, all or nothing; begins anew when somebody else was quicker.
+
+        Args:
+            change: reads, calls `multi`, and queues what is to be written.
+            keys: what it reads.
+
+        Raises:
+            UnavailableError: as `reached`.
+        """
+        with self.reached() as client:
+            changed: Any = client.transaction(change, *keys, value_from_callable=True)  # type: ignore[arg-type]
+        result: T = changed
+        return result
+
+
+def connect(url: str, seconds: float) -> Redis:
+    """A client that gives up after some seconds; nothing is sent before it is used."""
+    return Redis.from_url(
+        url,
+        socket_timeout=seconds,
+        socket_connect_timeout=min(seconds, 2.0),
+        health_check_interval=30,
+        retry=Retry(NoBackoff(), 1),  # a connection that a restart cut is made anew once
+    )
+
+
+def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
+    """An error of Redis for the caller."""
+    match error:
+        case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
+            return UnavailableError("Redis does not take the password of LATHE_REDIS_URL", code="redis_unreachable")
+        case redis_errors.BusyLoadingError():
+            return UnavailableError("Redis is still loading its data", code="redis_unreachable")
+        case redis_errors.ConnectionError() | redis_errors.TimeoutError():
+            return UnavailableError(f"Redis cannot be reached: {first_line(error)}", code="redis_unreachable")
+        case redis_errors.OutOfMemoryError():
+            return UnavailableError("Redis is full (maxmemory); nothing was written", code="redis_full")
+        case _:
+            return UnavailableError(f"Redis refuses: {first_line(error)}", code="redis_error")
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in a line."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

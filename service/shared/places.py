@@ -1,0 +1,98 @@
+"""Which chain answers which size, for all replicas; read from a copy on disk like the chains."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from redis.client import Pipeline
+
+from service.places import Places
+from service.shared.link import RedisLink
+from service.shared.registry import CHANGES, CHANGES_KEPT, SharedRegistry
+from transforms.artifact import replace_synced
+from transforms.errors import ArtifactError
+
+PLACES = "lathe:places"
+
+
+class SharedPlaces(Places):
+    """The places of all encoders, in Redis.
+
+    Args:
+        path: of this replica's copy.
+        registry: whose chains take the places.
+        link: to Redis.
+    """
+
+    def __init__(self, path: Path, registry: SharedRegistry, link: RedisLink) -> None:
+        super().__init__(path, registry)
+        self.link = link
+
+    def assign(self, encoder_fingerprint: str, place: str, ref: str, replace: bool) -> str:
+        """Give a place to a chain; see `Places.assign`.
+
+        Raises:
+            UnavailableError: without Redis.
+        """
+
+        def change(pipe: Pipeline) -> str:
+            found: Any = pipe.hget(PLACES, encoder_fingerprint)
+            mine = parsed(found)
+            taken = not replace and self.occupant(mine, place) is not None
+            pipe.multi()
+            if taken:
+                return mine[place]
+            write(pipe, encoder_fingerprint, mine | {place: ref})
+            return ref
+
+        occupant = self.link.transaction(change, PLACES)
+        self.pull()
+        return occupant
+
+    def pull(self) -> None:
+        """Bring this replica's copy up to date.
+
+        Raises:
+            UnavailableError: without Redis.
+            ArtifactError: if the record cannot be read; the copy stays as it was.
+        """
+        with self.locked(), self.link.reached() as client:
+            content: Any = client.hgetall(PLACES)
+            found = {fingerprint.decode(): parsed(places) for fingerprint, places in content.items()}
+            replace_synced(self.path, json.dumps(found, indent=1).encode())
+
+    def push(self) -> None:
+        """Give Redis the places of encoders it has never heard of."""
+        for fingerprint, places in self.read().items():
+
+            def change(pipe: Pipeline, fingerprint: str = fingerprint, places: dict[str, str] = places) -> None:
+                known = pipe.hexists(PLACES, fingerprint)
+                pipe.multi()
+                if not known:
+                    write(pipe, fingerprint, places)
+
+            self.link.transaction(change, PLACES)
+
+    def locked(self) -> FileLock:
+        """The right to change the copy."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False)
+
+
+def write(pipe: Pipeline, fingerprint: str, places: dict[str, str]) -> None:
+    """Queue an encoder's places, and word of it for all replicas."""
+    pipe.hset(PLACES, fingerprint, json.dumps(places))
+    pipe.xadd(CHANGES, {"places": fingerprint}, maxlen=CHANGES_KEPT)
+
+
+def parsed(content: bytes | None) -> dict[str, str]:
+    """An encoder's places.
+
+    Raises:
+        ArtifactError: if they were damaged.
+    """
+    try:
+        return {str(place): str(ref) for place, ref in json.loads(content or b"{}").items()}
+    except (ValueError, AttributeError) as error:
+        raise ArtifactError(f"the places in Redis cannot be read: {error!r}") from error

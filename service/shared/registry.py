@@ -1,0 +1,369 @@
+"""Chains whose record is in Redis, served from a copy on disk.
+
+Every change is one transaction on the chain's record: a version is there with both its files or not at all. A replica
+copies what its disk lacks, checks it, and only then moves its own pointer, so that it never serves half a version;
+what was altered is refused, and what was live stays so. With Redis gone the copy goes on serving.
+"""
+
+import hashlib
+import json
+import logging
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import Counter
+from redis.client import Pipeline
+
+from service.errors import UnavailableError, UnknownNameError
+from service.names import is_name, require_name
+from service.registry import Pointer, Registry, made_live, rolled_back, with_version, without
+from service.shared.link import RedisLink
+from transforms.artifact import MANIFEST, TENSORS, replace_synced, sync_folder, write_synced
+from transforms.chain import Chain
+from transforms.errors import ArtifactError
+
+SCHEMA = 1
+IDENTITY = "lathe:registry"
+IDENTITY_FILE = ".identity"
+CHANGES = "lathe:changes"
+CHANGES_KEPT = 1000
+CHAIN = "lathe:chain:"
+POINTER, VERSION = b"pointer", b"version:"
+
+REFUSED = Counter("lathe_registry_refused", "Versions in Redis that were altered or cut off, each time one was read")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What the record says of a version: the SHA-256 of its files, and the job that published it."""
+
+    manifest: str
+    tensors: str
+    job: str | None = None
+
+    def fits(self, manifest: bytes, tensors: bytes) -> bool:
+        """Whether these are the files."""
+        return (digest(manifest), digest(tensors)) == (self.manifest, self.tensors)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A chain as Redis has it."""
+
+    pointer: Pointer
+    stamps: dict[int, Stamp]
+
+    @classmethod
+    def parse(cls, name: str, content: dict[bytes, bytes]) -> "Record":
+        """Read a chain's hash; an empty one is of a name never used.
+
+        Raises:
+            ArtifactError: if it was damaged.
+        """
+        pointer = Pointer.parse(name, content[POINTER]) if POINTER in content else Pointer()
+        numbers = {key: key.removeprefix(VERSION).decode(errors="replace") for key in content if key != POINTER}
+        try:
+            stamps = {int(number): Stamp(**json.loads(content[key])) for key, number in numbers.items()}
+        except (ValueError, TypeError) as error:
+            raise ArtifactError(f"the record of the chain {name} in Redis cannot be read: {error!r}") from error
+        return cls(pointer, stamps)
+
+
+class SharedRegistry(Registry):
+    """The chains of all replicas.
+
+    Args:
+        root: folder of this replica's copy; processes may share it.
+        link: to Redis.
+
+    Attributes:
+        refused: versions that were altered in Redis, with what is wrong.
+    """
+
+    def __init__(self, root: Path, link: RedisLink) -> None:
+        super().__init__(root)
+        self.link = link
+        self.refused: dict[str, str] = {}
+
+    def publish(self, chain: Chain, name: str, promote: bool | None, job: str | None = None) -> tuple[int, bool]:
+        """Add a fitted chain as the next version; see `Registry.publish`.
+
+        Raises:
+            UnavailableError: without Redis; nothing is published then.
+        """
+        require_name(name)
+
+        def change(pipe: Pipeline) -> tuple[int, bool]:
+            record = read(pipe, name)
+            made = next((version for version, stamp in record.stamps.items() if job and stamp.job == job), None)
+            if made is not None:  # by this very job, before it was lost
+                pipe.multi()
+                return made, record.pointer.live == made
+            version = max([record.pointer.last, *record.stamps]) + 1
+            manifest, tensors = saved(chain, name, version)
+            pointer = with_version(record.pointer, version, promote)
+            pipe.multi()
+            write_version(pipe, name, version, manifest, tensors, job)
+            write_pointer(pipe, name, pointer)
+            return version, pointer.live == version
+
+        published = self.link.transaction(change, CHAIN + name)
+        self.pull(name)
+        return published
+
+    def promote(self, name: str, version: int) -> Pointer:
+        """Make a version live; see `Registry.promote`."""
+
+        def change(pipe: Pipeline) -> Pointer:
+            record = read(pipe, name)
+            if version not in record.stamps:
+                raise unknown(name, record, version)
+            self.pull(name)
+            Chain.load(self.root / name / str(version))  # never make live what cannot be served
+            return self.pointed(pipe, name, made_live(record.pointer, version))
+
+        return self.changed(name, change)
+
+    def rollback(self, name: str) -> Pointer:
+        """Make the version live that was live before; see `Registry.rollback`."""
+
+        def change(pipe: Pipeline) -> Pointer:
+            record = read(pipe, name)
+            if not record.stamps:
+                raise unknown(name, record)
+            return self.pointed(pipe, name, rolled_back(name, record.pointer, record.stamps))
+
+        return self.changed(name, change)
+
+    def delete(self, name: str, version: int) -> None:
+        """Remove a version for good; see `Registry.delete`."""
+
+        def change(pipe: Pipeline) -> Pointer:
+            record = read(pipe, name)
+            if version not in record.stamps:
+                raise unknown(name, record, version)
+            pointer = without(name, record.pointer, version, record.stamps)
+            self.pointed(pipe, name, pointer)
+            pipe.hdel(CHAIN + name, VERSION + str(version).encode())
+            pipe.delete(artifact_key(name, version))
+            return pointer
+
+        self.changed(name, change)
+
+    def changed(self, name: str, change: Callable[[Pipeline], Pointer]) -> Pointer:
+        """Change a chain's record, then this replica's copy."""
+        if not is_name(name):
+            raise UnknownNameError(f"there is no chain {name!r}", param="name")
+        pointer = self.link.transaction(change, CHAIN + name)
+        self.pull(name)
+        return pointer
+
+    def pointed(self, pipe: Pipeline, name: str, pointer: Pointer) -> Pointer:
+        """Queue a new pointer."""
+        pipe.multi()
+        write_pointer(pipe, name, pointer)
+        return pointer
+
+    def pull(self, name: str) -> None:
+        """Bring this replica's copy of a chain up to date; the pointer comes last.
+
+        Raises:
+            UnavailableError: without Redis.
+            ArtifactError: if the record cannot be read; the copy stays as it was.
+        """
+        with self.lock(name), self.link.reached() as client:
+            record = Record.parse(name, client.hgetall(CHAIN + name))  # type: ignore[arg-type]
+            for version, stamp in record.stamps.items():
+                if not self.holds(name, version, stamp):
+                    self.fetch(name, version, stamp)
+            there = self.versions(name)
+            if record.pointer.live is None or record.pointer.live in there:
+                self.point(name, record.pointer)
+            for version in set(there) - set(record.stamps):
+                self.remove(name, version)
+
+    def holds(self, name: str, version: int, stamp: Stamp) -> bool:
+        """Whether the copy has this very version; its tensors are checked when they are read."""
+        try:
+            return digest((self.root / name / str(version) / MANIFEST).read_bytes()) == stamp.manifest
+        except OSError:
+            return False
+
+    def fetch(self, name: str, version: int, stamp: Stamp) -> None:
+        """Copy a version, unless it was altered; under the chain's lock."""
+        with self.link.reached() as client:
+            files: Any = client.hmget(artifact_key(name, version), ["manifest", "tensors"])
+        manifest, tensors = files
+        ref = f"{name}@{version}"
+        if manifest is None or tensors is None or not stamp.fits(manifest, tensors):
+            REFUSED.inc()
+            if ref not in self.refused:
+                log.error("%s was altered in Redis and is refused; what was live stays", ref)
+            self.refused[ref] = f"the chain {ref} was altered in Redis and is refused"
+            return
+        self.refused.pop(ref, None)
+        staging = self.root / name / f".{version}.{secrets.token_hex(6)}"
+        try:
+            staging.mkdir()
+            write_synced(staging / TENSORS, tensors)
+            write_synced(staging / MANIFEST, manifest)
+            if (self.root / name / str(version)).exists():  # of another Redis, or damaged here
+                self.remove(name, version)
+            staging.rename(self.root / name / str(version))
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_folder(self.root / name)
+
+    def pull_all(self) -> None:
+        """Bring the whole copy up to date; begins the record where Redis has none.
+
+        A Redis without a record is new, or has lost its data: it is given what this copy holds.
+
+        Raises:
+            UnavailableError: without Redis, or if its record is of a newer Lathe.
+        """
+        self.begin_record()
+        with self.link.reached() as client:
+            names = {key.decode().removeprefix(CHAIN) for key in client.scan_iter(f"{CHAIN}*", count=1000)}
+        for name in sorted(names | set(self.names())):
+            if is_name(name):
+                try:
+                    self.pull(name)
+                except ArtifactError as error:
+                    log.error("%s; what was live stays", error)
+
+    def begin_record(self) -> None:
+        """Give Redis the chains of this copy that it has never heard of, if it is new or this copy is its own.
+
+        A copy of another record is put aside: its chains may be nowhere else.
+        """
+        mine = self.identity
+
+        def change(pipe: Pipeline) -> str:
+            found: Any = pipe.get(IDENTITY)
+            pipe.multi()
+            if found is not None:
+                return identity_of(found)
+            begun = mine or secrets.token_hex(16)
+            pipe.set(IDENTITY, json.dumps({"id": begun, "schema": SCHEMA}))
+            return begun
+
+        theirs = self.link.transaction(change, IDENTITY)
+        if mine not in (None, theirs):
+            self.put_aside(str(mine))
+        if mine != theirs:
+            self.root.mkdir(parents=True, exist_ok=True)
+            replace_synced(self.root / IDENTITY_FILE, theirs.encode())
+        for name in self.names():
+            self.push(name)
+
+    @property
+    def identity(self) -> str | None:
+        """Which record this is a copy of; None before it was any."""
+        try:
+            return (self.root / IDENTITY_FILE).read_text()
+        except FileNotFoundError:
+            return None
+
+    def put_aside(self, identity: str) -> None:
+        """Keep the copy of another record where nobody takes it for this one's."""
+        kept = self.root.with_name(f"{self.root.name}-{identity[:8]}")
+        self.root.rename(kept)
+        log.error("this Redis holds other chains than before: the copy of the earlier ones was kept in %s", kept.name)
+
+    def push(self, name: str, source: Registry | None = None) -> bool:
+        """Give Redis a chain with all its versions, if it has never heard of the name.
+
+        Args:
+            name: of the chain.
+            source: where it is; None is this copy.
+
+        Returns:
+            Whether it was given.
+        """
+        source = source or self
+        pointer, folders = source.pointer(name), {n: source.root / name / str(n) for n in source.versions(name)}
+
+        def change(pipe: Pipeline) -> bool:
+            known = bool(pipe.exists(CHAIN + name))
+            pipe.multi()
+            if known:
+                return False
+            for version, folder in folders.items():
+                files = (folder / MANIFEST).read_bytes(), (folder / TENSORS).read_bytes()
+                write_version(pipe, name, version, *files, job=None)
+            write_pointer(pipe, name, pointer)
+            return True
+
+        return self.link.transaction(change, CHAIN + name)
+
+
+def read(pipe: Pipeline, name: str) -> Record:
+    """A chain's record, within a transaction that watches it."""
+    content: Any = pipe.hgetall(CHAIN + name)
+    return Record.parse(name, content)
+
+
+def write_version(pipe: Pipeline, name: str, version: int, manifest: bytes, tensors: bytes, job: str | None) -> None:
+    """Queue a version, whole."""
+    stamp = json.dumps(asdict(Stamp(digest(manifest), digest(tensors), job)))
+    pipe.hset(artifact_key(name, version), mapping={"manifest": manifest, "tensors": tensors})
+    pipe.hset(CHAIN + name, f"version:{version}", stamp)
+
+
+def write_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> None:
+    """Queue a chain's pointer, and word of it for all replicas."""
+    pipe.hset(CHAIN + name, "pointer", pointer.dump())
+    pipe.xadd(CHANGES, {"chain": name}, maxlen=CHANGES_KEPT)
+
+
+def saved(chain: Chain, name: str, version: int) -> tuple[bytes, bytes]:
+    """The two files of a version."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / str(version)
+        chain.save(path, {"name": name, "version": version})
+        return (path / MANIFEST).read_bytes(), (path / TENSORS).read_bytes()
+
+
+def artifact_key(name: str, version: int) -> str:
+    """Where a version's files are."""
+    return f"lathe:artifact:{name}:{version}"
+
+
+def digest(content: bytes) -> str:
+    """SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def unknown(name: str, record: Record, version: int | None = None) -> UnknownNameError:
+    """There is no such chain, or no such version."""
+    if version is None or not record.stamps:
+        return UnknownNameError(f"there is no chain {name!r}", param="name")
+    has = ", ".join(map(str, sorted(record.stamps)))
+    return UnknownNameError(f"the chain {name} has no version {version}; it has {has}", param="chain")
+
+
+def identity_of(content: bytes) -> str:
+    """The id of a record.
+
+    Raises:
+        UnavailableError: if another version of Lathe keeps it in another form.
+    """
+    try:
+        found = json.loads(content)
+        schema, identity = int(found["schema"]), str(found["id"])
+    except (ValueError, KeyError, TypeError):
+        raise UnavailableError(f"Redis holds something else under {IDENTITY}", code="redis_foreign") from None
+    if schema > SCHEMA:
+        raise UnavailableError(
+            f"Redis is used by a newer Lathe (schema {schema}, this one reads {SCHEMA}): upgrade this one",
+            code="redis_foreign",
+        )
+    return identity

@@ -1,0 +1,72 @@
+"""A replica's part in what is shared, opened as one."""
+
+from dataclasses import dataclass
+
+from service.home import Home
+from service.places import Places
+from service.registry import Registry
+from service.shared.cache import SharedCache
+from service.shared.follower import Follower, bring_up_to_date
+from service.shared.link import RedisLink
+from service.shared.places import SharedPlaces
+from service.shared.registry import SharedRegistry
+from service.starters import install_starters
+
+
+@dataclass(frozen=True)
+class Replica:
+    """Chains and places of all replicas, and what keeps this one's copy up to date."""
+
+    link: RedisLink
+    registry: SharedRegistry
+    places: SharedPlaces
+    follower: Follower
+    cache: SharedCache | None
+
+    @classmethod
+    def open(cls, home: Home, url: str, cache_bytes: int = 0, cache_seconds: int = 0) -> "Replica":
+        """Open the copy in a state folder; Redis is not asked for anything yet.
+
+        Args:
+            home: the state folder.
+            url: of Redis.
+            cache_bytes: for vectors of texts seen before; 0 for no such cache.
+            cache_seconds: that they are kept.
+
+        Raises:
+            OSError: if the copy cannot be written.
+        """
+        chains, places_file = home.shared / "chains", home.shared / "places.json"
+        on_disk = Registry(chains)
+        install_starters(on_disk, Places(places_file, on_disk))  # a new Redis is given them from here
+        link = RedisLink(url)
+        registry = SharedRegistry(chains, link)
+        places = SharedPlaces(places_file, registry, link)
+        cache = SharedCache(link, cache_bytes, cache_seconds) if cache_bytes else None
+        return cls(link, registry, places, Follower(link, registry, places), cache)
+
+    def start(self) -> None:
+        """Follow what others change; waits a moment for the first copy."""
+        self.follower.start()
+        if self.cache is not None:
+            self.cache.start()
+
+    def stop(self) -> None:
+        """Follow no longer."""
+        self.follower.stop()
+        if self.cache is not None:
+            self.cache.stop()
+
+    def bring_up_to_date(self) -> None:
+        """Copy everything once, for a command that does not serve.
+
+        Raises:
+            UnavailableError: without Redis.
+        """
+        bring_up_to_date(self.registry, self.places)
+
+    def warnings(self) -> list[str]:
+        """What is wrong, for `/health`."""
+        problem = self.link.problem
+        gone = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
+        return [*gone, *self.registry.refused.values()]
