@@ -19,7 +19,7 @@ class Server:
 
     name = "lathe"
 
-    def __init__(self, home: Path, **settings: str) -> None:
+    def __init__(self, home: Path, admin_key: str | None = None, **settings: str) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
         environment = clean | {"LATHE_HOME": str(home)} | settings  # nobody's own indexes, keys or encoders
         self.process = subprocess.Popen(
@@ -38,7 +38,7 @@ class Server:
         threading.Thread(target=self.process.stderr.read, daemon=True).start()  # type: ignore[union-attr]
         found = re.search(r"http://127\.0\.0\.1:\d+", greeting)
         self.url = str(found and found[0])
-        key = (home / "admin.key").read_text().strip()
+        key = admin_key or (home / "admin.key").read_text().strip()
         self.client = httpx.Client(base_url=self.url, timeout=600, headers={"authorization": f"Bearer {key}"})
 
     def wait_for_workers(self, count: int) -> None:

@@ -260,6 +260,32 @@ class Registry:
             self.point(name, without(name, self.pointer(name), version, self.versions(name)))
             self.remove(name, version)
 
+    def adopt(self, name: str, source: "Registry") -> bool:
+        """Take over a chain of another registry with all its versions, unless the name was ever used here.
+
+        Args:
+            name: of the chain.
+            source: where it is; nothing is changed there.
+
+        Returns:
+            Whether it was taken over.
+
+        Raises:
+            ArtifactError: if a version or the pointer was damaged.
+        """
+        if (self.root / name / "pointer.json").exists():
+            return False
+        with self.lock(name):
+            for version in source.versions(name):
+                Chain.load(source.root / name / str(version))
+                target = self.root / name / str(version)
+                if not target.exists():
+                    staging = target.with_name(f".{version}.{secrets.token_hex(6)}")
+                    shutil.copytree(source.root / name / str(version), staging)
+                    staging.rename(target)
+            self.point(name, source.pointer(name))
+        return True
+
     def describe(self, ref: str) -> dict[str, Any]:
         """A chain with all its versions; damaged ones say so.
 

@@ -1,6 +1,5 @@
 """The chains that ship with Lathe, put into a registry that does not know them."""
 
-import shutil
 from pathlib import Path
 
 from service.home import Home
@@ -52,14 +51,5 @@ def install_starters(registry: Registry, places: Places) -> None:
     """
     shipped = Registry(STARTERS)
     for name in shipped.names():
-        if (registry.root / name / "pointer.json").exists():
-            continue
-        with registry.lock(name):
-            target = registry.root / name / "1"
-            if not target.exists():
-                staging = target.with_name(".1.starter")
-                shutil.rmtree(staging, ignore_errors=True)
-                shutil.copytree(STARTERS / name / "1", staging)
-                staging.rename(target)
-            registry.point(name, shipped.pointer(name))
-        places.take_empty(name)
+        if registry.adopt(name, shipped):
+            places.take_empty(name)

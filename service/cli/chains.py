@@ -1,6 +1,7 @@
 """`lathe chains`: what there is, and which version is live."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from service.cli.options import flag, registry_with_places
 from service.errors import BadValueError
 from service.names import split_ref
+from service.registry import Registry
 from transforms.errors import ArtifactError
 
 app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True, rich_markup_mode=None)
@@ -71,6 +73,21 @@ def delete(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
     name, version = versioned(chain)
     registry.delete(name, version)
     typer.echo(f"{name}@{version} is gone")
+
+
+@app.command("import")
+def import_chains(folder: Annotated[Path, typer.Argument(help="Another state folder")]) -> None:
+    """Take over the chains of another state folder, for instance into the Redis that replicas are to share."""
+    source = Registry(folder.expanduser() / "chains")
+    if not source.names():
+        raise BadValueError(f"{folder} holds no chains: name a state folder, such as ~/.lathe")
+    registry, places = registry_with_places(write=True)
+    for name in source.names():
+        if registry.adopt(name, source):
+            places.take_empty(name)
+            typer.echo(f"{name}: {len(source.versions(name))} versions")
+        else:
+            typer.echo(f"{name}: left alone, the name is in use here")
 
 
 def versioned(chain: str) -> tuple[str, int]:

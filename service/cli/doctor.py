@@ -30,6 +30,7 @@ EXTRAS = {
     "opentelemetry.sdk": "traces: pip install 'lathe[otel]'",
     "h5py": "import of ann-benchmarks files: pip install 'lathe[hdf5]'",
     "pymilvus": "indexes in Milvus: pip install 'lathe[milvus]'",
+    "rq": "replicas that share chains, cache and jobs: pip install 'lathe[redis]'",
     "mteb": "lathe evaluate: pip install 'lathe[evaluation]'",
     "accelerate": "lathe train: pip install 'lathe[training]'",
 }
@@ -53,7 +54,7 @@ def doctor() -> None:
     for spec in settings.specs:
         origin = "from its offline package" if locate(spec.model) != spec.model else "from its folder or the hub"
         say(f"encoder {spec.name}", origin if spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
-    registry = Registry(home.chains)
+    registry = Registry(home.shared / "chains" if settings.redis_url else home.chains)
     damaged = 0
     for name in registry.names():
         for number in registry.versions(name):
@@ -62,9 +63,7 @@ def doctor() -> None:
             except ArtifactError as error:
                 damaged += 1
                 say(f"chain {name}@{number}", f"damaged: {error}")
-    no_milvus = milvus_problem(settings, home) if settings.index_url else None
-    if settings.index_url:
-        say("Milvus", no_milvus or "answers")
+    silent = say_servers(settings, home)
     for folder in index_folders(home.indexes):
         index = described(folder)
         damaged += "error" in index
@@ -73,8 +72,20 @@ def doctor() -> None:
             index.get("error") or f"{index['count']:,} items in {index['chain']}, record readable",
         )
     say("chains", f"{len(registry.names())} registered, {damaged} damaged")
-    if problem or damaged or no_milvus:
+    if problem or damaged or silent:
         raise typer.Exit(1)
+
+
+def say_servers(settings: Settings, home: Home) -> bool:
+    """Show the servers that the settings name; whether one of them cannot be used."""
+    problems = []
+    if settings.index_url:
+        problems.append(milvus_problem(settings, home))
+        say("Milvus", problems[-1] or "answers")
+    if settings.redis_url:
+        problems.append(redis_problem(settings))
+        say("Redis", problems[-1] or "answers")
+    return any(problems)
 
 
 def milvus_problem(settings: Settings, home: Home) -> str | None:
@@ -86,6 +97,19 @@ def milvus_problem(settings: Settings, home: Home) -> str | None:
         return error.message
     finally:
         indexes.close()
+    return None
+
+
+def redis_problem(settings: Settings) -> str | None:
+    """Why the Redis that replicas share cannot be used; None if it can."""
+    settings.require_redis_extra()
+    from service.shared.link import RedisLink
+
+    try:
+        with RedisLink(settings.redis_url).reached() as client:
+            client.ping()
+    except ServiceError as error:
+        return error.message
     return None
 
 

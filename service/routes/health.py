@@ -101,4 +101,5 @@ def describe(services: Services) -> dict[str, Any]:
             {"name": name, "live": services.registry.live(name), "versions": services.registry.versions(name)}
             for name in services.registry.names()
         ],
+        "redis": services.replica.describe() if services.replica else None,
     }

@@ -19,8 +19,9 @@ from redis import exceptions as redis_errors
 from service.cache import Entry
 from service.shared.link import RedisLink, as_unavailable, connect
 
-COSINE = 0.9999999
-"""Of a unit vector with what comes back, at least; lengths are made 1 again."""
+COSINE = 0.9999998
+"""Of a unit vector with what comes back, at least; lengths are made 1 again. float16 rounds each number by a share of
+2⁻¹¹ at most, so the angle is at most 2⁻¹¹ and its cosine at least 1 − 2⁻²³; numbers below 6e-5 add less than that."""
 PATIENCE_SECONDS = 0.25
 """A cache that takes longer is no help."""
 WAITING_MOST = 256

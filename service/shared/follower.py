@@ -72,6 +72,7 @@ class Follower:
         """Copy everything; return where in the stream of changes that was begun."""
         newest: Any = self.client.xrevrange(CHANGES, count=1)
         bring_up_to_date(self.registry, self.places)
+        self.link.look_at_settings()
         return newest[0][0] if newest else "0-0"
 
     def follow(self, last: Any) -> Any:

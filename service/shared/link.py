@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from prometheus_client import Gauge
@@ -30,12 +30,14 @@ class RedisLink:
 
     Attributes:
         problem: why it cannot be used; None if it can. Whoever fails notes it, the follower alone takes it back.
+        danger: what about its settings may lose data.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.client = connect(url, PATIENCE_SECONDS)
         self.problem: str | None = "Redis has not been reached yet"
+        self.danger: str | None = None
         self.guard = threading.Lock()
         UP.set(0)
 
@@ -59,6 +61,15 @@ class RedisLink:
                 log.warning("%s; serving goes on from memory and disk", problem)
             self.problem = problem
         UP.set(0)
+
+    def look_at_settings(self) -> None:
+        """Find settings that may lose data, where Redis tells them."""
+        self.danger = None
+        with suppress(redis_errors.ResponseError):  # not everybody may ask
+            found: Any = self.client.config_get("maxmemory*")
+            told = {as_text(key): as_text(value) for key, value in found.items()}
+            if told.get("maxmemory", "0") != "0" and told.get("maxmemory-policy", "").startswith("allkeys"):
+                self.danger = "Redis may evict chains when it is full: set its maxmemory-policy to volatile-lru"
 
     @contextmanager
     def reached(self) -> Iterator[Redis]:
@@ -115,6 +126,11 @@ def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
             return UnavailableError("Redis is full (maxmemory); nothing was written", code="redis_full")
         case _:
             return UnavailableError(f"Redis refuses: {first_line(error)}", code="redis_error")
+
+
+def as_text(value: bytes | str) -> str:
+    """What Redis told, as a string."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def first_line(error: Exception) -> str:

@@ -262,7 +262,19 @@ class SharedRegistry(Registry):
             self.root.mkdir(parents=True, exist_ok=True)
             replace_synced(self.root / IDENTITY_FILE, theirs.encode())
         for name in self.names():
-            self.push(name)
+            self.push(name, self)
+
+    def adopt(self, name: str, source: Registry) -> bool:
+        """Take over a chain of another registry, unless the name was ever used; see `Registry.adopt`.
+
+        Raises:
+            UnavailableError: without Redis.
+        """
+        for version in source.versions(name):
+            Chain.load(source.root / name / str(version))
+        given = self.push(name, source)
+        self.pull(name)
+        return given
 
     @property
     def identity(self) -> str | None:
@@ -278,17 +290,8 @@ class SharedRegistry(Registry):
         self.root.rename(kept)
         log.error("this Redis holds other chains than before: the copy of the earlier ones was kept in %s", kept.name)
 
-    def push(self, name: str, source: Registry | None = None) -> bool:
-        """Give Redis a chain with all its versions, if it has never heard of the name.
-
-        Args:
-            name: of the chain.
-            source: where it is; None is this copy.
-
-        Returns:
-            Whether it was given.
-        """
-        source = source or self
+    def push(self, name: str, source: Registry) -> bool:
+        """Give Redis a chain with all its versions, if it has never heard of the name; whether it was given."""
         pointer, folders = source.pointer(name), {n: source.root / name / str(n) for n in source.versions(name)}
 
         def change(pipe: Pipeline) -> bool:

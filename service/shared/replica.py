@@ -1,11 +1,12 @@
 """A replica's part in what is shared, opened as one."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from service.home import Home
 from service.places import Places
 from service.registry import Registry
-from service.shared.cache import SharedCache
+from service.shared.cache import COSINE, SharedCache
 from service.shared.follower import Follower, bring_up_to_date
 from service.shared.link import RedisLink
 from service.shared.places import SharedPlaces
@@ -65,8 +66,14 @@ class Replica:
         """
         bring_up_to_date(self.registry, self.places)
 
+    def describe(self) -> dict[str, Any]:
+        """What `/info` says of it."""
+        cache = {"dtype": "float16", "cosine": COSINE} if self.cache is not None else None
+        return {"up": self.link.up, "problem": self.link.problem, "cache": cache}
+
     def warnings(self) -> list[str]:
         """What is wrong, for `/health`."""
         problem = self.link.problem
         gone = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
-        return [*gone, *self.registry.refused.values()]
+        danger = [self.link.danger] if self.link.danger else []
+        return [*gone, *danger, *self.registry.refused.values()]

@@ -1,0 +1,140 @@
+"""A Redis, servers, workers and nginx on this machine, each a process of its own."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import httpx
+import redis
+
+from benchmarks.server import LATHE, Server
+from training.sources import open_source
+
+ADMIN = "measured"
+PASSWORD = "measured"
+NGINX = Path(__file__).resolve().parents[2] / "docker/nginx/nginx.conf"
+UPSTREAMS = """
+upstream api {{ least_conn; {servers} keepalive 64; keepalive_timeout 4s; }}
+upstream index {{ server {first}; }}
+"""
+
+
+class Cluster:
+    """All of them, and how they are reached.
+
+    Args:
+        folder: for their state; taken away with the cluster.
+        threads: of each server.
+    """
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self.folder = folder
+        self.threads = threads
+        self.port = free_port()
+        self.servers: list[Server] = []
+        self.others: list[subprocess.Popen[bytes]] = []
+        if not shutil.which("redis-server"):
+            sys.exit("this takes redis-server: apt-get install redis-server nginx")
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]
+        self.redis_process = start(["redis-server", *options, "--dir", str(folder), "--requirepass", PASSWORD])
+        self.redis = redis.Redis(port=self.port, password=PASSWORD)
+        wait_until(lambda: answers(self.redis.ping))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What each process is told."""
+        return {
+            "LATHE_REDIS_URL": f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0",
+            "LATHE_ADMIN_KEYS": ADMIN,
+            "LATHE_THREADS": str(self.threads),
+            "LATHE_DATA_ROOT": str(self.folder),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def serve(self, name: str) -> Server:
+        """Start a server on a state folder of its own, ready when this returns."""
+        server = Server(self.folder / name, admin_key=ADMIN, **self.environment)
+        self.servers.append(server)
+        return server
+
+    def work(self, name: str) -> "subprocess.Popen[bytes]":
+        """Start a worker."""
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("LATHE_")}
+        home = {"LATHE_HOME": str(self.folder / name)}
+        self.others.append(start([*LATHE, "worker"], clean | self.environment | home))
+        return self.others[-1]
+
+    def balance(self, servers: list[Server]) -> str:
+        """Put nginx, configured as shipped, before servers; its address."""
+        port, folder = free_port(), self.folder / f"nginx-{len(self.others)}"
+        folder.mkdir()
+        addresses = [server.url.removeprefix("http://") for server in servers]
+        content = NGINX.read_text().replace("listen 8080;", f"listen 127.0.0.1:{port};").replace("/tmp/", f"{folder}/")
+        content = re.sub(r"access_log .*requests;", "access_log off;", content)
+        (folder / "nginx.conf").write_text(content)
+        listed = " ".join(f"server {address} max_fails=3 fail_timeout=2s;" for address in addresses)
+        (folder / "upstreams.conf").write_text(UPSTREAMS.format(servers=listed, first=addresses[0]))
+        program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or sys.exit("this takes nginx")
+        root = "user root; " if os.geteuid() == 0 else ""
+        self.others.append(start([program, "-c", str(folder / "nginx.conf"), "-g", f"{root}daemon off;"]))
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: answers(lambda: httpx.get(f"{url}/health/proxy").status_code == 200))
+        return url
+
+    def stop(self) -> None:
+        """End all."""
+        for server in self.servers:
+            if server.process.poll() is None:
+                server.stop()
+        for process in self.others:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+        self.redis.close()
+        self.redis_process.terminate()
+        for process in [*self.others, self.redis_process]:
+            process.wait(30)
+
+
+@cache
+def built_in_texts() -> list[str]:
+    """Real English that is on every machine."""
+    return [text for batch in open_source("pydoc:").batches() for text in batch.values if isinstance(text, str)]
+
+
+def start(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
+    """A process that says nothing."""
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return int(bound.getsockname()[1])
+
+
+def answers(ask: Callable[[], object]) -> bool:
+    """Whether somebody is there."""
+    with suppress(redis.exceptions.ConnectionError, httpx.HTTPError):
+        return bool(ask())
+    return False
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> float:
+    """Wait for something; the seconds it took."""
+    begun = time.monotonic()
+    while not holds():
+        if time.monotonic() - begun > seconds:
+            sys.exit("what was waited for did not happen")
+        time.sleep(0.02)
+    return time.monotonic() - begun

@@ -1,0 +1,105 @@
+"""Workers killed at random moments: every job must come to one end, and publish one version at most."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.replicas.cluster import Cluster, wait_until
+from benchmarks.server import Server
+
+LONGEST_SECONDS = 12.0
+ENDS = ("succeeded", "failed", "cancelled")
+
+
+def measure_kills(cluster: Cluster, trials: int, seed: int) -> dict[str, Any]:
+    """Fit again and again with two workers, and kill what runs the job, once or twice.
+
+    In every trial either the worker or the job's own process gets SIGKILL, at a moment drawn from the job's whole
+    length; in every fourth the next try is killed too. Whoever was killed is replaced. Afterwards the states that the
+    job was seen in are looked through: once it has ended, it must not change.
+    """
+    server, dice = cluster.servers[0], random.Random(seed)
+    workers = [cluster.work(f"worker-{number}") for number in range(2)]
+    ends: Counter[str] = Counter()
+    recovered, faults, killed = [], [], 0
+    for trial in range(trials):
+        name = f"trial-{trial}"
+        steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 16, "steps": 400}]
+        body = {"name": name, "steps": steps, "source": {"path": "vectors.npy"}}
+        job = server.call("POST", "/fit-transform", **body)["status_url"]
+        deaths, since = [dice.uniform(0, LONGEST_SECONDS)], None
+        if trial % 4 == 3:
+            deaths.append(deaths[0] + dice.uniform(8, 20))
+        begun, states = time.monotonic(), [server.call("GET", job)]
+        while states[-1]["state"] not in ENDS:
+            if time.monotonic() - begun > 240:
+                faults.append(f"{name}: no end after 240 s")
+                break
+            if deaths and time.monotonic() - begun >= deaths[0]:
+                deaths.pop(0)
+                struck = kill(cluster, workers, dice.random() < 0.5)
+                killed += struck
+                since = time.monotonic() if struck else since
+                workers = [w if w.poll() is None else cluster.work(f"worker-{n}") for n, w in enumerate(workers)]
+            time.sleep(0.05)
+            states.append(server.call("GET", job))
+        if since is not None and states[-1]["state"] == "succeeded":
+            recovered.append(time.monotonic() - since)
+        time.sleep(0.5)
+        faults += what_is_wrong(server, name, states[-1], server.call("GET", job))
+        ends[states[-1]["state"]] += 1
+        print(f"\r\033[K{trial + 1}/{trials}, {killed} killed, {len(faults)} faults", end="", flush=True)
+    print()
+    return {
+        "trials": trials,
+        "killed": killed,
+        "ends": dict(ends),
+        "faults": faults,
+        "seconds_from_the_last_kill_to_success": [round(s, 1) for s in sorted(recovered)],
+    }
+
+
+def kill(cluster: Cluster, workers: "list[Any]", worker: bool) -> bool:
+    """SIGKILL to a job's process, or to its worker; whether there was one."""
+    for pid in horses():
+        parent = int(re.search(r"PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1])  # type: ignore[index]
+        if parent in {process.pid for process in workers}:
+            os.kill(parent if worker else pid, signal.SIGKILL)
+            if worker:
+                next(process for process in workers if process.pid == parent).wait()
+            return True
+    return False
+
+
+def horses() -> list[int]:
+    """The processes of jobs on this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"service.jobs.horse" in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+def what_is_wrong(server: Server, name: str, ended: dict[str, Any], later: dict[str, Any]) -> list[str]:
+    """Faults of a trial: an end that changed, a version too many or too few."""
+    faults = [] if ended == later else [f"{name}: its end changed"]
+    answer = server.client.get(f"/chains/{name}")
+    versions = len(answer.json()["versions"]) if answer.status_code == 200 else 0
+    if versions != (ended["state"] == "succeeded") and not (versions == 1 and ended["state"] == "failed"):
+        faults.append(f"{name}: {ended['state']} with {versions} versions")
+    if server.client.get("/health").status_code != 200:
+        faults.append(f"{name}: the server is not well")
+    return faults
+
+
+def settle(server: Server) -> None:
+    """Wait until no job is under way."""
+    wait_until(lambda: all(job["state"] in ENDS for job in server.call("GET", "/jobs")), 300)
