@@ -22,6 +22,7 @@ from rq.job import Job as QueuedJob
 from rq.job import JobStatus
 from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer
+from rq.worker_registration import clean_worker_registry
 
 from service.errors import UnknownNameError
 from service.jobs.jobs import PIECE_BYTES, ResultFile
@@ -212,11 +213,11 @@ class JobRecords:
             self.client.zrem(JOBS, job_id)
 
     def clean(self, queue: JobQueue) -> None:
-        """Queue again what lost its worker, or give it up; by Redis's clock."""
+        """Queue again what lost its worker, or give it up, by Redis's clock; and forget the worker."""
         if queue.acquire_maintenance_lock():
             try:
-                registry = StartedJobRegistry(queue=queue)
-                registry.cleanup(timestamp=server_time(self.client))
+                StartedJobRegistry(queue=queue).cleanup(timestamp=server_time(self.client))
+                clean_worker_registry(queue)
             finally:
                 queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
 

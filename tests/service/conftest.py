@@ -269,6 +269,8 @@ def open_replica(redis_server, tmp_path):
 
     yield open_one
     for replica in opened:
+        replica.follower.stopping.set()  # all end at once
+    for replica in opened:
         replica.stop()
 
 

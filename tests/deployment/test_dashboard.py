@@ -1,0 +1,105 @@
+"""The dashboard asks only for what the service counts."""
+
+import importlib
+import json
+import pkgutil
+import re
+
+import promql_parser
+import pytest
+import yaml
+from prometheus_client import REGISTRY
+
+FROM_PROMETHEUS_ITSELF = {"up"}
+SUFFIXES = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}
+
+
+@pytest.fixture(scope="module")
+def dashboard(root):
+    return json.loads((root / "docker/grafana/dashboards/lathe.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def exported():
+    import service.shared
+
+    importlib.import_module("service.app")  # what these import may count something
+    for module in pkgutil.iter_modules(service.shared.__path__, "service.shared."):
+        importlib.import_module(module.name)
+    return {family.name + suffix for family in REGISTRY.collect() for suffix in SUFFIXES.get(family.type, [])}
+
+
+def queries(dashboard):
+    return [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+
+
+def metrics(query):
+    """The names in a query; Grafana's own variables stand for a time span."""
+    found = []
+
+    def visit(node):
+        if isinstance(node, promql_parser.VectorSelector):
+            found.append(node.name)
+        return True
+
+    promql_parser.walk(promql_parser.parse(query.replace("$__rate_interval", "5m")), visit)
+    return found
+
+
+def test_every_metric_of_every_query_is_exported(dashboard, exported):
+    named = {name for query in queries(dashboard) for name in metrics(query)}
+
+    assert len(named) > 20
+    assert named - exported - FROM_PROMETHEUS_ITSELF == set()
+
+
+def test_variables_ask_for_labels_of_exported_metrics(dashboard, exported):
+    variables = {variable["name"]: variable["definition"] for variable in dashboard["templating"]["list"]}
+    used = {name for query in queries(dashboard) for name in re.findall(r"\$([a-z]\w*)", query)}
+
+    assert used == set(variables)
+    for definition in variables.values():
+        assert re.fullmatch(r"label_values\((\w+), \w+\)", definition)[1] in exported
+
+
+def test_rates_are_taken_of_counters_and_quantiles_of_buckets(dashboard):
+    for query in queries(dashboard):
+        assert set(re.findall(r"(?:rate|increase)\(\w+?(total|bucket|sum|count)\{", query)) | {"total"}
+        assert len(re.findall(r"(?:rate|increase)\(", query)) == len(
+            re.findall(r"(?:rate|increase)\(\w+_(?:total|bucket|sum|count)\{", query)
+        )
+
+
+def test_panels_have_numbers_of_their_own_and_do_not_overlap(dashboard):
+    places = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in dashboard["panels"]
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    ]
+    numbers = [panel["id"] for panel in dashboard["panels"]]
+
+    assert len(set(numbers)) == len(numbers)
+    assert len(set(places)) == len(places)
+    assert max(x for x, _ in places) < 24
+
+
+def test_the_data_source_is_the_one_that_is_provisioned(dashboard, root):
+    provisioning = root / "docker/grafana/provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards/lathe.yml").read_text())["providers"]
+    compose = (root / "docker-compose.yml").read_text()
+
+    used = {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"}
+
+    assert used == {source["uid"]}
+    assert f"./docker/grafana/dashboards:{provider['options']['path']}:ro" in compose
+
+
+def test_the_autoscaler_goes_by_an_exported_metric(root, exported):
+    documents = yaml.safe_load_all((root / "k8s/scaling.yaml").read_text())
+    (scaler,) = (document for document in documents if document["kind"] == "HorizontalPodAutoscaler")
+    pods = [metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"] if metric["type"] == "Pods"]
+
+    assert pods == ["lathe_queue_texts"]
+    assert set(pods) <= exported

@@ -1,0 +1,159 @@
+"""The cluster's manifests: valid by Kubernetes' own schemas, and in agreement with one another."""
+
+import re
+
+import kubernetes_validate
+import pytest
+import yaml
+
+VERSIONS = ["1.34", "1.37"]  # the first where a pod may sleep before it stops for good, and the newest
+WORKLOADS = ("Deployment", "StatefulSet")
+
+
+@pytest.fixture(scope="module")
+def kustomization(root):
+    return yaml.safe_load((root / "k8s/kustomization.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def manifests(root, kustomization):
+    files = [(root / "k8s" / name).read_text() for name in kustomization["resources"]]
+    return [document for file in files for document in yaml.safe_load_all(file)]
+
+
+def of_kind(manifests, *kinds):
+    return {document["metadata"]["name"]: document for document in manifests if document["kind"] in kinds}
+
+
+def pods(manifests):
+    """Each workload's name and its pods' spec."""
+    found = of_kind(manifests, *WORKLOADS)
+    assert set(found) == {"api", "index", "worker", "redis"}
+    return {name: workload["spec"]["template"]["spec"] for name, workload in found.items()}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_manifest_is_valid(manifests, version):
+    assert len(manifests) > 12
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_a_field_that_does_not_exist_is_found():
+    wrong = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "api"}, "spec": {"prots": []}}
+
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
+
+
+def test_kustomize_is_told_of_every_file(root, kustomization):
+    files = {path.name for path in (root / "k8s").glob("*.yaml")} - {"kustomization.yaml"}
+
+    assert set(kustomization["resources"]) == files
+    assert kustomization["secretGenerator"][0]["envs"] == ["secrets.env"]
+
+
+def test_secrets_are_named_and_none_is_shipped(root, kustomization, manifests):
+    example = (root / "k8s/secrets.env.example").read_text()
+    names = re.findall(r"^(\w+)=(.*)$", example, re.MULTILINE)
+    ignored = (root / ".gitignore").read_text().splitlines()
+    sources = [
+        variable["valueFrom"]["secretKeyRef"]
+        for spec in pods(manifests).values()
+        for variable in spec["containers"][0]["env"]
+        if "secretKeyRef" in variable.get("valueFrom", {})
+    ]
+
+    assert all(value == "" for _, value in names)
+    assert {"k8s/secrets.env", ".env"} <= set(ignored)
+    assert {source["key"] for source in sources} == {name for name, _ in names}
+    assert {source["name"] for source in sources} == {kustomization["secretGenerator"][0]["name"]}
+
+
+def test_settings_come_from_the_generated_map(kustomization, manifests):
+    (generated,) = kustomization["configMapGenerator"]
+
+    for name in ("api", "index", "worker"):
+        (source,) = pods(manifests)[name]["containers"][0]["envFrom"]
+        assert source["configMapRef"]["name"] == generated["name"]
+
+
+def test_pods_meet_the_restricted_standard(manifests):
+    for name, spec in pods(manifests).items():
+        (container,) = spec["containers"]
+        confined = container["securityContext"]
+        assert spec["securityContext"]["runAsNonRoot"], name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert confined["allowPrivilegeEscalation"] is False, name
+        assert confined["readOnlyRootFilesystem"] is True, name
+        assert confined["capabilities"] == {"drop": ["ALL"]}, name
+        assert spec["automountServiceAccountToken"] is False, name
+        assert {"cpu", "memory"} == set(container["resources"]["requests"]), name
+        assert "memory" in container["resources"]["limits"], name
+
+
+def test_the_user_is_the_images_own(root, manifests, dockerfile):
+    (_, stage) = dockerfile.read_dockerfile(root / "docker/Dockerfile")
+    (user,) = (one.value for one in stage.instructions if one.keyword == "USER")
+
+    for name in ("api", "index", "worker"):
+        context = pods(manifests)[name]["securityContext"]
+        assert f"{context['runAsUser']}:{context['runAsGroup']}" == user
+
+
+def test_probes_ask_what_the_service_answers(manifests):
+    from service.routes.health import router
+
+    paths = {route.path for route in router.routes}
+    for name in ("api", "index"):
+        container = pods(manifests)[name]["containers"][0]
+        asked = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
+        assert asked == {"startup": "/health/ready", "readiness": "/health/ready", "liveness": "/health/live"}
+        assert set(asked.values()) <= paths
+
+
+def test_services_disruptions_and_policies_select_pods_that_are_there(manifests):
+    workloads = of_kind(manifests, *WORKLOADS)
+    labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in workloads.values()]
+    selectors = [service["spec"]["selector"] for service in of_kind(manifests, "Service").values()]
+    selectors += [one["spec"]["selector"]["matchLabels"] for one in of_kind(manifests, "PodDisruptionBudget").values()]
+    for policy in of_kind(manifests, "NetworkPolicy").values():
+        selectors.append(policy["spec"]["podSelector"].get("matchLabels", {}))
+
+    for selector in selectors:
+        assert any(selector.items() <= one.items() for one in labels), selector
+    for workload in workloads.values():
+        wanted = workload["spec"]["selector"]["matchLabels"]
+        assert wanted.items() <= workload["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_only_clients_of_redis_reach_redis(manifests):
+    policies = of_kind(manifests, "NetworkPolicy")
+    (rule,) = policies["redis"]["spec"]["ingress"]
+    labels = {
+        name: workload["spec"]["template"]["metadata"]["labels"]
+        for name, workload in of_kind(manifests, *WORKLOADS).items()
+    }
+
+    assert policies["nothing-else"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    wanted = rule["from"][0]["podSelector"]["matchLabels"]
+    assert {name for name, label in labels.items() if wanted.items() <= label.items()} == {"api", "index", "worker"}
+
+
+def test_there_is_one_owner_of_the_indexes_and_the_autoscaler_alone_counts_replicas(manifests):
+    workloads = of_kind(manifests, *WORKLOADS)
+    (scaler,) = of_kind(manifests, "HorizontalPodAutoscaler").values()
+
+    assert workloads["index"]["spec"]["replicas"] == 1
+    assert workloads["index"]["kind"] == "StatefulSet"
+    assert "replicas" not in workloads["api"]["spec"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] == "api"
+    assert {metric["type"] for metric in scaler["spec"]["metrics"]} == {"Pods", "Resource"}
+
+
+def test_redis_is_the_one_that_compose_runs(manifests, composed):
+    (container,) = pods(manifests)["redis"]["containers"]
+
+    assert container["image"] == composed["services"]["redis"]["image"]
+    assert "--maxmemory-policy volatile-lru" in container["args"][0]
+    assert "--appendonly yes" in container["args"][0]

@@ -1,0 +1,263 @@
+"""The proxy: a real nginx with the shipped configuration before small servers that say what reached them."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+pytestmark = pytest.mark.services
+
+EVENTS = 4
+PAUSE = 0.3
+CHANGING = ["/fit-transform", "/advise", "/chains/mine/promote", "/indexes/docs/upsert", "/indexes/docs/delete"]
+READING = ["/", "/embed", "/reduce", "/v1/embeddings"]
+
+
+class Instance(ThreadingHTTPServer):
+    """Answers with its name.
+
+    Attributes:
+        mode: "answer"; a status to answer with; "die": read the request, then hang up; "sleep".
+        seen: method, path and headers of each request.
+    """
+
+    def __init__(self, name):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.name, self.mode, self.seen = name, "answer", []
+        self.port = self.server_address[1]
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        """Say nothing of callers that went."""
+
+    def stop(self):
+        """Be gone, as after a kill."""
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 65536  # an answer is one segment: in two, the second would wait for the first to be acknowledged
+
+    def handle_one(self):
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        if self.server.mode == "die":
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        elif self.server.mode == "sleep":
+            time.sleep(3)
+        elif self.path.endswith("/events"):
+            self.send_events()
+        else:
+            status = 200 if self.server.mode == "answer" else self.server.mode
+            body = json.dumps({"from": self.server.name, "status": status}).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_one
+
+    def send_events(self):
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        for number in range(EVENTS):
+            self.wfile.write(f"data: {number}\n\n".encode())
+            self.wfile.flush()
+            time.sleep(PAUSE)
+        self.close_connection = True
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def instances():
+    made = {name: Instance(name) for name in ("one", "two", "owner")}
+    yield made
+    for instance in made.values():
+        instance.stop()
+
+
+@pytest.fixture
+def proxy(instances, start_nginx):
+    return start_nginx([instances["one"].port, instances["two"].port], instances["owner"].port)
+
+
+def ask(port, method, path, body=None, headers=None):
+    """Status, headers and JSON of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        content = answer.read()
+        return answer.status, dict(answer.getheaders()), json.loads(content) if content else None
+    finally:
+        connection.close()
+
+
+def post(port, path, **more):
+    return ask(port, "POST", path, b"{}", {"content-type": "application/json"}, **more)
+
+
+def test_indexes_go_to_their_owner_and_all_else_to_the_replicas(proxy):
+    for method, path in [
+        ("GET", "/indexes"),
+        ("PUT", "/indexes/docs"),
+        ("POST", "/indexes/docs/search"),
+        ("POST", "/indexes/docs/upsert"),
+    ]:
+        assert {ask(proxy, method, path)[2]["from"] for _ in range(4)} == {"owner"}, path
+    for method, path in [("POST", "/embed"), ("GET", "/chains"), ("GET", "/jobs/1"), ("GET", "/indexesmore")]:
+        assert {ask(proxy, method, path)[2]["from"] for _ in range(20)} == {"one", "two"}, path
+
+
+@pytest.mark.parametrize("path", READING)
+def test_a_request_that_changes_nothing_survives_a_replica_that_dies_under_it(proxy, instances, path):
+    instances["one"].mode = "die"
+
+    assert {post(proxy, path)[0] for _ in range(10)} == {200}
+    assert instances["one"].seen
+
+
+@pytest.mark.parametrize("path", CHANGING)
+def test_a_request_that_changes_something_is_sent_once(proxy, instances, path):
+    for instance in instances.values():
+        instance.mode = "die"
+
+    status, headers, body = post(proxy, path)
+
+    assert (status, body["error"]["code"]) == (502, "bad_gateway")
+    assert sum(len(instance.seen) for instance in instances.values()) == 1
+    assert headers["retry-after"] == "1"
+
+
+def test_a_replica_that_is_gone_costs_nobody_anything(proxy, instances):
+    instances["one"].stop()
+
+    assert {post(proxy, path)[0] for path in [*READING, "/fit-transform"] for _ in range(5)} == {200}
+
+
+def test_a_replica_that_is_not_ready_is_passed_over(proxy, instances):
+    instances["one"].mode = 503
+
+    assert {post(proxy, "/embed")[2]["from"] for _ in range(10)} == {"two"}
+    assert {ask(proxy, "GET", "/health/ready")[0] for _ in range(10)} == {200}
+
+
+def test_refused_administration_does_not_take_the_replicas_out_of_service(proxy, instances):
+    instances["one"].mode = instances["two"].mode = 503
+    refused = [post(proxy, "/fit-transform") for _ in range(20)]
+    listed = [ask(proxy, "GET", "/jobs") for _ in range(20)]
+    instances["one"].mode = instances["two"].mode = "answer"
+
+    assert {status for status, _, _ in refused + listed} == {503}
+    assert {body["from"] for _, _, body in refused} == {"one", "two"}  # the service's own words, not the proxy's
+    assert {post(proxy, "/embed")[0] for _ in range(10)} == {200}
+
+
+def test_a_replica_comes_back_after_seconds(proxy, instances):
+    instances["one"].mode = "die"
+    for _ in range(20):
+        post(proxy, "/embed")
+    instances["one"].mode = "answer"
+    deadline = time.monotonic() + 5
+    while post(proxy, "/embed")[2]["from"] != "one":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_with_nobody_left_the_answer_is_an_error_in_the_services_shape(proxy, instances):
+    for instance in instances.values():
+        instance.stop()
+
+    for path in ("/embed", "/fit-transform", "/indexes/docs/search"):
+        status, headers, body = post(proxy, path)
+        assert status == 502
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+        assert (body["error"]["type"], body["error_type"]) == ("server_error", "Backend")
+        assert headers["Content-Type"] == "application/json"
+        assert headers["x-request-id"]
+
+
+def test_an_instance_that_does_not_answer_in_time_is_504(instances, start_nginx):
+    port = start_nginx(
+        [instances["one"].port], instances["owner"].port, {"proxy_read_timeout 300s;": "proxy_read_timeout 500ms;"}
+    )
+    instances["one"].mode = "sleep"
+
+    status, _, body = post(port, "/fit-transform")
+
+    assert (status, body["error"]["code"]) == (504, "timeout")
+
+
+def test_too_large_a_body_is_413_in_the_services_shape_and_a_large_one_passes(proxy, instances):
+    status, _, body = ask(proxy, "POST", "/reduce", b"x" * 36_000_000)
+    assert (status, body["error"]["code"], body["error_type"]) == (413, "too_large", "Validation")
+    assert not instances["one"].seen + instances["two"].seen
+
+    assert ask(proxy, "POST", "/reduce", b"x" * 32_000_000)[0] == 200
+
+
+def test_events_come_one_by_one(proxy):
+    connection = http.client.HTTPConnection("127.0.0.1", proxy, timeout=20)
+    began = time.monotonic()
+    connection.request("GET", "/jobs/1/events")
+    answer = connection.getresponse()
+    came = []
+    while line := answer.readline():
+        if line.startswith(b"data"):
+            came.append(time.monotonic() - began)
+    connection.close()
+
+    assert len(came) == EVENTS
+    assert came[0] < PAUSE
+    assert min(after - before for before, after in zip(came, came[1:], strict=False)) > PAUSE / 2
+
+
+@pytest.mark.parametrize("path", ["/metrics", "//metrics", "/%6detrics", "/embed/../metrics"])
+def test_metrics_stay_inside(proxy, instances, path):
+    status, _, body = ask(proxy, "GET", path)
+
+    assert (status, body["error"]["code"]) == (404, "no_route")
+    assert not instances["one"].seen + instances["two"].seen
+
+
+def test_replicas_learn_who_asks_and_under_which_id(proxy, instances):
+    ask(proxy, "GET", "/indexes", headers={"x-request-id": "abc", "host": "lathe.example.org"})
+    ask(proxy, "GET", "/indexes", headers={"x-forwarded-for": "192.0.2.1", "x-forwarded-proto": "https"})
+    named, unnamed = ({name.lower(): value for name, value in seen[2].items()} for seen in instances["owner"].seen)
+
+    assert named["x-request-id"] == "abc"
+    assert named["host"] == named["x-forwarded-host"] == "lathe.example.org"
+    assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == ("127.0.0.1", "http")
+    assert len(unnamed["x-request-id"]) == 32
+    assert (unnamed["x-forwarded-for"], unnamed["x-forwarded-proto"]) == ("192.0.2.1, 127.0.0.1", "https")
+
+
+def test_the_proxys_own_health_takes_no_replica(proxy, instances):
+    for instance in instances.values():
+        instance.mode = "die"
+
+    assert ask(proxy, "GET", "/health/proxy")[0] == 200
+
+
+def test_both_replicas_work(proxy, instances):
+    threads = [threading.Thread(target=lambda: [post(proxy, "/embed") for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shares = Counter({name: len(instances[name].seen) for name in ("one", "two")})
+
+    assert shares.total() == 200
+    assert min(shares.values()) > 50
