@@ -57,12 +57,12 @@ def is_ready(client):
 class LiveServer:
     """A `lathe serve` in a process of its own."""
 
-    def __init__(self, home, **environment):
+    def __init__(self, home, port=0, **environment):
         self.home = home
         self.environment = os.environ | {"LATHE_HOME": str(home)} | environment
         self.begun = time.monotonic()
         self.process = subprocess.Popen(
-            [*LATHE, "serve", "--port", "0"], env=self.environment, stderr=subprocess.PIPE, text=True
+            [*LATHE, "serve", "--port", str(port)], env=self.environment, stderr=subprocess.PIPE, text=True
         )
         self.greeting = []
         self.reader = threading.Thread(target=lambda: self.greeting.extend(self.process.stderr), daemon=True)
@@ -151,8 +151,8 @@ def serving():
     """Start a real server on a state folder, with settings as variables; ends with the block."""
 
     @contextlib.contextmanager
-    def start(home, **environment):
-        server = LiveServer(home, **environment)
+    def start(home, port=0, **environment):
+        server = LiveServer(home, port, **environment)
         try:
             yield server
         finally:
