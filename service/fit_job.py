@@ -1,12 +1,14 @@
 """A fit from request to registered chain: what `lathe fit` and `POST /fit-transform` share."""
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from service.errors import UnavailableError
 from service.home import Home
 from service.names import require_name
 from service.places import Places
@@ -19,6 +21,9 @@ from training.fitting import FitRequest, Fitted, fit_chain
 from training.spec import EncoderSpec
 from transforms.arrays import row_blocks
 from transforms.transform import Progress
+
+PATIENCE_SECONDS = 300.0
+T = TypeVar("T")
 
 
 def run_fit(
@@ -61,8 +66,8 @@ def run_fit(
         if vectors_to is not None:
             write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
-        version, live = registry.publish(fitted.chain, request.name, promote, job)
-        taken = places.take_empty(request.name) if live else []
+        version, live = patiently(lambda: registry.publish(fitted.chain, request.name, promote, job))
+        taken = patiently(lambda: places.take_empty(request.name)) if live else []
     return {
         "chain": f"{request.name}@{version}",
         "promoted": live,
@@ -70,6 +75,22 @@ def run_fit(
         "places": taken,
         "certificate": fitted.certificate,
     }
+
+
+def patiently(change: Callable[[], T]) -> T:
+    """Change what replicas share; a Redis that is away for a while is no reason to lose a fit.
+
+    Raises:
+        UnavailableError: if it stays away.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return change()
+        except UnavailableError as error:
+            if error.code != "redis_unreachable" or time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 def write_vectors(fitted: Fitted, path: Path) -> None:
@@ -130,7 +151,7 @@ def run_fit_request(
     )
     vectors_to = folder / "vectors.npy" if content["transform"] else None
     home = Home(settings.home)
-    registry, places = open_registry(home, settings.redis_url)
+    registry, places = patiently(lambda: open_registry(home, settings.redis_url))
     result = run_fit(
         request,
         encoder,

@@ -18,6 +18,7 @@ from redis import Redis
 from redis.client import Pipeline
 from rq import Queue, Retry
 from rq.exceptions import NoSuchJobError
+from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job as QueuedJob
 from rq.job import JobStatus
 from rq.registry import StartedJobRegistry
@@ -35,6 +36,8 @@ INPUT_SECONDS = 7 * 24 * 3600
 RESULT_MOST = 256 << 20
 """Bytes of a result that go through Redis's memory."""
 TRIES = 2
+TAKEN_SECONDS = 2.0
+"""Within which a worker that took a job says that it is at it."""
 MAINTENANCE_SECONDS = 5
 """After so long, whoever was cleaning a queue is taken for dead."""
 SKEW_SECONDS = 2.0
@@ -137,12 +140,10 @@ class JobRecords:
         """What a job waits for."""
         if queued.retries_left is not None and queued.retries_left < TRIES - 1:
             return "its worker was lost; waiting for another"
-        workers = self.client.scard(f"rq:workers:{queue}")
-        return (
-            "waiting"
-            if workers or queue != queue_name()
-            else f"waiting: no worker of Lathe {version('lathe')} is there"
-        )
+        _, of, *home = queue.split("-")
+        if home or self.client.scard(f"rq:workers:{queue}"):  # a server starts the worker of its own jobs
+            return "waiting"
+        return f"waiting: no worker of Lathe {of} is there"
 
     def queued(self, job_id: str) -> QueuedJob:
         """A job as RQ has it.
@@ -216,10 +217,31 @@ class JobRecords:
         """Queue again what lost its worker, or give it up, by Redis's clock; and forget the worker."""
         if queue.acquire_maintenance_lock():
             try:
-                StartedJobRegistry(queue=queue).cleanup(timestamp=server_time(self.client))
+                registry = StartedJobRegistry(queue=queue)
+                registry.cleanup(timestamp=server_time(self.client))
                 clean_worker_registry(queue)
+                self.queue_again(queue, alive=set(registry.get_job_ids(cleanup=False)))
             finally:
                 queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
+
+    def queue_again(self, queue: JobQueue, alive: set[str]) -> None:
+        """Queue again what a worker took and was killed before it began; RQ itself waits for minutes with that."""
+        taken = IntermediateQueue(queue.key, self.client)
+        for job_id in set(taken.get_job_ids()) - alive:
+            if taken.set_first_seen(job_id):
+                continue
+            seen = taken.get_first_seen(job_id)
+            if seen is None or (datetime.now(UTC) - seen).total_seconds() < TAKEN_SECONDS:
+                continue
+            with suppress(NoSuchJobError), self.client.pipeline() as pipe:
+                job = self.queued(job_id)
+                pipe.lrem(taken.key, 1, job_id)
+                pipe.delete(taken.get_first_seen_key(job_id))
+                if job.retries_left:
+                    job.retry(queue, pipe)
+                else:
+                    job.set_status(JobStatus.FAILED, pipeline=pipe)
+                pipe.execute()
 
 
 def lost(job: Job, cancelled: bool) -> Job:
@@ -235,13 +257,17 @@ def lost(job: Job, cancelled: bool) -> Job:
 
 def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
     """Queue the writing of a file."""
+    empty = True
     for piece in content:
         pipe.rpush(file_key(job_id, name), piece)
+        empty = False
+    if empty:
+        pipe.rpush(file_key(job_id, name), b"")
 
 
 def pieces(content: bytes) -> Iterator[bytes]:
     """Bytes in pieces."""
-    return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
+    return (content[start : start + PIECE_BYTES] for start in range(0, max(len(content), 1), PIECE_BYTES))
 
 
 def file_key(job_id: str, name: str) -> str:

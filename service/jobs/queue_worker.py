@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -40,6 +41,10 @@ class JobWorker(SpawnWorker):
 
     queue_class = JobQueue
     asked_to_stop = False
+    stop_wanted: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether somebody asked to stop before RQ listened."""
+    max_connection_wait_time = 2.0
+    """RQ would wait for up to a minute after Redis is back."""
 
     def fork_work_horse(self, job: QueuedJob, queue: JobQueue) -> None:  # type: ignore[override]
         """Start the process of a job."""
@@ -63,6 +68,12 @@ class JobWorker(SpawnWorker):
         """Look for jobs of dead workers, unless this clock is wrong."""
         if abs(clock_skew(self.connection)) <= SKEW_SECONDS:
             super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
+
+    def _install_signal_handlers(self) -> None:
+        """As RQ; a signal that came before counts too."""
+        super()._install_signal_handlers()  # type: ignore[no-untyped-call]
+        if self.stop_wanted():
+            self.asked_to_stop = self._stop_requested = True
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """End after the job that runs; at once the second time."""
@@ -110,6 +121,7 @@ def work(settings: Settings, own: bool, burst: bool) -> None:
                 maintenance_interval=HEARTBEAT_SECONDS,
                 log_job_description=False,
             )
+            worker.stop_wanted = lambda: stop
             log.info("taking jobs from %s", name)
             worker.work(burst=burst, logging_level="WARNING")
             if worker.asked_to_stop or burst:

@@ -27,6 +27,7 @@ from service.shared.link import RedisLink
 
 POLL_SECONDS = 1.0
 CANCEL_SECONDS = 5.0
+AGAIN_SECONDS = 10.0
 OWN_KINDS = frozenset({"reindex"})
 """Jobs on files of this state folder, which no other machine has."""
 
@@ -133,10 +134,14 @@ class SharedJobs:
         mine = self.records.queue(queue_name(self.home.read_or_make_id()))
         for queue in (self.records.queue(queue_name()), mine):
             self.records.clean(queue)
-        running = self.own_worker is not None and self.own_worker.poll() is None
-        if mine.count and not running:
+        if self.own_worker is not None and (status := self.own_worker.poll()) is not None:
+            self.own_worker = None
+            if status:
+                log.error("the worker of this server's own jobs ended with %d; starting it again later", status)
+                self.stopping.wait(AGAIN_SECONDS)
+        if mine.count and self.own_worker is None:
             self.own_worker = subprocess.Popen(
-                [sys.executable, "-m", "service.jobs.queue_worker", "--own", "--burst"],
+                [sys.executable, "-c", "from service.jobs.queue_worker import main; main()", "--own", "--burst"],
                 stdin=subprocess.DEVNULL,
                 env=self.environment,
                 start_new_session=True,  # so that Ctrl-C on the server spares it

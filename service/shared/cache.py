@@ -7,6 +7,7 @@ and all of it has a time to live: a Redis set to `volatile-lru` evicts it, and n
 
 import logging
 import threading
+import zlib
 from collections.abc import Sequence
 from queue import Empty, Full, Queue
 from typing import Any
@@ -71,7 +72,7 @@ class SharedCache:
         self.link = link
         self.max_bytes = max_bytes
         self.seconds = seconds
-        self.client = connect(link.url, PATIENCE_SECONDS)
+        self.client = connect(link.url, PATIENCE_SECONDS, again=0)
         self.script = self.client.register_script(PUT)
         self.waiting: Queue[Batch] = Queue(WAITING_MOST)
         self.stopping = threading.Event()
@@ -140,7 +141,8 @@ class SharedCache:
         pairs: list[bytes] = []
         for key, half, count, fits in zip(keys, halves, tokens, fit, strict=True):
             if fits:
-                pairs += [key, int(count).to_bytes(4, "little") + half.tobytes()]
+                content = int(count).to_bytes(4, "little") + half.tobytes()
+                pairs += [key, zlib.crc32(content).to_bytes(4, "little") + content]
         if pairs:
             limits: list[Any] = [self.max_bytes // 2, self.seconds, ENTRY_BYTES]
             self.script(keys=[YOUNG, OLD, STATE], args=limits + pairs)
@@ -154,9 +156,9 @@ class SharedCache:
 
 def entry_of(content: bytes | None, normalized: bool) -> Entry | None:
     """An entry from its bytes; None if there is none, or it is damaged."""
-    if content is None or len(content) < 6 or len(content) % 2:
+    if content is None or len(content) < 10 or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         return None
-    vector = np.frombuffer(content, np.float16, offset=4).astype(np.float32)
+    vector = np.frombuffer(content, np.float16, offset=8).astype(np.float32)
     if normalized:
         vector /= max(float(np.linalg.norm(vector)), 1e-12)
-    return Entry(vector, int.from_bytes(content[:4], "little"))
+    return Entry(vector, int.from_bytes(content[4:8], "little"))

@@ -7,9 +7,10 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from service.errors import UnavailableError
+from service.names import is_name
 from service.shared.link import RedisLink, as_unavailable, connect
 from service.shared.places import SharedPlaces
-from service.shared.registry import CHANGES, SharedRegistry
+from service.shared.registry import CHANGES, IDENTITY, SharedRegistry
 from transforms.errors import ArtifactError
 
 BLOCK_SECONDS = 1.0
@@ -57,6 +58,7 @@ class Follower:
                 self.link.mark_up()
                 self.tried.set()
                 while not self.stopping.is_set() and self.link.up:
+                    self.registry.require_mine(self.client.get(IDENTITY))
                     last = self.follow(last)
             except UnavailableError as error:
                 self.link.mark_down(error.message)
@@ -79,14 +81,14 @@ class Follower:
         """Wait for changes and copy what changed; return the last one seen."""
         found: Any = self.client.xread({CHANGES: last}, block=int(1000 * BLOCK_SECONDS))
         changes = [change for _, stream in found for change in stream]
-        names = {content[b"chain"].decode() for _, content in changes if b"chain" in content}
-        for name in sorted(names):
+        names = {content[b"chain"].decode(errors="replace") for _, content in changes if b"chain" in content}
+        for name in sorted(filter(is_name, names)):
             try:
                 self.registry.pull(name)
             except ArtifactError as error:
                 log.error("%s; what was live stays", error)
         if changes:
-            self.places.pull()
+            pull_places(self.places)
             last = changes[-1][0]
         return last
 
@@ -99,6 +101,11 @@ def bring_up_to_date(registry: SharedRegistry, places: SharedPlaces) -> None:
     """
     registry.pull_all()
     places.push()
+    pull_places(places)
+
+
+def pull_places(places: SharedPlaces) -> None:
+    """Copy all places, unless they were damaged."""
     try:
         places.pull()
     except ArtifactError as error:

@@ -102,14 +102,14 @@ class RedisLink:
         return result
 
 
-def connect(url: str, seconds: float) -> Redis:
+def connect(url: str, seconds: float, again: int = 1) -> Redis:
     """A client that gives up after some seconds; nothing is sent before it is used."""
     return Redis.from_url(
         url,
         socket_timeout=seconds,
         socket_connect_timeout=min(seconds, 2.0),
         health_check_interval=30,
-        retry=Retry(NoBackoff(), 1),  # a connection that a restart cut is made anew once
+        retry=Retry(NoBackoff(), again),  # a connection that a restart cut is made anew once
     )
 
 

@@ -27,6 +27,7 @@ class SharedPlaces(Places):
 
     def __init__(self, path: Path, registry: SharedRegistry, link: RedisLink) -> None:
         super().__init__(path, registry)
+        self.registry: SharedRegistry = registry
         self.link = link
 
     def assign(self, encoder_fingerprint: str, place: str, ref: str, replace: bool) -> str:
@@ -46,7 +47,7 @@ class SharedPlaces(Places):
             write(pipe, encoder_fingerprint, mine | {place: ref})
             return ref
 
-        occupant = self.link.transaction(change, PLACES)
+        occupant = self.registry.transaction(change, PLACES)
         self.pull()
         return occupant
 
@@ -63,8 +64,16 @@ class SharedPlaces(Places):
             replace_synced(self.path, json.dumps(found, indent=1).encode())
 
     def push(self) -> None:
-        """Give Redis the places of encoders it has never heard of."""
-        for fingerprint, places in self.read().items():
+        """Give Redis the places of encoders it has never heard of, but for those of chains it has not."""
+        names = set(self.registry.names())
+        try:
+            known = self.read()
+        except ArtifactError:  # damaged here; Redis has them
+            return
+        for fingerprint, given in known.items():
+            places = {place: ref for place, ref in given.items() if ref.partition("@")[0] in names}
+            if not places:
+                continue
 
             def change(pipe: Pipeline, fingerprint: str = fingerprint, places: dict[str, str] = places) -> None:
                 known = pipe.hexists(PLACES, fingerprint)

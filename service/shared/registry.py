@@ -11,10 +11,11 @@ import logging
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import Counter
 from redis.client import Pipeline
@@ -32,12 +33,15 @@ IDENTITY = "lathe:registry"
 IDENTITY_FILE = ".identity"
 CHANGES = "lathe:changes"
 CHANGES_KEPT = 1000
+GRACE_SECONDS = 2.0
+"""How long a replica that has nothing yet waits before it begins a record in an empty Redis."""
 CHAIN = "lathe:chain:"
 POINTER, VERSION = b"pointer", b"version:"
 
 REFUSED = Counter("lathe_registry_refused", "Versions in Redis that were altered or cut off, each time one was read")
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,9 @@ class Record:
         Raises:
             ArtifactError: if it was damaged.
         """
-        pointer = Pointer.parse(name, content[POINTER]) if POINTER in content else Pointer()
+        if content and POINTER not in content:
+            raise ArtifactError(f"the record of the chain {name} in Redis has no live pointer")
+        pointer = Pointer.parse(name, content[POINTER]) if content else Pointer()
         numbers = {key: key.removeprefix(VERSION).decode(errors="replace") for key in content if key != POINTER}
         try:
             stamps = {int(number): Stamp(**json.loads(content[key])) for key, number in numbers.items()}
@@ -114,7 +120,7 @@ class SharedRegistry(Registry):
             write_pointer(pipe, name, pointer)
             return version, pointer.live == version
 
-        published = self.link.transaction(change, CHAIN + name)
+        published = self.transaction(change, CHAIN + name)
         self.pull(name)
         return published
 
@@ -161,9 +167,27 @@ class SharedRegistry(Registry):
         """Change a chain's record, then this replica's copy."""
         if not is_name(name):
             raise UnknownNameError(f"there is no chain {name!r}", param="name")
-        pointer = self.link.transaction(change, CHAIN + name)
+        pointer = self.transaction(change, CHAIN + name)
         self.pull(name)
         return pointer
+
+    def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
+        """A change of the record, as `RedisLink.transaction`; refused unless it is the one this is a copy of.
+
+        Raises:
+            UnavailableError: also while Redis holds another record, or none: it is taken up within a second.
+        """
+
+        def checked(pipe: Pipeline) -> T:
+            self.require_mine(pipe.get(IDENTITY))
+            return change(pipe)
+
+        return self.link.transaction(checked, IDENTITY, *keys)
+
+    def require_mine(self, found: Any) -> None:
+        """Raise `UnavailableError` unless this is a copy of the record that Redis holds."""
+        if found is None or identity_of(found) != self.identity:
+            raise UnavailableError("Redis holds other chains than before: try again", code="redis_unreachable")
 
     def pointed(self, pipe: Pipeline, name: str, pointer: Pointer) -> Pointer:
         """Queue a new pointer."""
@@ -179,15 +203,26 @@ class SharedRegistry(Registry):
             ArtifactError: if the record cannot be read; the copy stays as it was.
         """
         with self.lock(name), self.link.reached() as client:
-            record = Record.parse(name, client.hgetall(CHAIN + name))  # type: ignore[arg-type]
+            with client.pipeline(transaction=False) as pipe:  # a full Redis refuses even to read in a transaction
+                pipe.hgetall(CHAIN + name)
+                pipe.get(IDENTITY)
+                content, identity = pipe.execute()
+            self.require_mine(identity)  # an emptied Redis is no reason to empty this copy
+            record = Record.parse(name, content)
             for version, stamp in record.stamps.items():
                 if not self.holds(name, version, stamp):
                     self.fetch(name, version, stamp)
             there = self.versions(name)
+            earlier = tuple(version for version in record.pointer.earlier if version in there)
             if record.pointer.live is None or record.pointer.live in there:
                 self.point(name, record.pointer)
-            for version in set(there) - set(record.stamps):
+            elif self.live(name) not in there and earlier:  # nothing was live here before
+                self.point(name, replace(record.pointer, live=earlier[-1], earlier=earlier[:-1]))
+            for version in set(there) - set(record.stamps) - {self.live(name)}:
                 self.remove(name, version)
+            known = {f"{name}@{version}" for version in record.stamps}
+            for ref in [ref for ref in self.refused if ref.startswith(f"{name}@") and ref not in known]:
+                del self.refused[ref]
 
     def holds(self, name: str, version: int, stamp: Stamp) -> bool:
         """Whether the copy has this very version; its tensors are checked when they are read."""
@@ -245,6 +280,10 @@ class SharedRegistry(Registry):
         A copy of another record is put aside: its chains may be nowhere else.
         """
         mine = self.identity
+        if mine is None:
+            with self.link.reached() as client:
+                if not client.exists(IDENTITY):  # if it has just lost its data, those who have a copy go first
+                    time.sleep(GRACE_SECONDS)
 
         def change(pipe: Pipeline) -> str:
             found: Any = pipe.get(IDENTITY)
@@ -262,7 +301,10 @@ class SharedRegistry(Registry):
             self.root.mkdir(parents=True, exist_ok=True)
             replace_synced(self.root / IDENTITY_FILE, theirs.encode())
         for name in self.names():
-            self.push(name, self)
+            try:
+                self.push(name, self)
+            except (ArtifactError, OSError) as error:  # damaged here; Redis may have it whole
+                log.error("this replica's copy of the chain %s is damaged: %s", name, error)
 
     def adopt(self, name: str, source: Registry) -> bool:
         """Take over a chain of another registry, unless the name was ever used; see `Registry.adopt`.
@@ -286,7 +328,7 @@ class SharedRegistry(Registry):
 
     def put_aside(self, identity: str) -> None:
         """Keep the copy of another record where nobody takes it for this one's."""
-        kept = self.root.with_name(f"{self.root.name}-{identity[:8]}")
+        kept = self.root.with_name(f"{self.root.name}-{identity[:8]}-{secrets.token_hex(4)}")
         self.root.rename(kept)
         log.error("this Redis holds other chains than before: the copy of the earlier ones was kept in %s", kept.name)
 

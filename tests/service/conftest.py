@@ -258,8 +258,9 @@ def redis_server(one_redis):
 
 
 @pytest.fixture
-def open_replica(redis_server, tmp_path):
+def open_replica(redis_server, tmp_path, monkeypatch):
     """Open a replica's part in that Redis, each on a state folder of its own, and follow it."""
+    monkeypatch.setattr("service.shared.registry.GRACE_SECONDS", 0)
     opened = []
 
     def open_one(name="replica", url=redis_server.url, **cache):
