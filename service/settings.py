@@ -7,7 +7,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -123,7 +123,9 @@ class Settings(BaseSettings):
         try:
             parts = urlsplit(url)
             there = {"redis": parts.hostname, "rediss": parts.hostname, "unix": parts.path}.get(parts.scheme)
-            good = bool(there) and parts.port != 0
+            numbered = parts.scheme == "unix" or re.fullmatch(r"/?\d*", parts.path) is not None
+            good = bool(there) and numbered and parts.port != 0
+            good = good and all(name == "db" or name.startswith("ssl_") for name, _ in parse_qsl(parts.query))
         except ValueError:  # a port that is no number
             good = False
         if url and not good:

@@ -43,7 +43,7 @@ class Jobs(Protocol):
         """Queue a job.
 
         Args:
-            kind: which of `service.jobs.worker.RUNNERS` runs it.
+            kind: which of `service.jobs.runners.RUNNERS` runs it.
             request: what it is asked to do, as JSON.
             files: its inputs, by name.
 

@@ -121,7 +121,7 @@ class LocalJobs:
         try:
             with (folder / "log.txt").open("ab") as output:
                 self.children[job_id] = subprocess.Popen(
-                    [sys.executable, "-m", "service.jobs.worker", str(folder)],
+                    [sys.executable, "-m", "service.jobs.local_process", str(folder)],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

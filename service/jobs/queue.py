@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis
+from redis import exceptions as redis_errors
 from redis.client import Pipeline
 from rq import Queue, Retry
-from rq.exceptions import NoSuchJobError
+from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job as QueuedJob
 from rq.job import JobStatus
@@ -29,12 +30,18 @@ from service.errors import UnknownNameError
 from service.jobs.jobs import PIECE_BYTES, ResultFile
 from service.jobs.store import KEPT_MOST, Job, is_job_id
 
+QUEUES = "lathe-"
 JOBS = "lathe:jobs"
 RECORD = "lathe:job:"
-INPUT_SECONDS = 7 * 24 * 3600
-"""How long inputs wait for a worker at most."""
+WAITING_SECONDS = 7 * 24 * 3600
+"""How long a job waits for a worker at most. Its inputs have no time to live: a full Redis would evict them first."""
+BEGINNING_SECONDS = 60.0
+"""Within which a job that was written is queued, if ever."""
 RESULT_MOST = 256 << 20
 """Bytes of a result that go through Redis's memory."""
+RESULTS_MOST = 512 << 20
+"""Bytes of all results; the oldest make room."""
+RESULTS = "lathe:results"
 TRIES = 2
 TAKEN_SECONDS = 2.0
 """Within which a worker that took a job says that it is at it."""
@@ -58,7 +65,7 @@ def queue_name(home_id: str | None = None) -> str:
     Args:
         home_id: of the state folder whose jobs they are; None for those that any worker can run.
     """
-    return f"lathe-{version('lathe')}" + (f"-{home_id}" if home_id else "")
+    return f"{QUEUES}{version('lathe')}" + (f"-{home_id}" if home_id else "")
 
 
 class JobRecords:
@@ -76,17 +83,18 @@ class JobRecords:
         return JobQueue(name, connection=self.client, serializer=JSONSerializer, default_timeout=-1)
 
     def add(self, job: Job, queue: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Add a job whole, queue it, and only then let others know of it."""
+        """Add a job whole, then queue it."""
         key = RECORD + job.id
         with self.client.pipeline() as pipe:
             pipe.hset(key, mapping={"job": json.dumps(asdict(job)), "request": json.dumps(request), "queue": queue})
             pipe.hset(key, "files", json.dumps(list(files)))
             for name, content in files.items():
+                pipe.delete(file_key(job.id, name))  # the client may send all this twice
                 write_file(pipe, job.id, name, pieces(content))
-                pipe.expire(file_key(job.id, name), INPUT_SECONDS)
+            pipe.zadd(JOBS, {job.id: server_time(self.client)})
             pipe.execute()
         self.queue(queue).enqueue_call(
-            "service.jobs.horse.perform",
+            "service.jobs.queued_process.perform",
             args=[job.id],
             job_id=job.id,
             timeout=-1,
@@ -95,7 +103,6 @@ class JobRecords:
             retry=Retry(max=TRIES - 1),
             description=job.kind,
         )
-        self.client.zadd(JOBS, {job.id: time.time()})
 
     def ids(self) -> list[str]:
         """All jobs, newest first."""
@@ -126,6 +133,8 @@ class JobRecords:
         try:
             queued = self.queued(job_id)
         except NoSuchJobError:
+            if self.age(job_id) < BEGINNING_SECONDS:  # it is just being queued
+                return job
             return self.end(lost(job, cancelled=b"cancel" in record))
         told: dict[str, Any] = {key: queued.meta[key] for key in ("progress", "message") if key in queued.meta}
         match queued.get_status(refresh=False):
@@ -133,8 +142,16 @@ class JobRecords:
                 return replace(job, state="running", **({"message": "starting"} | told))
             case JobStatus.FAILED | JobStatus.STOPPED | JobStatus.CANCELED | JobStatus.FINISHED:
                 return self.end(lost(replace(job, **told), cancelled=b"cancel" in record))
+            case _ if b"cancel" in record:  # its worker was lost before it could stop it
+                queued.cancel()
+                return self.end(lost(job, cancelled=True))
             case _:
                 return replace(job, message=self.waiting(queued, record[b"queue"].decode()))
+
+    def age(self, job_id: str) -> float:
+        """Seconds since a job was added, by Redis's clock."""
+        added: Any = self.client.zscore(JOBS, job_id)
+        return server_time(self.client) - float(added or 0)
 
     def waiting(self, queued: QueuedJob, queue: str) -> str:
         """What a job waits for."""
@@ -190,28 +207,57 @@ class JobRecords:
         """Put the files that a job made where all replicas find them; the names of those too large for that."""
         refused = []
         for path in paths:
-            if path.stat().st_size > RESULT_MOST:
+            size = path.stat().st_size
+            if size > RESULT_MOST:
                 refused.append(path.name)
                 continue
-            with self.client.pipeline() as pipe:
-                pipe.delete(file_key(job_id, path.name))
-                write_file(pipe, job_id, path.name, ResultFile.of(path).pieces)
-                pipe.hset(RECORD + job_id, f"result:{path.name}", 1)
-                pipe.execute()
+            try:
+                with self.client.pipeline() as pipe:
+                    pipe.delete(file_key(job_id, path.name))
+                    write_file(pipe, job_id, path.name, ResultFile.of(path).pieces)
+                    pipe.hset(RECORD + job_id, f"result:{path.name}", size)
+                    pipe.hincrby(RESULTS, job_id, size)
+                    pipe.execute()
+            except redis_errors.OutOfMemoryError:
+                refused.append(path.name)
+        self.make_room()
         return refused
 
+    def make_room(self) -> None:
+        """Remove the oldest results beyond the bytes of all; their jobs stay."""
+        found: Any = self.client.hgetall(RESULTS)
+        sizes = {job_id.decode(): int(size) for job_id, size in found.items()}
+        for job_id in [job_id for job_id in reversed(self.ids()) if job_id in sizes]:
+            if sum(sizes.values()) <= RESULTS_MOST or len(sizes) == 1:
+                return
+            self.drop_results(job_id)
+            del sizes[job_id]
+
+    def drop_results(self, job_id: str) -> None:
+        """Remove the files that a job made."""
+        record: Any = self.client.hgetall(RECORD + job_id)
+        names = [key.decode().removeprefix("result:") for key in record if key.startswith(b"result:")]
+        self.client.delete(f"{RECORD}{job_id}:", *(file_key(job_id, name) for name in names))
+        self.client.hdel(RESULTS, job_id)
+
     def prune(self) -> None:
-        """Remove the oldest ended jobs beyond those kept."""
+        """Remove the oldest ended jobs beyond those kept, and give up those that waited too long."""
         for job_id in self.ids()[KEPT_MOST:]:
             with suppress(UnknownNameError):
                 if not self.get(job_id).ended:
                     continue
-                record = self.record(job_id)
-                results = [key.decode().removeprefix("result:") for key in record if key.startswith(b"result:")]
-                self.client.delete(RECORD + job_id, *(file_key(job_id, name) for name in results))
+                self.drop_results(job_id)
+                self.client.delete(RECORD + job_id)
                 with suppress(NoSuchJobError):
                     self.queued(job_id).delete()
             self.client.zrem(JOBS, job_id)
+        old: Any = self.client.zrangebyscore(JOBS, 0, server_time(self.client) - WAITING_SECONDS)
+        for job_id in old:
+            with suppress(UnknownNameError, NoSuchJobError, InvalidJobOperation):
+                job = self.get(job_id.decode())
+                if job.state == "queued":
+                    self.queued(job.id).cancel()
+                    self.end(replace(lost(job, cancelled=False), error="no worker took the job for a week"))
 
     def clean(self, queue: JobQueue) -> None:
         """Queue again what lost its worker, or give it up, by Redis's clock; and forget the worker."""
@@ -228,15 +274,15 @@ class JobRecords:
         """Queue again what a worker took and was killed before it began; RQ itself waits for minutes with that."""
         taken = IntermediateQueue(queue.key, self.client)
         for job_id in set(taken.get_job_ids()) - alive:
-            if taken.set_first_seen(job_id):
-                continue
-            seen = taken.get_first_seen(job_id)
-            if seen is None or (datetime.now(UTC) - seen).total_seconds() < TAKEN_SECONDS:
+            now, key = server_time(self.client), taken.get_first_seen_key(job_id)
+            self.client.set(key, now, nx=True, ex=24 * 3600)
+            seen: Any = self.client.get(key)
+            if now - float(seen or now) < TAKEN_SECONDS:
                 continue
             with suppress(NoSuchJobError), self.client.pipeline() as pipe:
                 job = self.queued(job_id)
                 pipe.lrem(taken.key, 1, job_id)
-                pipe.delete(taken.get_first_seen_key(job_id))
+                pipe.delete(key)
                 if job.retries_left:
                     job.retry(queue, pipe)
                 else:

@@ -28,12 +28,19 @@ LOST_SECONDS = 8
 """A worker that was silent for so long is taken for dead, and its job is queued again."""
 SOCKET_SECONDS = 15.0
 AGAIN_SECONDS = 1.0
+PASSING = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.OutOfMemoryError,
+    redis_errors.ReadOnlyError,
+)
+"""What may be better in a while."""
 
 log = logging.getLogger(__name__)
 
 
 class JobWorker(SpawnWorker):
-    """RQ's worker, whose jobs run in `service.jobs.horse`.
+    """RQ's worker, whose jobs run in `service.jobs.queued_process`.
 
     RQ itself would start them with the connection, password included, on the command line, where every user of the
     machine can read it.
@@ -49,7 +56,7 @@ class JobWorker(SpawnWorker):
     def fork_work_horse(self, job: QueuedJob, queue: JobQueue) -> None:  # type: ignore[override]
         """Start the process of a job."""
         told = {"RQ_WORKER_ID": self.name, "RQ_JOB_ID": job.id, "RQ_EXECUTION_ID": self.execution.id}  # type: ignore[union-attr]
-        command = [sys.executable, "-m", "service.jobs.horse", self.key, queue.name, job.id]
+        command = [sys.executable, "-m", "service.jobs.queued_process", self.key, queue.name, job.id]
         self._horse_pid = os.posix_spawn(sys.executable, command, os.environ | told, setpgroup=0)
         self.procline(f"Spawned {self._horse_pid} at {time.time()}")  # type: ignore[no-untyped-call]
 
@@ -58,10 +65,10 @@ class JobWorker(SpawnWorker):
         return LOST_SECONDS
 
     def maintain_heartbeats(self, job: QueuedJob, execution: Any) -> None:
-        """Give a sign of life; a Redis that is gone for a while is no reason to leave a running job."""
+        """Give a sign of life; a Redis that is gone, or full, for a while is no reason to leave a running job."""
         try:
             super().maintain_heartbeats(job, execution)
-        except (redis_errors.ConnectionError, redis_errors.TimeoutError) as error:
+        except redis_errors.RedisError as error:
             log.warning("no sign of life: %s", as_unavailable(error).message)
 
     def run_maintenance_tasks(self) -> None:
@@ -126,8 +133,8 @@ def work(settings: Settings, own: bool, burst: bool) -> None:
             worker.work(burst=burst, logging_level="WARNING")
             if worker.asked_to_stop or burst:
                 return
-        except (redis_errors.ConnectionError, redis_errors.TimeoutError) as error:
-            if isinstance(error, redis_errors.AuthenticationError):
+        except redis_errors.RedisError as error:
+            if not isinstance(error, PASSING) or isinstance(error, redis_errors.AuthenticationError):
                 raise as_unavailable(error) from error
             log.warning("%s; trying again", as_unavailable(error).message)
         finally:

@@ -21,7 +21,7 @@ from rq.serializers import JSONSerializer
 from service.errors import UnknownNameError
 from service.home import Home
 from service.jobs.jobs import ResultFile
-from service.jobs.queue import RECORD, JobRecords, queue_name
+from service.jobs.queue import QUEUES, RECORD, JobQueue, JobRecords, queue_name
 from service.jobs.store import Job
 from service.shared.link import RedisLink
 
@@ -51,6 +51,7 @@ class SharedJobs:
         self.environment = environment
         self.records = JobRecords(link.client)
         self.own_worker: subprocess.Popen[bytes] | None = None
+        self.not_before = 0.0
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
 
@@ -71,7 +72,6 @@ class SharedJobs:
         queue = queue_name(self.home.read_or_make_id() if kind in OWN_KINDS else None)
         with self.link.reached():
             self.records.add(job, queue, request, files)
-            self.records.prune()
         return job
 
     def get(self, job_id: str) -> Job:
@@ -130,16 +130,18 @@ class SharedJobs:
                 log.exception("looking after the jobs failed; trying again")
 
     def look_after_jobs(self) -> None:
-        """Queue again what lost its worker, and start the worker of this state folder's own jobs."""
+        """Queue again what lost its worker, forget old jobs, start the worker of this state folder's own jobs."""
         mine = self.records.queue(queue_name(self.home.read_or_make_id()))
-        for queue in (self.records.queue(queue_name()), mine):
-            self.records.clean(queue)
+        for queue in JobQueue.all(connection=self.link.client):
+            if queue.name.startswith(QUEUES):  # of other versions too: nobody else may be left to do it
+                self.records.clean(self.records.queue(queue.name))
+        self.records.prune()
         if self.own_worker is not None and (status := self.own_worker.poll()) is not None:
             self.own_worker = None
             if status:
                 log.error("the worker of this server's own jobs ended with %d; starting it again later", status)
-                self.stopping.wait(AGAIN_SECONDS)
-        if mine.count and self.own_worker is None:
+                self.not_before = time.monotonic() + AGAIN_SECONDS
+        if mine.count and self.own_worker is None and time.monotonic() >= self.not_before:
             self.own_worker = subprocess.Popen(
                 [sys.executable, "-c", "from service.jobs.queue_worker import main; main()", "--own", "--burst"],
                 stdin=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from service.advise_job import REPORT
 from service.answers import ERRORS, json_answer
 from service.codec import NPY, dump_json
-from service.errors import UnknownNameError
+from service.errors import UnavailableError, UnknownNameError
 from service.jobs.jobs import ResultFile
 from service.services import ADMIN, USE, Services, ServicesDep
 
@@ -20,6 +20,7 @@ POLL_SECONDS = 0.25
 REPORT_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 """The page quotes names of a user's files: nothing in it may run."""
 HEARTBEAT_POLLS = 40
+AWAY_SECONDS = 2.0
 
 
 @router.get("", dependencies=USE)
@@ -79,7 +80,14 @@ async def events(services: Services, job_id: str) -> AsyncIterator[bytes]:
     """Server-sent events of one job, until it or the server ends; clients connect again by themselves."""
     last, quiet = b"", 0
     while not services.closing.is_set():
-        job = await run_in_threadpool(services.jobs.get, job_id)
+        try:
+            job = await run_in_threadpool(services.jobs.get, job_id)
+        except UnavailableError:  # Redis is away; the stream outlives that
+            yield b": waiting\n\n"
+            await asyncio.sleep(AWAY_SECONDS)
+            continue
+        except UnknownNameError:  # removed meanwhile
+            return
         event = b"data: " + dump_json(job.public()) + b"\n\n"
         if event != last:
             yield event

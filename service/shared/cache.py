@@ -7,6 +7,7 @@ and all of it has a time to live: a Redis set to `volatile-lru` evicts it, and n
 
 import logging
 import threading
+import time
 import zlib
 from collections.abc import Sequence
 from queue import Empty, Full, Queue
@@ -25,7 +26,9 @@ COSINE = 0.9999998
 2⁻¹¹ at most, so the angle is at most 2⁻¹¹ and its cosine at least 1 − 2⁻²³; numbers below 6e-5 add less than that."""
 PATIENCE_SECONDS = 0.25
 """A cache that takes longer is no help."""
-WAITING_MOST = 256
+PAUSE_SECONDS = 1.0
+"""For which a Redis that took longer is not asked."""
+WAITING_MOST = 64
 """Batches on their way to Redis; more are dropped."""
 ENTRY_BYTES = 130
 """What Redis takes for an entry beside its vector."""
@@ -39,7 +42,7 @@ if redis.call('EXISTS', KEYS[1]) == 0 then bytes, begun = 0, now end
 for i = 4, #ARGV, 2 do
     if redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1]) == 1 then bytes = bytes + #ARGV[i + 1] + ARGV[3] end
 end
-redis.call('EXPIRE', KEYS[1], seconds, 'NX')
+if redis.call('TTL', KEYS[1]) < 0 then redis.call('EXPIRE', KEYS[1], seconds) end
 if bytes > half or now - begun > seconds / 2 then
     redis.call('UNLINK', KEYS[2])
     redis.call('RENAME', KEYS[1], KEYS[2])
@@ -76,7 +79,13 @@ class SharedCache:
         self.script = self.client.register_script(PUT)
         self.waiting: Queue[Batch] = Queue(WAITING_MOST)
         self.stopping = threading.Event()
+        self.paused_until = 0.0
         self.thread = threading.Thread(target=self.run, name="shared cache", daemon=True)
+
+    @property
+    def asked(self) -> bool:
+        """Whether Redis is asked at all just now."""
+        return self.link.up and time.monotonic() >= self.paused_until
 
     def start(self) -> None:
         """Begin to write what is put."""
@@ -96,7 +105,7 @@ class SharedCache:
             normalized: whether they are of unit vectors.
         """
         found: list[Entry | None] = [None] * len(keys)
-        if keys and self.link.up:
+        if keys and self.asked:
             try:
                 with self.client.pipeline(transaction=False) as pipe:
                     pipe.hmget(YOUNG, list(keys))
@@ -112,7 +121,7 @@ class SharedCache:
 
     def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
         """Let vectors `(n, d)` be written; never waits, and drops them where Redis does not keep up."""
-        if not self.link.up:
+        if not self.asked:
             return
         try:
             self.waiting.put_nowait((keys, vectors.copy(), tokens))  # a view would keep its whole batch in memory
@@ -127,7 +136,8 @@ class SharedCache:
             except Empty:
                 continue
             try:
-                self.write(*batch)
+                if self.asked:
+                    self.write(*batch)
             except redis_errors.RedisError as error:
                 self.failed("write", error)
             except Exception:
@@ -150,7 +160,9 @@ class SharedCache:
     def failed(self, operation: str, error: redis_errors.RedisError) -> None:
         """Count what Redis did not take; one that is gone is not asked again before the follower has reached it."""
         FAILURES.labels(operation).inc()
-        if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError):
+        if isinstance(error, redis_errors.TimeoutError):
+            self.paused_until = time.monotonic() + PAUSE_SECONDS
+        elif isinstance(error, redis_errors.ConnectionError):
             self.link.mark_down(as_unavailable(error).message)
 
 

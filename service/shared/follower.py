@@ -41,6 +41,7 @@ class Follower:
 
     def start(self) -> None:
         """Begin to follow; gives the first copy some time."""
+        self.link.followed = True
         self.thread.start()
         self.tried.wait(FIRST_SECONDS)
 
@@ -54,6 +55,8 @@ class Follower:
         """Follow until told to stop, whatever happens to Redis."""
         while not self.stopping.is_set():
             try:
+                self.client.ping()
+                self.link.mark_answering()
                 last = self.catch_up()
                 self.link.mark_up()
                 self.tried.set()
@@ -61,7 +64,7 @@ class Follower:
                     self.registry.require_mine(self.client.get(IDENTITY))
                     last = self.follow(last)
             except UnavailableError as error:
-                self.link.mark_down(error.message)
+                self.link.mark_down(error.message, error.code)
             except redis_errors.RedisError as error:
                 self.link.mark_down(as_unavailable(error).message)
             except Exception:
@@ -85,8 +88,8 @@ class Follower:
         for name in sorted(filter(is_name, names)):
             try:
                 self.registry.pull(name)
-            except ArtifactError as error:
-                log.error("%s; what was live stays", error)
+            except (ArtifactError, OSError) as error:
+                log.error("%s: %s; what was live stays", name, error)
         if changes:
             pull_places(self.places)
             last = changes[-1][0]

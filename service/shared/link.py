@@ -30,6 +30,7 @@ class RedisLink:
 
     Attributes:
         problem: why it cannot be used; None if it can. Whoever fails notes it, the follower alone takes it back.
+        followed: whether there is a follower; then nobody else waits for a Redis that was found silent.
         danger: what about its settings may lose data.
     """
 
@@ -38,6 +39,9 @@ class RedisLink:
         self.client = connect(url, PATIENCE_SECONDS)
         self.problem: str | None = "Redis has not been reached yet"
         self.danger: str | None = None
+        self.followed = False
+        self.silent = False
+        self.code = "redis_unreachable"
         self.guard = threading.Lock()
         UP.set(0)
 
@@ -54,9 +58,15 @@ class RedisLink:
             self.problem = None
         UP.set(1)
 
-    def mark_down(self, problem: str) -> None:
+    def mark_answering(self) -> None:
+        """It answers, though this replica's copy may be behind."""
+        self.silent = False
+
+    def mark_down(self, problem: str, code: str = "redis_unreachable") -> None:
         """It does not work."""
         with self.guard:
+            self.code = code
+            self.silent = self.followed
             if self.problem is None:
                 log.warning("%s; serving goes on from memory and disk", problem)
             self.problem = problem
@@ -78,6 +88,8 @@ class RedisLink:
         Raises:
             UnavailableError: if it cannot be reached, is full, or refuses.
         """
+        if self.silent:
+            raise UnavailableError(self.problem or "Redis does not answer", code=self.code)
         try:
             yield self.client
         except redis_errors.RedisError as error:
@@ -109,6 +121,7 @@ def connect(url: str, seconds: float, again: int = 1) -> Redis:
         socket_timeout=seconds,
         socket_connect_timeout=min(seconds, 2.0),
         health_check_interval=30,
+        protocol=2,
         retry=Retry(NoBackoff(), again),  # a connection that a restart cut is made anew once
     )
 

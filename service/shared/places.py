@@ -9,7 +9,7 @@ from redis.client import Pipeline
 
 from service.places import Places
 from service.shared.link import RedisLink
-from service.shared.registry import CHANGES, CHANGES_KEPT, SharedRegistry
+from service.shared.registry import CHANGES, CHANGES_KEPT, IDENTITY, SharedRegistry
 from transforms.artifact import replace_synced
 from transforms.errors import ArtifactError
 
@@ -59,9 +59,15 @@ class SharedPlaces(Places):
             ArtifactError: if the record cannot be read; the copy stays as it was.
         """
         with self.locked(), self.link.reached() as client:
-            content: Any = client.hgetall(PLACES)
+            with client.pipeline(transaction=False) as pipe:
+                pipe.hgetall(PLACES)
+                pipe.get(IDENTITY)
+                content, identity = pipe.execute()
+            self.registry.require_mine(identity)
             found = {fingerprint.decode(): parsed(places) for fingerprint, places in content.items()}
-            replace_synced(self.path, json.dumps(found, indent=1).encode())
+            written = json.dumps(found, indent=1).encode()
+            if not self.path.exists() or self.path.read_bytes() != written:
+                replace_synced(self.path, written)
 
     def push(self) -> None:
         """Give Redis the places of encoders it has never heard of, but for those of chains it has not."""

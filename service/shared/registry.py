@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from redis.client import Pipeline
 
 from service.errors import UnavailableError, UnknownNameError
 from service.names import is_name, require_name
-from service.registry import Pointer, Registry, made_live, rolled_back, with_version, without
+from service.registry import LoadedChain, Pointer, Registry, made_live, rolled_back, with_version, without
 from service.shared.link import RedisLink
 from transforms.artifact import MANIFEST, TENSORS, replace_synced, sync_folder, write_synced
 from transforms.chain import Chain
@@ -33,6 +34,7 @@ IDENTITY = "lathe:registry"
 IDENTITY_FILE = ".identity"
 CHANGES = "lathe:changes"
 CHANGES_KEPT = 1000
+TOKEN_SECONDS = 60
 GRACE_SECONDS = 2.0
 """How long a replica that has nothing yet waits before it begins a record in an empty Redis."""
 CHAIN = "lathe:chain:"
@@ -102,7 +104,7 @@ class SharedRegistry(Registry):
         """Add a fitted chain as the next version; see `Registry.publish`.
 
         Raises:
-            UnavailableError: without Redis; nothing is published then.
+            UnavailableError: without Redis.
         """
         require_name(name)
 
@@ -121,7 +123,7 @@ class SharedRegistry(Registry):
             return version, pointer.live == version
 
         published = self.transaction(change, CHAIN + name)
-        self.pull(name)
+        self.pull_if_there(name)
         return published
 
     def promote(self, name: str, version: int) -> Pointer:
@@ -168,7 +170,7 @@ class SharedRegistry(Registry):
         if not is_name(name):
             raise UnknownNameError(f"there is no chain {name!r}", param="name")
         pointer = self.transaction(change, CHAIN + name)
-        self.pull(name)
+        self.pull_if_there(name)
         return pointer
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
@@ -177,10 +179,16 @@ class SharedRegistry(Registry):
         Raises:
             UnavailableError: also while Redis holds another record, or none: it is taken up within a second.
         """
+        token, outcomes = f"lathe:change:{secrets.token_hex(8)}", list[T]()
 
         def checked(pipe: Pipeline) -> T:
+            if pipe.exists(token):  # it was made, and only the answer was lost: not a second time
+                pipe.multi()
+                return outcomes[-1]
             self.require_mine(pipe.get(IDENTITY))
-            return change(pipe)
+            outcomes.append(change(pipe))
+            pipe.set(token, 1, ex=TOKEN_SECONDS)
+            return outcomes[-1]
 
         return self.link.transaction(checked, IDENTITY, *keys)
 
@@ -195,6 +203,11 @@ class SharedRegistry(Registry):
         write_pointer(pipe, name, pointer)
         return pointer
 
+    def pull_if_there(self, name: str) -> None:
+        """Bring the copy up to date after a change; if Redis has gone since, the follower does."""
+        with suppress(UnavailableError):
+            self.pull(name)
+
     def pull(self, name: str) -> None:
         """Bring this replica's copy of a chain up to date; the pointer comes last.
 
@@ -208,6 +221,9 @@ class SharedRegistry(Registry):
                 pipe.get(IDENTITY)
                 content, identity = pipe.execute()
             self.require_mine(identity)  # an emptied Redis is no reason to empty this copy
+            if not content and self.versions(name):  # deleted chains keep their record: this one was lost
+                self.push(name, self)
+                return
             record = Record.parse(name, content)
             for version, stamp in record.stamps.items():
                 if not self.holds(name, version, stamp):
@@ -215,14 +231,36 @@ class SharedRegistry(Registry):
             there = self.versions(name)
             earlier = tuple(version for version in record.pointer.earlier if version in there)
             if record.pointer.live is None or record.pointer.live in there:
-                self.point(name, record.pointer)
+                self.point_anew(name, record.pointer)
             elif self.live(name) not in there and earlier:  # nothing was live here before
-                self.point(name, replace(record.pointer, live=earlier[-1], earlier=earlier[:-1]))
+                self.point_anew(name, replace(record.pointer, live=earlier[-1], earlier=earlier[:-1]))
             for version in set(there) - set(record.stamps) - {self.live(name)}:
                 self.remove(name, version)
             known = {f"{name}@{version}" for version in record.stamps}
             for ref in [ref for ref in self.refused if ref.startswith(f"{name}@") and ref not in known]:
                 del self.refused[ref]
+
+    def point_anew(self, name: str, pointer: Pointer) -> None:
+        """Replace the copy's pointer where it differs."""
+        try:
+            same = self.pointer(name) == pointer
+        except ArtifactError:
+            same = False
+        if not same or not (self.root / name / "pointer.json").exists():
+            self.point(name, pointer)
+
+    def load(self, ref: str) -> LoadedChain:
+        """A chain ready to apply; see `Registry.load`. One that was damaged on this disk is copied again."""
+        try:
+            return super().load(ref)
+        except ArtifactError:
+            name, version = self.resolve(ref)
+            if not self.link.up:
+                raise
+            with self.lock(name):
+                self.remove(name, version)
+            self.pull(name)
+            return super().load(ref)
 
     def holds(self, name: str, version: int, stamp: Stamp) -> bool:
         """Whether the copy has this very version; its tensors are checked when they are read."""
@@ -271,8 +309,8 @@ class SharedRegistry(Registry):
             if is_name(name):
                 try:
                     self.pull(name)
-                except ArtifactError as error:
-                    log.error("%s; what was live stays", error)
+                except (ArtifactError, OSError) as error:
+                    log.error("%s: %s; what was live stays", name, error)
 
     def begin_record(self) -> None:
         """Give Redis the chains of this copy that it has never heard of, if it is new or this copy is its own.
@@ -312,8 +350,6 @@ class SharedRegistry(Registry):
         Raises:
             UnavailableError: without Redis.
         """
-        for version in source.versions(name):
-            Chain.load(source.root / name / str(version))
         given = self.push(name, source)
         self.pull(name)
         return given
@@ -333,11 +369,17 @@ class SharedRegistry(Registry):
         log.error("this Redis holds other chains than before: the copy of the earlier ones was kept in %s", kept.name)
 
     def push(self, name: str, source: Registry) -> bool:
-        """Give Redis a chain with all its versions, if it has never heard of the name; whether it was given."""
+        """Give Redis a chain with all its versions, if it has never heard of the name; whether it was given.
+
+        Raises:
+            ArtifactError: if a version was damaged.
+        """
         pointer, folders = source.pointer(name), {n: source.root / name / str(n) for n in source.versions(name)}
 
         def change(pipe: Pipeline) -> bool:
             known = bool(pipe.exists(CHAIN + name))
+            for folder in [] if known else folders.values():
+                Chain.load(folder)  # its stamp will say that it is whole
             pipe.multi()
             if known:
                 return False

@@ -3,13 +3,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from rq.executions import Execution
+from rq.job import JobStatus
 
 from service.errors import UnavailableError, UnknownNameError
 from service.home import Home
-from service.jobs.horse import fetch_inputs
 from service.jobs.jobs import PIECE_BYTES
 from service.jobs.queue import SKEW_SECONDS, JobRecords, clock_skew, file_key, queue_name
 from service.jobs.queue_worker import require_same_clock
+from service.jobs.queued_process import fetch_inputs
 from service.jobs.runners import Outcome
 from service.jobs.shared import SharedJobs
 from service.shared.link import RedisLink
@@ -163,6 +165,7 @@ def test_the_oldest_ended_jobs_beyond_those_kept_leave_nothing_behind(
         records.keep_results(ended[-1].id, [tmp_path / "vectors.npy"])
         end(ended[-1])
     newest = submit()
+    records.prune()
     assert [job.id for job in jobs.list()] == [newest.id, ended[3].id, ended[2].id, waiting.id]
     for job in ended[:2]:
         assert keys_of(redis_server.client, job) == set()
@@ -172,17 +175,57 @@ def test_the_oldest_ended_jobs_beyond_those_kept_leave_nothing_behind(
     assert jobs.result(ended[2].id, "vectors.npy").size == 6
 
 
-def test_a_job_whose_inputs_expired_says_so(submit, records, redis_server, tmp_path):
+def test_results_of_the_oldest_jobs_make_room_and_the_jobs_stay(jobs, submit, end, records, tmp_path, monkeypatch):
+    monkeypatch.setattr("service.jobs.queue.RESULTS_MOST", 13)
+    (tmp_path / "vectors.npy").write_bytes(b"result")
+    ended = [submit() for _ in range(3)]
+    for job in ended:
+        records.keep_results(job.id, [tmp_path / "vectors.npy"])
+        end(job)
+    there = [jobs.result(job.id, "vectors.npy") for job in ended]
+    assert [found is not None for found in there] == [False, True, True]
+    assert len(jobs.list()) == 3
+
+
+def test_a_job_that_nobody_took_for_a_week_is_given_up(jobs, submit, records, redis_server):
     job = submit()
-    assert 0 < redis_server.client.ttl(file_key(job.id, "source.npy")) <= 7 * 24 * 3600
+    redis_server.client.zincrby("lathe:jobs", -8 * 24 * 3600, job.id)
+    records.prune()
+    assert jobs.get(job.id).state == "failed" and "for a week" in jobs.get(job.id).error
+    assert not redis_server.client.exists(file_key(job.id, "source.npy"))
+
+
+def test_a_job_of_another_version_that_lost_its_worker_is_looked_after_too(jobs, submit, records, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr("service.jobs.queue.version", lambda _: "0.0.1")
+        job, queue = submit(), records.queue(queue_name())
+    queued = records.queued(job.id)
+    queued.set_status(JobStatus.STARTED)
+    execution = Execution("lost", job.id, connection=records.client)
+    with records.client.pipeline() as pipe:
+        execution.save(ttl=60, pipeline=pipe)
+        pipe.zadd(queue.started_job_registry.key, {execution.composite_key: 1})  # heard of long ago
+        pipe.execute()
+    queue.remove(job.id)
+    assert jobs.get(job.id).state == "running"
+    jobs.look_after_jobs()
+    assert jobs.get(job.id).state == "queued" and "its worker was lost" in jobs.get(job.id).message
+    assert jobs.cancel(job.id).state == "cancelled"
+
+
+def test_a_job_whose_inputs_are_gone_says_so(submit, records, redis_server, tmp_path):
+    job = submit()
+    assert redis_server.client.ttl(file_key(job.id, "source.npy")) == -1  # a full Redis would evict it else
     redis_server.client.delete(file_key(job.id, "source.npy"))
     outcome = fetch_inputs(records, job.id, tmp_path, list(FILES))
     assert "inputs are gone" in outcome.error and "send it again" in outcome.error
 
 
-def test_a_job_that_rq_has_lost_is_failed(jobs, submit, records):
+def test_a_job_that_rq_has_lost_is_failed(jobs, submit, records, redis_server):
     job = submit()
     records.queued(job.id).delete()
+    assert jobs.get(job.id).state == "queued"  # it may just be on its way there
+    redis_server.client.zincrby("lathe:jobs", -61, job.id)
     lost = jobs.get(job.id)
     assert lost.state == "failed" and lost.error and lost.finished_at
 

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
+from redis.client import Pipeline
+from redis.exceptions import WatchError
 
 from service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
 from service.home import Home
@@ -176,6 +178,58 @@ def test_a_chain_deleted_while_it_is_in_use_finishes_what_was_begun(open_replica
     with pytest.raises(UnknownNameError):
         there.registry.load("mine@1")
     assert here.registry.publish(chains[0], "mine", None) == (2, True)  # a number is not given again
+
+
+def test_a_change_whose_answer_was_lost_is_not_made_twice(open_replica, chains):
+    registry = open_replica("replica").registry
+    for chain in chains:
+        registry.publish(chain, "mine", True)
+    sent = []
+
+    class Forgetful(Pipeline):
+        def execute(self, *arguments, **more):
+            done = super().execute(*arguments, **more)
+            if not sent:
+                sent.append(done)
+                raise WatchError("the answer was lost")
+            return done
+
+    client = registry.link.client
+    client.pipeline = lambda transaction=True, shard_hint=None: Forgetful(
+        client.connection_pool, client.response_callbacks, transaction, shard_hint
+    )
+    assert registry.rollback("mine").live == 2
+    sent.clear()
+    assert registry.publish(chains[0], "mine", None) == (4, False)
+    assert registry.versions("mine") == [1, 2, 3, 4]
+    sent.clear()
+    registry.delete("mine", 4)
+    del client.pipeline
+    assert registry.versions("mine") == [1, 2, 3]
+
+
+def test_a_record_that_vanished_is_put_back_from_the_copy(open_replica, chains, redis_server):
+    registry = open_replica("replica").registry
+    registry.publish(chains[0], "mine", None)
+    redis_server.client.delete("lathe:chain:mine", "lathe:artifact:mine:1")
+    registry.pull("mine")
+    assert registry.load("mine").version == 1
+    assert open_replica("another").registry.load("mine").version == 1
+
+
+def test_tensors_damaged_in_a_copy_are_copied_again_and_never_given_to_an_emptied_redis(
+    open_replica, chains, redis_server
+):
+    registry = open_replica("replica").registry
+    registry.publish(chains[0], "mine", None)
+    tensors = registry.root / "mine/1/chain.safetensors"
+    whole = tensors.read_bytes()
+    tensors.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert registry.load("mine").version == 1 and tensors.read_bytes() == whole
+    tensors.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    redis_server.client.flushall()
+    registry.pull_all()
+    assert not redis_server.client.exists("lathe:chain:mine") and redis_server.client.exists("lathe:chain:compact")
 
 
 def test_two_processes_may_serve_one_state_folder(open_replica, chains, eventually, caplog):

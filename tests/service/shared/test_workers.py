@@ -49,7 +49,7 @@ class Worker:
         """The process of the job that runs, None if none does."""
         for child in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
             with contextlib.suppress(OSError):
-                if b"service.jobs.horse" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"service.jobs.queued_process" in Path(f"/proc/{child}/cmdline").read_bytes():
                     return int(child)
         return None
 
@@ -229,7 +229,7 @@ def test_cancelling_a_running_job_ends_it_and_its_worker_takes_the_next(api, wor
     waiting = api.submit("waiting", QUICK)
     horse = worker.horse()
     shown = {path: path.read_bytes() for path in running_command_lines()}
-    assert any(b"service.jobs.horse" in line for line in shown.values())
+    assert any(b"service.jobs.queued_process" in line for line in shown.values())
     assert not [line for line in shown.values() if lasting_redis.password.encode() in line]
 
     begun = time.monotonic()

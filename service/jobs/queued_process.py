@@ -1,16 +1,18 @@
-"""The process of one job from the queue: `python -m service.jobs.horse WORKER QUEUE JOB`."""
+"""The process of one job from the queue: `python -m service.jobs.queued_process WORKER QUEUE JOB`."""
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from filelock import FileLock, Timeout
 from redis import exceptions as redis_errors
 from rq import get_current_job
 from rq.executions import Execution
@@ -19,7 +21,7 @@ from rq.serializers import JSONSerializer
 
 from service.home import Home
 from service.jobs.queue import JobRecords, lost
-from service.jobs.queue_worker import SOCKET_SECONDS, JobWorker
+from service.jobs.queue_worker import PASSING, SOCKET_SECONDS, JobWorker
 from service.jobs.runners import Outcome, carry_out
 from service.jobs.store import Job
 from service.settings import Settings, read_settings
@@ -29,6 +31,8 @@ PROGRESS_SECONDS = 0.25
 END_SECONDS = 120.0
 """How long the end of a job is tried to be written, should Redis be gone just then."""
 PARENT_SECONDS = 0.5
+SCRATCH = ".queued-"
+LEFT_SECONDS = 60.0
 
 
 class MetaReporter:
@@ -66,7 +70,8 @@ def perform(job_id: str) -> None:
     home = Home(settings.home)
     reporter = MetaReporter(queued, replace(job, state="running"))
     home.jobs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home.jobs, prefix=".queued-") as scratch:
+    sweep(home.jobs)
+    with tempfile.TemporaryDirectory(dir=home.jobs, prefix=SCRATCH) as scratch, FileLock(Path(scratch) / ".lock"):
         folder = Path(scratch) / job_id
         folder.mkdir()
         inputs = json.loads(record[b"files"])
@@ -77,12 +82,21 @@ def perform(job_id: str) -> None:
         until_written(lambda: records.end(with_results(records, job_id, outcome, made).ended(reporter.job)))
 
 
+def sweep(jobs: Path) -> None:
+    """Remove what processes that were killed have left: it may hold a caller's texts."""
+    for folder in jobs.glob(f"{SCRATCH}*"):
+        with suppress(Timeout, OSError):
+            if time.time() - folder.stat().st_mtime > LEFT_SECONDS:  # younger ones may be about to be locked
+                with FileLock(folder / ".lock", blocking=False):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
 def fetch_inputs(records: JobRecords, job_id: str, folder: Path, names: list[str]) -> Outcome | None:
     """Write a job's inputs into its folder; an outcome if they are not there any more."""
     for name in names:
         found = records.file(job_id, name)
         if found is None:
-            return Outcome(error="the job's inputs are gone: it waited too long for a worker; send it again")
+            return Outcome(error="the job's inputs are gone from Redis: send it again")
         with (folder / name).open("wb") as file:
             file.writelines(found.pieces)
     return None
@@ -99,14 +113,14 @@ def with_results(records: JobRecords, job_id: str, outcome: Outcome, made: list[
     return replace(outcome, result=outcome.result | {"vectors_url": None, "vectors_error": words})
 
 
-def until_written(write: Any) -> None:
+def until_written(write: Callable[[], object]) -> None:
     """Try to write an end until Redis takes it, or for so long that the job had better be done again."""
     deadline = time.monotonic() + END_SECONDS
     while True:
         try:
             write()
             return
-        except (redis_errors.ConnectionError, redis_errors.TimeoutError):
+        except PASSING:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""The process of one job: `python -m service.jobs.worker FOLDER`."""
+"""The process of one job: `python -m service.jobs.local_process FOLDER`."""
 
 import json
 import os
