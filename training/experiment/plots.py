@@ -59,7 +59,7 @@ def methods_by_rows(experiment: Experiment, findings: Findings) -> Any:
 
 
 def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
-    """Figure 2: average score by the weight of the regulariser."""
+    """Figure 2: average score by the weight of the regulariser; plain pre-finetuning has none."""
     weights = {
         arm.method: arm.regularizer.loss_weight
         for arm in experiment.arms
@@ -67,6 +67,7 @@ def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
     }
     if len(weights) < 2:
         return None
+    weights |= {arm.method: 0.0 for arm in experiment.arms if arm.method == "pft"}
     figure, axis = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
     for rate in sorted({a.learning_rate for a in findings.averages}):
         for rows in sorted({a.rows for a in findings.averages}):
@@ -78,6 +79,7 @@ def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
             if len(some) > 1:
                 axis.plot(*zip(*sorted(some), strict=True), marker="o", ms=4, label=f"{stage(rows)}, {rate:g}")
     axis.set_xscale("symlog", linthresh=0.1)
+    axis.set_xticks(sorted(weights.values()))
     plain_ticks(axis.xaxis)
     axis.set_xlabel("weight of the regulariser (α of Eq. 10)")
     axis.set_ylabel("score × 100")
