@@ -50,8 +50,7 @@ class Places:
 
     def assign(self, encoder_fingerprint: str, place: str, ref: str, replace: bool) -> str:
         """Give a place to a chain, if it is empty or `replace` is set; return who has it then."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False):
+        with self.locked():
             places = self.read()
             mine = places.setdefault(encoder_fingerprint, {})
             if not replace and self.occupant(mine, place) is not None:
@@ -59,6 +58,11 @@ class Places:
             mine[place] = ref
             replace_synced(self.path, json.dumps(places, indent=1).encode())
         return ref
+
+    def locked(self) -> FileLock:
+        """The right to change the file, among threads and processes."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False)
 
     def promote(self, name: str, version: int) -> Pointer:
         """Make a version live and let it take places; errors as `Registry.promote`."""

@@ -3,33 +3,14 @@
 import json
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from filelock import Timeout
 
-from service.jobs.runners import carry_out
+from service.jobs.runners import Reporter, carry_out
 from service.jobs.store import Job, JobStore
 from service.settings import Settings, read_settings
-
-PROGRESS_SECONDS = 0.25
-
-
-class Reporter:
-    """Writes a job's progress, not more often than anybody can look."""
-
-    def __init__(self, store: JobStore, job: Job) -> None:
-        self.store = store
-        self.job = job
-        self.written = 0.0
-
-    def __call__(self, fraction: float, message: str) -> None:
-        """Note progress."""
-        self.job = replace(self.job, progress=round(max(self.job.progress, min(fraction, 1.0)), 4), message=message)
-        if time.monotonic() - self.written >= PROGRESS_SECONDS:
-            self.store.write(self.job)
-            self.written = time.monotonic()
 
 
 def run_job(folder: Path, settings: Settings) -> None:
@@ -50,7 +31,8 @@ def work(store: JobStore, job: Job, settings: Settings) -> None:
     if (folder / "cancel").exists():
         store.end_orphan(job)
         return
-    reporter = Reporter(store, store.write(replace(job, state="running", message="starting", pid=os.getpid())))
+    running = store.write(replace(job, state="running", message="starting", pid=os.getpid()))
+    reporter = Reporter(running, store.write)
     request = json.loads((folder / "request.json").read_bytes())
     store.write(carry_out(job.kind, request, folder, settings, reporter).ended(reporter.job))
     store.drop_inputs(job.id)

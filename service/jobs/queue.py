@@ -180,14 +180,10 @@ class JobRecords:
             self.client.delete(*(file_key(job.id, name) for name in files))  # nobody needs a caller's texts any more
         return Job(**json.loads(written))
 
-    def wants_cancel(self, job_id: str) -> bool:
-        """Whether somebody asked a job to stop."""
-        return bool(self.client.hexists(RECORD + job_id, "cancel"))
-
     def file(self, job_id: str, name: str) -> ResultFile | None:
         """A job's file; None if it has none of that name."""
         key = file_key(job_id, name)
-        count, size = int(self.client.llen(key)), 0
+        count = int(self.client.llen(key))
         if not count:
             return None
         size = (count - 1) * PIECE_BYTES + len(self.piece(key, -1))
@@ -237,7 +233,8 @@ class JobRecords:
         """Remove the files that a job made."""
         record: Any = self.client.hgetall(RECORD + job_id)
         names = [key.decode().removeprefix("result:") for key in record if key.startswith(b"result:")]
-        self.client.delete(f"{RECORD}{job_id}:", *(file_key(job_id, name) for name in names))
+        if names:
+            self.client.delete(*(file_key(job_id, name) for name in names))
         self.client.hdel(RESULTS, job_id)
 
     def prune(self) -> None:
@@ -313,7 +310,7 @@ def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes])
 
 def pieces(content: bytes) -> Iterator[bytes]:
     """Bytes in pieces."""
-    return (content[start : start + PIECE_BYTES] for start in range(0, max(len(content), 1), PIECE_BYTES))
+    return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
 
 
 def file_key(job_id: str, name: str) -> str:

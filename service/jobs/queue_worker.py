@@ -21,19 +21,14 @@ from service.errors import UnavailableError
 from service.home import Home
 from service.jobs.queue import SKEW_SECONDS, JobQueue, JobRecords, clock_skew, queue_name
 from service.settings import Settings, read_settings
-from service.shared.link import as_unavailable, connect
+from service.shared.link import GONE, as_unavailable, connect
 
 HEARTBEAT_SECONDS = 2
 LOST_SECONDS = 8
 """A worker that was silent for so long is taken for dead, and its job is queued again."""
 SOCKET_SECONDS = 15.0
 AGAIN_SECONDS = 1.0
-PASSING = (
-    redis_errors.ConnectionError,
-    redis_errors.TimeoutError,
-    redis_errors.OutOfMemoryError,
-    redis_errors.ReadOnlyError,
-)
+PASSING = (*GONE, redis_errors.OutOfMemoryError, redis_errors.ReadOnlyError)
 """What may be better in a while."""
 
 log = logging.getLogger(__name__)

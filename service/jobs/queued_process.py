@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -22,12 +23,11 @@ from rq.serializers import JSONSerializer
 from service.home import Home
 from service.jobs.queue import JobRecords, lost
 from service.jobs.queue_worker import PASSING, SOCKET_SECONDS, JobWorker
-from service.jobs.runners import Outcome, carry_out
+from service.jobs.runners import Outcome, Reporter, carry_out
 from service.jobs.store import Job
 from service.settings import Settings, read_settings
 from service.shared.link import connect
 
-PROGRESS_SECONDS = 0.25
 END_SECONDS = 120.0
 """How long the end of a job is tried to be written, should Redis be gone just then."""
 PARENT_SECONDS = 0.5
@@ -35,22 +35,11 @@ SCRATCH = ".queued-"
 LEFT_SECONDS = 60.0
 
 
-class MetaReporter:
-    """Writes a job's progress into RQ's record of it, not more often than anybody can look."""
-
-    def __init__(self, queued: QueuedJob, job: Job) -> None:
-        self.queued = queued
-        self.job = job
-        self.written = 0.0
-
-    def __call__(self, fraction: float, message: str) -> None:
-        """Note progress; a Redis that is gone for a while does not stop a job."""
-        self.job = replace(self.job, progress=round(max(self.job.progress, min(fraction, 1.0)), 4), message=message)
-        if time.monotonic() - self.written >= PROGRESS_SECONDS:
-            self.written = time.monotonic()
-            self.queued.meta |= {"progress": self.job.progress, "message": message}
-            with suppress(redis_errors.RedisError):
-                self.queued.save_meta()  # type: ignore[no-untyped-call]
+def write_meta(queued: QueuedJob, job: Job) -> None:
+    """Write a job's progress into RQ's record of it; a Redis that is gone for a while does not stop a job."""
+    queued.meta |= {"progress": job.progress, "message": job.message}
+    with suppress(redis_errors.RedisError):
+        queued.save_meta()  # type: ignore[no-untyped-call]
 
 
 def perform(job_id: str) -> None:
@@ -68,7 +57,7 @@ def perform(job_id: str) -> None:
         return
     settings = read_settings()
     home = Home(settings.home)
-    reporter = MetaReporter(queued, replace(job, state="running"))
+    reporter = Reporter(replace(job, state="running"), partial(write_meta, queued))
     home.jobs.mkdir(parents=True, exist_ok=True)
     sweep(home.jobs)
     with tempfile.TemporaryDirectory(dir=home.jobs, prefix=SCRATCH) as scratch, FileLock(Path(scratch) / ".lock"):

@@ -1,5 +1,6 @@
 """What each kind of job does, and how it ends."""
 
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,12 +18,35 @@ from training.errors import TrainingError
 from transforms.errors import TransformError
 from transforms.transform import Progress
 
+PROGRESS_SECONDS = 0.25
+
 Runner = Callable[[dict[str, Any], Path, Settings, Progress], dict[str, Any]]
 RUNNERS: dict[str, Runner] = {
     "fit": run_fit_request,
     "advise": run_advise_request,
     "reindex": run_reindex,
 }
+
+
+class Reporter:
+    """Notes a job's progress, and writes it down not more often than anybody can look.
+
+    Args:
+        job: that runs; replaced as it goes on.
+        write: writes its state and progress.
+    """
+
+    def __init__(self, job: Job, write: Callable[[Job], object]) -> None:
+        self.job = job
+        self.write = write
+        self.written = 0.0
+
+    def __call__(self, fraction: float, message: str) -> None:
+        """Note progress."""
+        self.job = replace(self.job, progress=round(max(self.job.progress, min(fraction, 1.0)), 4), message=message)
+        if time.monotonic() - self.written >= PROGRESS_SECONDS:
+            self.write(self.job)
+            self.written = time.monotonic()
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,12 @@
 import builtins
 import json
 import logging
-import secrets
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -22,7 +20,7 @@ from service.errors import UnknownNameError
 from service.home import Home
 from service.jobs.jobs import ResultFile
 from service.jobs.queue import QUEUES, RECORD, JobQueue, JobRecords, queue_name
-from service.jobs.store import Job
+from service.jobs.store import Job, new_job
 from service.shared.link import RedisLink
 
 POLL_SECONDS = 1.0
@@ -67,8 +65,7 @@ class SharedJobs:
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Queue a job."""
-        now = datetime.now(UTC)
-        job = Job(id=f"{now:%Y%m%d%H%M%S}{secrets.token_hex(4)}", kind=kind, created_at=now.isoformat())
+        job = new_job(kind)
         queue = queue_name(self.home.read_or_make_id() if kind in OWN_KINDS else None)
         with self.link.reached():
             self.records.add(job, queue, request, files)

@@ -93,8 +93,7 @@ class JobStore:
         Raises:
             OSError: if it cannot be written.
         """
-        now = datetime.now(UTC)
-        job = Job(id=f"{now:%Y%m%d%H%M%S}{secrets.token_hex(4)}", kind=kind, created_at=now.isoformat())
+        job = new_job(kind)
         staging = self.root / f".{job.id}"
         try:
             staging.mkdir(parents=True)
@@ -215,6 +214,12 @@ class JobStore:
             with suppress(UnknownNameError):
                 if self.get(job_id).ended:
                     shutil.rmtree(self.root / job_id, ignore_errors=True)
+
+
+def new_job(kind: str) -> Job:
+    """A queued job with an id of its own, which begins with the time."""
+    now = datetime.now(UTC)
+    return Job(id=f"{now:%Y%m%d%H%M%S}{secrets.token_hex(4)}", kind=kind, created_at=now.isoformat())
 
 
 def is_job_id(text: str) -> bool:

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from redis.client import Pipeline
 
 from service.places import Places
@@ -88,11 +87,6 @@ class SharedPlaces(Places):
                     write(pipe, fingerprint, places)
 
             self.link.transaction(change, PLACES)
-
-    def locked(self) -> FileLock:
-        """The right to change the copy."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False)
 
 
 def write(pipe: Pipeline, fingerprint: str, places: dict[str, str]) -> None:
