@@ -1,0 +1,111 @@
+"""Does the advice notice that an encoder was trained to be cut.
+
+The default encoder is trained on pairs with MatryoshkaLoss (Kusupati et al. 2022, as sentence-transformers has it), and
+the verdict of `lathe advise` is taken on texts it was not trained on, at the start and after more and more steps.
+Beside it, what must not be taken for one: the layers of the encoder as it is.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
+
+from benchmarks.report import markdown_table, parser, write_report
+from training.advice.matryoshka import ROWS, find_matryoshka
+from training.encoders import load_model
+from training.evaluation.encoders import Wanted, plan_groups
+from training.sources import open_source
+from training.spec import DEFAULT_ENCODER
+from transforms.arrays import FloatArray
+
+LOOKS = (0, 25, 50, 100, 200, 400, 800)
+BATCH, LEARNING_RATE = 64, 1e-4
+SIZES = (384, 192, 96, 48)
+
+
+def main() -> None:
+    """Train, look now and then, print a table, write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--pairs", type=Path, required=True, help="JSON lines of sentence1, sentence2, label 1 or 0")
+    options.add_argument("--texts", required=True, help="a source to look at vectors of, trained on by nobody")
+    given = options.parse_args()
+    torch.manual_seed(0)
+    texts = sampled(given.texts)
+    figures = [
+        {"encoder": f"{name}, as it is", "steps": 0, **verdict(vectors)} for name, vectors in layers(texts, given.quick)
+    ]
+    looks = LOOKS[:2] if given.quick else LOOKS
+    for step, vectors in trained(pairs(given.pairs), texts, looks):
+        figures.append({"encoder": "all-MiniLM-L6-v2, trained to be cut", "steps": step, **verdict(vectors)})
+        print(f"{step} of {looks[-1]} steps", file=sys.stderr)
+    print(as_table(figures))
+    print("raw figures:", write_report(given.out, "matryoshka", figures), file=sys.stderr)
+
+
+def pairs(path: Path) -> list[tuple[str, str]]:
+    """Those that say the same."""
+    rows = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    return [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == 1]
+
+
+def sampled(written: str) -> list[str]:
+    """Distinct texts, spread evenly over the source."""
+    texts = [text for batch in open_source(written).batches() for text in batch.values if isinstance(text, str)]
+    texts = list(dict.fromkeys(text for text in texts if text.strip()))
+    return [texts[place] for place in np.linspace(0, len(texts) - 1, min(ROWS, len(texts))).astype(int)]
+
+
+def layers(texts: list[str], quick: bool) -> Iterator[tuple[str, FloatArray]]:
+    """The vectors of every layer under both poolings."""
+    group = plan_groups([Wanted(DEFAULT_ENCODER, "layer6-mean" if quick else "layers")], None)[0]()
+    for member, vectors in zip(group.members, group.encode(texts, None, lambda *_: None), strict=True):
+        yield member.name, np.asarray(vectors)
+
+
+def trained(found: list[tuple[str, str]], texts: list[str], looks: tuple[int, ...]) -> Iterator[tuple[int, FloatArray]]:
+    """Train, and encode the texts after so many steps."""
+    model = load_model(DEFAULT_ENCODER, "cpu")
+    loss = MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), list(SIZES))
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
+    random = np.random.default_rng(0)
+    for step in range(looks[-1] + 1):
+        if step in looks:
+            model.eval()
+            yield step, model.encode(texts, batch_size=BATCH, show_progress_bar=False)
+            model.train()
+        chosen = random.choice(len(found), BATCH, replace=False)
+        features = [model.preprocess([found[row][side] for row in chosen]) for side in (0, 1)]
+        optimizer.zero_grad()
+        loss(features, torch.zeros(BATCH)).backward()
+        optimizer.step()
+
+
+def verdict(vectors: FloatArray) -> dict[str, Any]:
+    """What the advice says of them, with the figures behind it."""
+    found = find_matryoshka(vectors)
+    cuts = {str(cut.dimensions): {"first": cut.first, "random": cut.random, "best": cut.best} for cut in found.cuts}
+    return {"first_hold_more": found.first_hold_more, "cuts": cuts}
+
+
+def as_table(figures: list[dict[str, Any]]) -> str:
+    """First coordinates against random ones, points of recall@10, and the verdict."""
+    sizes = list(figures[0]["cuts"])
+    rows = [
+        [
+            figure["encoder"],
+            str(figure["steps"]),
+            *(f"{figure['cuts'][size]['first'] - figure['cuts'][size]['random']:+.1f}" for size in sizes),
+            "trained to be cut" if figure["first_hold_more"] else "not",
+        ]
+        for figure in figures
+    ]
+    return markdown_table(["encoder", "steps", *(f"first {size} against random" for size in sizes), "verdict"], rows)
+
+
+if __name__ == "__main__":
+    main()
