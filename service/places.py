@@ -88,6 +88,19 @@ class Places:
         wanted = [str(size), NESTED] if loaded.chain.nested else [str(size)]
         return [place for place in wanted if self.assign(fingerprint, place, name, replace=False) == name]
 
+    def adopt(self, encoder_fingerprint: str, place: str, ref: str) -> str | None:
+        """Give an empty place to the chain that has it in another state folder.
+
+        Returns:
+            Who has it then; None if it stays empty, for that chain is not here or does not serve it.
+        """
+        mine = self.read().get(encoder_fingerprint, {})
+        if self.occupant(mine, place) is None:
+            loaded = self.occupant({place: ref}, place)
+            if loaded is None or loaded.encoder_fingerprint not in (None, encoder_fingerprint):
+                return None
+        return self.assign(encoder_fingerprint, place, ref, replace=False)
+
     def chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
         """The chain that answers a size of an encoder's vectors of some width.
 

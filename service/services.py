@@ -54,7 +54,8 @@ class Services:
         """What is wrong although the service goes on."""
         engines = self.embedder.engines.values()
         problems = [self.home_problem, self.indexes.problem, *(engine.problem for engine in engines)]
-        return [problem for problem in problems if problem] + (self.replica.warnings() if self.replica else [])
+        shared = self.replica.warnings() if self.replica else []
+        return [problem for problem in problems if problem] + shared + self.jobs.warnings()
 
     def require_writable(self) -> None:
         """Raise `UnavailableError` where the state folder cannot be written."""

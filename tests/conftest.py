@@ -86,7 +86,7 @@ def start_nginx(tmp_path_factory) -> Iterator[Callable[..., int]]:
 
     def start(api: list[int], index: int, replaced: dict[str, str] | None = None) -> int:
         folder = tmp_path_factory.mktemp("nginx")
-        port = free_port()
+        port = find_free_port()
         write_configuration(folder, port, api, index, replaced or {})
         root = ["-g", "user root;"] if os.geteuid() == 0 else []  # else its workers could not enter the folder
         words = [program, "-e", "stderr", "-c", str(folder / "nginx.conf"), *root]
@@ -122,11 +122,16 @@ def write_configuration(folder: Path, port: int, api: list[int], index: int, rep
     (folder / "upstreams.conf").write_text(upstreams)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """A port of the loopback that nobody has."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return bound.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Finds ports that nobody has."""
+    return find_free_port
 
 
 def await_port(port: int) -> None:

@@ -8,7 +8,9 @@ import typer
 
 from service.cli.options import flag, registry_with_places
 from service.errors import BadValueError
+from service.home import Home
 from service.names import split_ref
+from service.places import NESTED, Places
 from service.registry import Registry
 from transforms.errors import ArtifactError
 
@@ -77,17 +79,41 @@ def delete(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
 
 @app.command("import")
 def import_chains(folder: Annotated[Path, typer.Argument(help="Another state folder")]) -> None:
-    """Take over the chains of another state folder, for instance into the Redis that replicas are to share."""
-    source = Registry(folder.expanduser() / "chains")
+    """Take over the chains of another state folder, for instance into the Redis that replicas are to share.
+
+    Which chain answers which size comes with them, where nothing here answers that size yet.
+    """
+    home = Home(folder.expanduser())
+    source = Registry(home.chains)
     if not source.names():
         raise BadValueError(f"{folder} holds no chains: name a state folder, such as ~/.lathe")
+    given = Places(home.places, source).read()
     registry, places = registry_with_places(write=True)
+    taken = [name for name in source.names() if registry.adopt(name, source)]
     for name in source.names():
-        if registry.adopt(name, source):
-            places.take_empty(name)
-            typer.echo(f"{name}: {len(source.versions(name))} versions")
-        else:
-            typer.echo(f"{name}: left alone, the name is in use here")
+        words = f"{len(source.versions(name))} versions" if name in taken else "left alone, the name is in use here"
+        typer.echo(f"{name}: {words}")
+    for encoder, theirs in given.items():
+        already = places.read().get(encoder, {})
+        for place, ref in theirs.items():
+            typer.echo(f"{sizes_of(place)} of encoder {encoder[:12]}: {adopted(places, already, encoder, place, ref)}")
+    for name in taken:  # only now: what was given by hand comes first
+        places.take_empty(name)
+
+
+def adopted(places: Places, already: dict[str, str], encoder: str, place: str, ref: str) -> str:
+    """Take over a place, and say who has it."""
+    occupant = places.adopt(encoder, place, ref)
+    if occupant is None:
+        return f"left out, {ref} here is another chain or does not answer it"
+    if occupant != ref:
+        return f"left alone, {occupant} has it here"
+    return f"{ref}, as before" if already.get(place) == ref else ref
+
+
+def sizes_of(place: str) -> str:
+    """A place in words."""
+    return "sizes without a chain of their own" if place == NESTED else f"dimensions {place}"
 
 
 def versioned(chain: str) -> tuple[str, int]:

@@ -83,8 +83,7 @@ def say_servers(settings: Settings, home: Home) -> bool:
         problems.append(milvus_problem(settings, home))
         say("Milvus", problems[-1] or "answers")
     if settings.redis_url:
-        problems.append(redis_problem(settings))
-        say("Redis", problems[-1] or "answers")
+        problems.append(say_redis(settings))
     return any(problems)
 
 
@@ -100,15 +99,16 @@ def milvus_problem(settings: Settings, home: Home) -> str | None:
     return None
 
 
-def redis_problem(settings: Settings) -> str | None:
-    """Why the Redis that replicas share cannot be used; None if it can."""
+def say_redis(settings: Settings) -> str | None:
+    """Show the Redis that replicas share; why it cannot be used, None if it can."""
     settings.require_redis_extra()
-    from service.shared.link import RedisLink
+    from service.cli.redis_checkup import report
 
     try:
-        with RedisLink(settings.redis_url).reached() as client:
-            client.ping()
+        for subject, sentence in report(settings.redis_url):
+            say(subject, sentence)
     except ServiceError as error:
+        say("Redis", error.message)
         return error.message
     return None
 

@@ -28,7 +28,7 @@ PADDING = Counter("lathe_padding_tokens", "Tokens computed that were padding onl
 INFERENCE_SECONDS = Counter("lathe_inference_seconds", "Time workers were busy", ["encoder"])
 WAITING_TEXTS = Gauge("lathe_queue_texts", "Texts accepted and not yet answered", ["encoder"])
 WAITING_TOKENS = Gauge("lathe_queue_tokens", "The same in tokens, estimated", ["encoder"])
-WORKERS = Gauge("lathe_workers", "Workers that are ready", ["encoder"])
+ENCODER_PROCESSES = Gauge("lathe_encoder_processes", "Processes of an encoder that are ready", ["encoder"])
 WORKER_RESTARTS = Counter("lathe_worker_restarts", "Workers that went and were started again", ["encoder"])
 
 

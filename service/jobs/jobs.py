@@ -39,6 +39,13 @@ class Jobs(Protocol):
     def stop(self) -> None:
         """Stop looking after jobs; running ones go on."""
 
+    @property
+    def workers(self) -> int | None:
+        """Live workers that take these jobs; None where the server runs them itself, or nobody knows just now."""
+
+    def warnings(self) -> list[str]:
+        """What keeps jobs from being run, as was last seen: nobody is asked now."""
+
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Queue a job.
 

@@ -44,6 +44,15 @@ class LocalJobs:
         if self.thread.is_alive():
             self.thread.join(timeout=5)
 
+    @property
+    def workers(self) -> None:
+        """None: this server runs them itself."""
+        return None
+
+    def warnings(self) -> list[str]:
+        """Nothing: a job that cannot be started fails, and says why."""
+        return []
+
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Queue a job."""
         job = self.store.create(kind, request, files)

@@ -5,7 +5,6 @@ and for good: whoever comes second, a worker that was thought dead for instance,
 """
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -27,6 +26,8 @@ from rq.serializers import JSONSerializer
 from rq.worker_registration import clean_worker_registry
 
 from service.errors import UnknownNameError
+from service.jobs.clock import server_time
+from service.jobs.heartbeats import live_workers
 from service.jobs.jobs import PIECE_BYTES, ResultFile
 from service.jobs.store import KEPT_MOST, Job, is_job_id
 
@@ -47,8 +48,6 @@ TAKEN_SECONDS = 2.0
 """Within which a worker that took a job says that it is at it."""
 MAINTENANCE_SECONDS = 5
 """After so long, whoever was cleaning a queue is taken for dead."""
-SKEW_SECONDS = 2.0
-"""Between a worker's clock and Redis's, at most: RQ tells dead workers from living by the clock."""
 
 
 class JobQueue(Queue):
@@ -158,7 +157,7 @@ class JobRecords:
         if queued.retries_left is not None and queued.retries_left < TRIES - 1:
             return "its worker was lost; waiting for another"
         _, of, *home = queue.split("-")
-        if home or self.client.scard(f"rq:workers:{queue}"):  # a server starts the worker of its own jobs
+        if home or live_workers(self.client, queue):  # a server starts the worker of its own jobs
             return "waiting"
         return f"waiting: no worker of Lathe {of} is there"
 
@@ -316,16 +315,3 @@ def pieces(content: bytes) -> Iterator[bytes]:
 def file_key(job_id: str, name: str) -> str:
     """Where a job's file is."""
     return f"{RECORD}{job_id}:{name}"
-
-
-def server_time(client: Redis) -> float:
-    """Redis's clock, in seconds."""
-    found: Any = client.time()
-    return int(found[0]) + int(found[1]) / 1e6
-
-
-def clock_skew(client: Redis) -> float:
-    """How far this machine's clock is ahead of Redis's, in seconds."""
-    before = time.time()
-    there = server_time(client)
-    return (before + time.time()) / 2 - there

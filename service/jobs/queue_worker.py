@@ -4,22 +4,28 @@ import argparse
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from types import FrameType
 from typing import Any
 
 from redis import Redis
 from redis import exceptions as redis_errors
+from redis.client import Pipeline
 from rq.job import Job as QueuedJob
 from rq.serializers import JSONSerializer
 from rq.worker import SpawnWorker
+from rq.worker_registration import register
 
 from service import logs
 from service.errors import UnavailableError
 from service.home import Home
-from service.jobs.queue import SKEW_SECONDS, JobQueue, JobRecords, clock_skew, queue_name
+from service.jobs.clock import SKEW_SECONDS, clock_skew
+from service.jobs.heartbeats import ALIVE_SECONDS, live_workers
+from service.jobs.queue import JobQueue, JobRecords, queue_name
 from service.settings import Settings, read_settings
 from service.shared.link import GONE, as_unavailable, connect
 
@@ -28,6 +34,7 @@ LOST_SECONDS = 8
 """A worker that was silent for so long is taken for dead, and its job is queued again."""
 SOCKET_SECONDS = 15.0
 AGAIN_SECONDS = 1.0
+CHECK_SECONDS = 5.0
 PASSING = (*GONE, redis_errors.OutOfMemoryError, redis_errors.ReadOnlyError)
 """What may be better in a while."""
 
@@ -58,6 +65,14 @@ class JobWorker(SpawnWorker):
     def get_heartbeat_ttl(self, job: QueuedJob, working_time: float = 0.0) -> int:
         """For how long a sign of life holds."""
         return LOST_SECONDS
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        """Give a sign of life; also to a Redis that has lost its data, and would not know this worker else."""
+        super().heartbeat(timeout, pipeline)
+        client = self.connection if pipeline is None else pipeline
+        if self.hostname:
+            client.hset(self.key, "hostname", self.hostname)
+            register(self, pipeline)
 
     def maintain_heartbeats(self, job: QueuedJob, execution: Any) -> None:
         """Give a sign of life; a Redis that is gone, or full, for a while is no reason to leave a running job."""
@@ -95,8 +110,7 @@ def work(settings: Settings, own: bool, burst: bool) -> None:
         ValueError: if no Redis is set, or the folder cannot be written.
         UnavailableError: if Redis refuses the password, or the clocks differ.
     """
-    if not settings.redis_url:
-        raise ValueError("a worker takes its jobs from Redis: set LATHE_REDIS_URL (without it, the server runs them)")
+    require_redis(settings)
     home = Home(settings.home)
     if problem := home.problem():
         raise ValueError(f"{problem}; set LATHE_HOME to a folder that can")
@@ -135,6 +149,32 @@ def work(settings: Settings, own: bool, burst: bool) -> None:
         finally:
             client.close()
         time.sleep(AGAIN_SECONDS)
+
+
+def require_live_worker(settings: Settings) -> str:
+    """A sentence on the workers of this machine, for those who would restart one that hangs.
+
+    Raises:
+        ValueError: if no Redis is set.
+        UnavailableError: if none of them has given a sign of life lately. A Redis that is gone is no reason: workers
+            wait for it, and a job that runs goes on meanwhile.
+    """
+    require_redis(settings)
+    machine = socket.gethostname()
+    with closing(connect(settings.redis_url, CHECK_SECONDS)) as client:
+        try:
+            count = live_workers(client, queue_name()).count(machine)
+        except redis_errors.RedisError as error:
+            return f"{as_unavailable(error).message}; whether a worker lives cannot be told"
+    if not count:
+        raise UnavailableError(f"no worker of {machine} has given a sign of life for {ALIVE_SECONDS:.0f} s")
+    return f"{machine} has workers: {count}"
+
+
+def require_redis(settings: Settings) -> None:
+    """Raise `ValueError` where no Redis is set."""
+    if not settings.redis_url:
+        raise ValueError("a worker takes its jobs from Redis: set LATHE_REDIS_URL (without it, the server runs them)")
 
 
 def require_same_clock(client: Redis) -> None:

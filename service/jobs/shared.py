@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -18,6 +19,7 @@ from rq.serializers import JSONSerializer
 
 from service.errors import UnknownNameError
 from service.home import Home
+from service.jobs.heartbeats import live_workers
 from service.jobs.jobs import ResultFile
 from service.jobs.queue import QUEUES, RECORD, JobQueue, JobRecords, queue_name
 from service.jobs.store import Job, new_job
@@ -50,6 +52,7 @@ class SharedJobs:
         self.records = JobRecords(link.client)
         self.own_worker: subprocess.Popen[bytes] | None = None
         self.not_before = 0.0
+        self.seen: tuple[int, int] | None = None
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
 
@@ -62,6 +65,18 @@ class SharedJobs:
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
+
+    @property
+    def workers(self) -> int | None:
+        """Live workers of this version; None without Redis."""
+        return self.seen[1] if self.seen and self.link.up else None
+
+    def warnings(self) -> list[str]:
+        """That nobody takes what waits; without Redis there are other worries."""
+        waiting, workers = self.seen or (0, 0)
+        if not waiting or workers or not self.link.up:
+            return []
+        return [f"jobs wait ({waiting}) and no worker of Lathe {version('lathe')} is there: start `lathe worker`"]
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Queue a job."""
@@ -128,10 +143,12 @@ class SharedJobs:
 
     def look_after_jobs(self) -> None:
         """Queue again what lost its worker, forget old jobs, start the worker of this state folder's own jobs."""
+        queue = queue_name()
+        self.seen = self.records.queue(queue).count, len(live_workers(self.link.client, queue))
         mine = self.records.queue(queue_name(self.home.read_or_make_id()))
-        for queue in JobQueue.all(connection=self.link.client):
-            if queue.name.startswith(QUEUES):  # of other versions too: nobody else may be left to do it
-                self.records.clean(self.records.queue(queue.name))
+        for found in JobQueue.all(connection=self.link.client):
+            if found.name.startswith(QUEUES):  # of other versions too: nobody else may be left to do it
+                self.records.clean(self.records.queue(found.name))
         self.records.prune()
         if self.own_worker is not None and (status := self.own_worker.poll()) is not None:
             self.own_worker = None

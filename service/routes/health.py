@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from service.answers import ERRORS, json_answer
-from service.engine.metrics import WAITING_TEXTS, WAITING_TOKENS, WORKERS
+from service.engine.metrics import ENCODER_PROCESSES, WAITING_TEXTS, WAITING_TOKENS
 from service.errors import UnavailableError, error_body
 from service.routes.encoders import describe_encoders
 from service.services import Services, ServicesDep
@@ -69,12 +69,12 @@ async def root() -> Response:
 def measured(services: Services) -> bytes:
     """What was counted, and what is the case now."""
     with MEASURING:
-        for gauge in (WAITING_TEXTS, WAITING_TOKENS, WORKERS, JOBS):
+        for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, JOBS):
             gauge.clear()  # encoders and states that are no more
         for name, engine in services.embedder.engines.items():
             WAITING_TEXTS.labels(name).set(engine.room.texts)
             WAITING_TOKENS.labels(name).set(engine.room.tokens)
-            WORKERS.labels(name).set(len(engine.ready_lanes))
+            ENCODER_PROCESSES.labels(name).set(len(engine.ready_lanes))
         with suppress(UnavailableError):  # Redis is gone, which has a measure of its own
             for job in services.jobs.list():
                 JOBS.labels(job.kind, job.state).inc()
@@ -101,5 +101,6 @@ def describe(services: Services) -> dict[str, Any]:
             {"name": name, "live": services.registry.live(name), "versions": services.registry.versions(name)}
             for name in services.registry.names()
         ],
+        "job_workers": services.jobs.workers,
         "redis": services.replica.describe() if services.replica else None,
     }

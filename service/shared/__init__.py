@@ -1,9 +1,11 @@
 """What replicas have in common, kept in Redis: chains, places, vectors of texts seen before, jobs.
 
 link.py      the connection, and whether it works
+record.py    how a chain is written in Redis
 registry.py  chains: Redis has the record, each replica a copy on its disk that it serves from
 places.py    which chain answers which size, the same way
-follower.py  brings the copy up to date when the record changes
+copy.py      brings the copy up to date, and knows what of it is behind
+follower.py  does so when the record changes
 cache.py     vectors of texts, as float16
 (jobs are in service.jobs.shared)
 

@@ -96,6 +96,7 @@ class SharedCache:
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=2)
+        self.client.close()
 
     def get(self, keys: Sequence[bytes], normalized: bool) -> list[Entry | None]:
         """What is there, in the order of the keys.

@@ -2,21 +2,23 @@
 
 import logging
 import threading
+import time
 from typing import Any
 
 from redis import exceptions as redis_errors
 
 from service.errors import UnavailableError
 from service.names import is_name
+from service.shared.copy import Copy
 from service.shared.link import RedisLink, as_unavailable, connect
-from service.shared.places import SharedPlaces
-from service.shared.registry import CHANGES, IDENTITY, SharedRegistry
-from transforms.errors import ArtifactError
+from service.shared.record import CHANGES, IDENTITY
 
 BLOCK_SECONDS = 1.0
 """How long Redis is asked to wait for news; the connection is known to live at least so often."""
 AGAIN_SECONDS = 0.5
 """Between tries to reach a Redis that is gone."""
+RETRY_SECONDS = 3.0
+"""Between tries to copy what could not be copied."""
 FIRST_SECONDS = 3.0
 """How long a start waits for the first copy; then the service begins with what it has."""
 
@@ -30,10 +32,10 @@ class Follower:
     comes through a stream within milliseconds.
     """
 
-    def __init__(self, link: RedisLink, registry: SharedRegistry, places: SharedPlaces) -> None:
+    def __init__(self, link: RedisLink, copy: Copy) -> None:
         self.link = link
-        self.registry = registry
-        self.places = places
+        self.copy = copy
+        self.retry_at = 0.0
         self.client = connect(link.url, 2 * BLOCK_SECONDS)
         self.stopping = threading.Event()
         self.tried = threading.Event()
@@ -50,6 +52,7 @@ class Follower:
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
+        self.client.close()
 
     def run(self) -> None:
         """Follow until told to stop, whatever happens to Redis."""
@@ -61,12 +64,14 @@ class Follower:
                 self.link.mark_up()
                 self.tried.set()
                 while not self.stopping.is_set() and self.link.up:
-                    self.registry.require_mine(self.client.get(IDENTITY))
+                    self.copy.registry.require_mine(self.client.get(IDENTITY))
                     last = self.follow(last)
             except UnavailableError as error:
                 self.link.mark_down(error.message, error.code)
             except redis_errors.RedisError as error:
                 self.link.mark_down(as_unavailable(error).message)
+            except OSError as error:
+                self.link.mark_down(f"this replica's copy of the chains cannot be written: {error.strerror}")
             except Exception:
                 log.exception("following Redis failed; trying again")
                 self.link.mark_down("this replica's copy of the chains cannot be brought up to date; the log says why")
@@ -76,7 +81,8 @@ class Follower:
     def catch_up(self) -> Any:
         """Copy everything; return where in the stream of changes that was begun."""
         newest: Any = self.client.xrevrange(CHANGES, count=1)
-        bring_up_to_date(self.registry, self.places)
+        self.copy.bring_up_to_date()
+        self.retry_at = time.monotonic() + RETRY_SECONDS
         self.link.look_at_settings()
         return newest[0][0] if newest else "0-0"
 
@@ -86,30 +92,11 @@ class Follower:
         changes = [change for _, stream in found for change in stream]
         names = {content[b"chain"].decode(errors="replace") for _, content in changes if b"chain" in content}
         for name in sorted(filter(is_name, names)):
-            try:
-                self.registry.pull(name)
-            except (ArtifactError, OSError) as error:
-                log.error("%s: %s; what was live stays", name, error)
+            self.copy.pull(name)
         if changes:
-            pull_places(self.places)
+            self.copy.pull_places()
             last = changes[-1][0]
+        if time.monotonic() >= self.retry_at:
+            self.copy.try_again()
+            self.retry_at = time.monotonic() + RETRY_SECONDS
         return last
-
-
-def bring_up_to_date(registry: SharedRegistry, places: SharedPlaces) -> None:
-    """Copy all chains and places; where Redis is new, give it what is here.
-
-    Raises:
-        UnavailableError: without Redis.
-    """
-    registry.pull_all()
-    places.push()
-    pull_places(places)
-
-
-def pull_places(places: SharedPlaces) -> None:
-    """Copy all places, unless they were damaged."""
-    try:
-        places.pull()
-    except ArtifactError as error:
-        log.error("%s; those known stay", error)

@@ -45,6 +45,10 @@ class RedisLink:
         self.guard = threading.Lock()
         UP.set(0)
 
+    def close(self) -> None:
+        """Let go of the connections; whoever asks for Redis again gets new ones."""
+        self.client.close()
+
     @property
     def up(self) -> bool:
         """Whether it can be used."""

@@ -8,7 +8,8 @@ from redis.client import Pipeline
 
 from service.places import Places
 from service.shared.link import RedisLink
-from service.shared.registry import CHANGES, CHANGES_KEPT, IDENTITY, SharedRegistry
+from service.shared.record import CHANGES, CHANGES_KEPT, IDENTITY
+from service.shared.registry import SharedRegistry
 from transforms.artifact import replace_synced
 from transforms.errors import ArtifactError
 

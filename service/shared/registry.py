@@ -5,16 +5,14 @@ copies what its disk lacks, checks it, and only then moves its own pointer, so t
 what was altered is refused, and what was live stays so. With Redis gone the copy goes on serving.
 """
 
-import hashlib
 import json
 import logging
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,63 +23,34 @@ from service.errors import UnavailableError, UnknownNameError
 from service.names import is_name, require_name
 from service.registry import LoadedChain, Pointer, Registry, made_live, rolled_back, with_version, without
 from service.shared.link import RedisLink
+from service.shared.record import (
+    CHAIN,
+    IDENTITY,
+    SCHEMA,
+    VERSION,
+    Record,
+    Stamp,
+    artifact_key,
+    digest,
+    identity_of,
+    read,
+    saved,
+    write_pointer,
+    write_version,
+)
 from transforms.artifact import MANIFEST, TENSORS, replace_synced, sync_folder, write_synced
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
-SCHEMA = 1
-IDENTITY = "lathe:registry"
 IDENTITY_FILE = ".identity"
-CHANGES = "lathe:changes"
-CHANGES_KEPT = 1000
 TOKEN_SECONDS = 60
 GRACE_SECONDS = 2.0
 """How long a replica that has nothing yet waits before it begins a record in an empty Redis."""
-CHAIN = "lathe:chain:"
-POINTER, VERSION = b"pointer", b"version:"
 
 REFUSED = Counter("lathe_registry_refused", "Versions in Redis that were altered or cut off, each time one was read")
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """What the record says of a version: the SHA-256 of its files, and the job that published it."""
-
-    manifest: str
-    tensors: str
-    job: str | None = None
-
-    def fits(self, manifest: bytes, tensors: bytes) -> bool:
-        """Whether these are the files."""
-        return (digest(manifest), digest(tensors)) == (self.manifest, self.tensors)
-
-
-@dataclass(frozen=True)
-class Record:
-    """A chain as Redis has it."""
-
-    pointer: Pointer
-    stamps: dict[int, Stamp]
-
-    @classmethod
-    def parse(cls, name: str, content: dict[bytes, bytes]) -> "Record":
-        """Read a chain's hash; an empty one is of a name never used.
-
-        Raises:
-            ArtifactError: if it was damaged.
-        """
-        if content and POINTER not in content:
-            raise ArtifactError(f"the record of the chain {name} in Redis has no live pointer")
-        pointer = Pointer.parse(name, content[POINTER]) if content else Pointer()
-        numbers = {key: key.removeprefix(VERSION).decode(errors="replace") for key in content if key != POINTER}
-        try:
-            stamps = {int(number): Stamp(**json.loads(content[key])) for key, number in numbers.items()}
-        except (ValueError, TypeError) as error:
-            raise ArtifactError(f"the record of the chain {name} in Redis cannot be read: {error!r}") from error
-        return cls(pointer, stamps)
 
 
 class SharedRegistry(Registry):
@@ -294,28 +263,24 @@ class SharedRegistry(Registry):
             shutil.rmtree(staging, ignore_errors=True)
         sync_folder(self.root / name)
 
-    def pull_all(self) -> None:
-        """Bring the whole copy up to date; begins the record where Redis has none.
-
-        A Redis without a record is new, or has lost its data: it is given what this copy holds.
+    def names_anywhere(self) -> list[str]:
+        """Chains that Redis or this copy knows.
 
         Raises:
-            UnavailableError: without Redis, or if its record is of a newer Lathe.
+            UnavailableError: without Redis.
         """
-        self.begin_record()
         with self.link.reached() as client:
             names = {key.decode().removeprefix(CHAIN) for key in client.scan_iter(f"{CHAIN}*", count=1000)}
-        for name in sorted(names | set(self.names())):
-            if is_name(name):
-                try:
-                    self.pull(name)
-                except (ArtifactError, OSError) as error:
-                    log.error("%s: %s; what was live stays", name, error)
+        return sorted(filter(is_name, names | set(self.names())))
 
     def begin_record(self) -> None:
         """Give Redis the chains of this copy that it has never heard of, if it is new or this copy is its own.
 
-        A copy of another record is put aside: its chains may be nowhere else.
+        A Redis without a record is new, or has lost its data. A copy of another record is put aside: its chains may be
+        nowhere else.
+
+        Raises:
+            UnavailableError: without Redis, or if its record is of a newer Lathe.
         """
         mine = self.identity
         if mine is None:
@@ -392,65 +357,9 @@ class SharedRegistry(Registry):
         return self.link.transaction(change, CHAIN + name)
 
 
-def read(pipe: Pipeline, name: str) -> Record:
-    """A chain's record, within a transaction that watches it."""
-    content: Any = pipe.hgetall(CHAIN + name)
-    return Record.parse(name, content)
-
-
-def write_version(pipe: Pipeline, name: str, version: int, manifest: bytes, tensors: bytes, job: str | None) -> None:
-    """Queue a version, whole."""
-    stamp = json.dumps(asdict(Stamp(digest(manifest), digest(tensors), job)))
-    pipe.hset(artifact_key(name, version), mapping={"manifest": manifest, "tensors": tensors})
-    pipe.hset(CHAIN + name, f"version:{version}", stamp)
-
-
-def write_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> None:
-    """Queue a chain's pointer, and word of it for all replicas."""
-    pipe.hset(CHAIN + name, "pointer", pointer.dump())
-    pipe.xadd(CHANGES, {"chain": name}, maxlen=CHANGES_KEPT)
-
-
-def saved(chain: Chain, name: str, version: int) -> tuple[bytes, bytes]:
-    """The two files of a version."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / str(version)
-        chain.save(path, {"name": name, "version": version})
-        return (path / MANIFEST).read_bytes(), (path / TENSORS).read_bytes()
-
-
-def artifact_key(name: str, version: int) -> str:
-    """Where a version's files are."""
-    return f"lathe:artifact:{name}:{version}"
-
-
-def digest(content: bytes) -> str:
-    """SHA-256."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def unknown(name: str, record: Record, version: int | None = None) -> UnknownNameError:
     """There is no such chain, or no such version."""
     if version is None or not record.stamps:
         return UnknownNameError(f"there is no chain {name!r}", param="name")
     has = ", ".join(map(str, sorted(record.stamps)))
     return UnknownNameError(f"the chain {name} has no version {version}; it has {has}", param="chain")
-
-
-def identity_of(content: bytes) -> str:
-    """The id of a record.
-
-    Raises:
-        UnavailableError: if another version of Lathe keeps it in another form.
-    """
-    try:
-        found = json.loads(content)
-        schema, identity = int(found["schema"]), str(found["id"])
-    except (ValueError, KeyError, TypeError):
-        raise UnavailableError(f"Redis holds something else under {IDENTITY}", code="redis_foreign") from None
-    if schema > SCHEMA:
-        raise UnavailableError(
-            f"Redis is used by a newer Lathe (schema {schema}, this one reads {SCHEMA}): upgrade this one",
-            code="redis_foreign",
-        )
-    return identity

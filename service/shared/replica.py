@@ -7,7 +7,8 @@ from service.home import Home
 from service.places import Places
 from service.registry import Registry
 from service.shared.cache import COSINE, SharedCache
-from service.shared.follower import Follower, bring_up_to_date
+from service.shared.copy import Copy
+from service.shared.follower import Follower
 from service.shared.link import RedisLink
 from service.shared.places import SharedPlaces
 from service.shared.registry import SharedRegistry
@@ -21,6 +22,7 @@ class Replica:
     link: RedisLink
     registry: SharedRegistry
     places: SharedPlaces
+    copy: Copy
     follower: Follower
     cache: SharedCache | None
 
@@ -44,7 +46,8 @@ class Replica:
         registry = SharedRegistry(chains, link)
         places = SharedPlaces(places_file, registry, link)
         cache = SharedCache(link, cache_bytes, cache_seconds) if cache_bytes else None
-        return cls(link, registry, places, Follower(link, registry, places), cache)
+        copy = Copy(registry, places)
+        return cls(link, registry, places, copy, Follower(link, copy), cache)
 
     def start(self) -> None:
         """Follow what others change; waits a moment for the first copy."""
@@ -53,10 +56,11 @@ class Replica:
             self.cache.start()
 
     def stop(self) -> None:
-        """Follow no longer."""
+        """Follow no longer, and let go of Redis."""
         self.follower.stop()
         if self.cache is not None:
             self.cache.stop()
+        self.link.close()
 
     def bring_up_to_date(self) -> None:
         """Copy everything once, for a command that does not serve.
@@ -64,7 +68,7 @@ class Replica:
         Raises:
             UnavailableError: without Redis.
         """
-        bring_up_to_date(self.registry, self.places)
+        self.copy.bring_up_to_date()
 
     def describe(self) -> dict[str, Any]:
         """What `/info` says of it."""
@@ -76,4 +80,4 @@ class Replica:
         problem = self.link.problem
         gone = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
         danger = [self.link.danger] if self.link.danger else []
-        return [*gone, *danger, *self.registry.refused.values()]
+        return [*gone, *danger, *self.copy.warnings(), *self.registry.refused.values()]

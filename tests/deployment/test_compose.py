@@ -63,6 +63,10 @@ def test_every_container_is_watched_restarted_and_confined(composed):
             assert service["read_only"], name
 
 
+def test_a_worker_is_asked_for_its_heartbeat(composed):
+    assert composed["services"]["worker"]["healthcheck"]["test"] == ["CMD", "lathe", "worker", "--check"]
+
+
 def test_everything_mounted_from_the_repository_is_there(composed, root):
     mounts = [mount for service in composed["services"].values() for mount in service.get("volumes", [])]
     bound = [Path(mount["source"]) for mount in mounts if mount["type"] == "bind"]

@@ -112,6 +112,14 @@ def test_probes_ask_what_the_service_answers(manifests):
         assert set(asked.values()) <= paths
 
 
+def test_a_worker_is_asked_for_its_heartbeat(manifests, composed):
+    container = pods(manifests)["worker"]["containers"][0]
+
+    assert ["CMD", *container["livenessProbe"]["exec"]["command"]] == composed["services"]["worker"]["healthcheck"][
+        "test"
+    ]
+
+
 def test_services_disruptions_and_policies_select_pods_that_are_there(manifests):
     workloads = of_kind(manifests, *WORKLOADS)
     labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in workloads.values()]

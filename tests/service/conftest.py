@@ -113,11 +113,8 @@ class LiveServer:
 class MilvusServer:
     """A Milvus Lite in a process of its own, spoken to as any Milvus is."""
 
-    def __init__(self, folder):
-        self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+    def __init__(self, folder, port):
+        self.folder, self.port = folder, port
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = None
 
@@ -176,12 +173,12 @@ def start_app():
 
 
 @pytest.fixture(scope="session")
-def start_milvus(tmp_path_factory):
+def start_milvus(tmp_path_factory, free_port):
     """Start a Milvus Lite; it ends with the tests, unless they end it."""
     started = []
 
     def start():
-        started.append(MilvusServer(tmp_path_factory.mktemp("milvus") / "data"))
+        started.append(MilvusServer(tmp_path_factory.mktemp("milvus") / "data", free_port()))
         started[-1].start()
         return started[-1]
 
@@ -197,17 +194,11 @@ def milvus(start_milvus):
     return start_milvus()
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return bound.getsockname()[1]
-
-
 class RedisServer:
     """A redis-server in a process of its own, in memory alone, with a password."""
 
-    def __init__(self, folder):
-        self.folder = folder
-        self.port = free_port()
+    def __init__(self, folder, port):
+        self.folder, self.port = folder, port
         self.url = f"redis://:{self.password}@127.0.0.1:{self.port}/0"
         self.start()
 
@@ -231,12 +222,12 @@ class RedisServer:
 
 
 @pytest.fixture(scope="session")
-def start_redis(tmp_path_factory):
+def start_redis(tmp_path_factory, free_port):
     """Start a Redis; it ends with the tests, unless they end it."""
     started = []
 
     def start():
-        started.append(RedisServer(tmp_path_factory.mktemp("redis")))
+        started.append(RedisServer(tmp_path_factory.mktemp("redis"), free_port()))
         return started[-1]
 
     yield start

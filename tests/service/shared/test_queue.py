@@ -1,15 +1,20 @@
+import math
 import time
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from rq.executions import Execution
 from rq.job import JobStatus
+from rq.utils import utcformat
 
 from service.errors import UnavailableError, UnknownNameError
 from service.home import Home
+from service.jobs.clock import SKEW_SECONDS, clock_skew, server_time
+from service.jobs.heartbeats import ALIVE_SECONDS, live_workers
 from service.jobs.jobs import PIECE_BYTES
-from service.jobs.queue import SKEW_SECONDS, JobRecords, clock_skew, file_key, queue_name
+from service.jobs.queue import JobRecords, file_key, queue_name
 from service.jobs.queue_worker import require_same_clock
 from service.jobs.queued_process import fetch_inputs
 from service.jobs.runners import Outcome
@@ -69,10 +74,48 @@ def test_a_queued_job_is_listed_and_says_that_no_worker_is_there(jobs, submit):
     assert jobs.request(first.id) == {"steps": ["r2"]} and jobs.result(first.id, "vectors.npy") is None
 
 
+def sign_of_life(client, ago=0.0, queue=None, name="somebody"):
+    """Leave a worker's sign of life, as RQ does, from some seconds ago."""
+    when = datetime.fromtimestamp(server_time(client) - ago, UTC)
+    client.hset(f"rq:worker:{name}", mapping={"last_heartbeat": utcformat(when), "hostname": "a-machine"})
+    client.sadd(f"rq:workers:{queue or queue_name()}", f"rq:worker:{name}")
+
+
 def test_a_queued_job_only_waits_once_a_worker_is_there(jobs, submit, redis_server):
     job = submit()
-    redis_server.client.sadd(f"rq:workers:{queue_name()}", "rq:worker:somebody")
+    sign_of_life(redis_server.client)
     assert jobs.get(job.id).message == "waiting"
+
+
+def test_workers_live_that_gave_a_sign_of_life_lately(redis_server):
+    client, queue = redis_server.client, queue_name()
+    assert live_workers(client, queue) == []
+    sign_of_life(client, name="one")
+    sign_of_life(client, name="two", ago=ALIVE_SECONDS - 2)
+    sign_of_life(client, name="silent", ago=ALIVE_SECONDS + 1)
+    sign_of_life(client, name="of another version", queue="lathe-0.0.1")
+    client.sadd(f"rq:workers:{queue}", "rq:worker:gone-without-a-word")
+    assert live_workers(client, queue) == ["a-machine", "a-machine"]
+
+
+def test_jobs_that_nobody_takes_are_warned_of_until_a_worker_is_there(jobs, submit, redis_server):
+    jobs.link.mark_up()
+    jobs.look_after_jobs()
+    assert jobs.warnings() == [] and jobs.workers == 0
+    submit()
+    submit("reindex", files={})  # this server starts the worker of those itself
+    jobs.not_before = math.inf
+    jobs.look_after_jobs()
+    (warning,) = jobs.warnings()
+    assert "jobs wait (1)" in warning and version("lathe") in warning and "lathe worker" in warning
+    sign_of_life(redis_server.client, ago=ALIVE_SECONDS + 1)
+    jobs.look_after_jobs()
+    assert len(jobs.warnings()) == 1 and jobs.workers == 0
+    sign_of_life(redis_server.client)
+    jobs.look_after_jobs()
+    assert jobs.warnings() == [] and jobs.workers == 1
+    jobs.link.mark_down("Redis cannot be reached")
+    assert jobs.warnings() == [] and jobs.workers is None
 
 
 def test_jobs_on_a_state_folder_s_indexes_wait_for_its_own_worker(jobs, submit, records, tmp_path):
@@ -291,7 +334,7 @@ def test_jobs_of_another_version_stay_queued_and_say_whose_worker_they_wait_for(
         assert queue_name() == "lathe-9.9.9"
         job = submit()
         assert "no worker of Lathe 9.9.9" in jobs.get(job.id).message
-    redis_server.client.sadd(f"rq:workers:{queue_name()}", "rq:worker:of-this-version")
+    sign_of_life(redis_server.client)
     assert records.queue(queue_name()).job_ids == [] and records.queue("lathe-9.9.9").job_ids == [job.id]
     assert jobs.get(job.id).state == "queued"
     assert "no worker of Lathe 9.9.9" in jobs.get(job.id).message

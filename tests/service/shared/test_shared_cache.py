@@ -11,7 +11,7 @@ from service.cache import VectorCache
 from service.embedder import Embedder
 from service.engine import EncodeOptions
 from service.engine.process import EncoderInfo
-from service.shared.cache import COSINE, OLD, STATE, WAITING_MOST, YOUNG, SharedCache
+from service.shared.cache import COSINE, OLD, PATIENCE_SECONDS, STATE, WAITING_MOST, YOUNG, SharedCache
 from training.spec import DEFAULT_ENCODER
 
 pytestmark = pytest.mark.services
@@ -211,10 +211,10 @@ def test_without_redis_nothing_is_found_quickly_and_nothing_waits_until_it_is_ba
     assert found == [None, None] and seconds < 0.5
     eventually(lambda: not cache.link.up, 3)
     taken = [seconds_of(lambda: cache.get(keys, True))[0] for _ in range(100)]
-    assert np.median(taken) < 0.001
-    assert seconds_of(lambda: cache.put(keys, vectors, tokens_of(vectors)))[0] < 0.01
+    assert np.median(taken) < PATIENCE_SECONDS / 10  # a machine may be slow; that nobody is asked is counted below
+    assert seconds_of(lambda: cache.put(keys, vectors, tokens_of(vectors)))[0] < PATIENCE_SECONDS / 2
     after = counted("failures", operation="read") + counted("failures", operation="write"), counted("misses")
-    assert after[1] - before[1] == 202
+    assert after[1] - before[1] == 202 and after[0] - before[0] <= 1
     own_redis.start()
     eventually(lambda: cache.link.up, 5)
     cache.put(keys, vectors, tokens_of(vectors))
@@ -243,8 +243,8 @@ def test_a_redis_that_hangs_costs_a_request_half_a_second_once(open_replica, own
     try:
         seconds, found = seconds_of(lambda: cache.get(keys, True))
         assert found == [None] and seconds < 0.5
-        assert seconds_of(lambda: cache.get(keys, True))[0] < 0.01
-        assert seconds_of(lambda: cache.put(keys, vectors, tokens_of(vectors)))[0] < 0.01
+        for call in (lambda: cache.get(keys, True), lambda: cache.put(keys, vectors, tokens_of(vectors))):
+            assert seconds_of(call)[0] < PATIENCE_SECONDS / 2  # once was enough
     finally:
         os.kill(own_redis.process.pid, signal.SIGCONT)
     eventually(lambda: all(cache.get(keys, True)))

@@ -13,7 +13,7 @@ from redis.exceptions import WatchError
 from service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
 from service.home import Home
 from service.registry import Pointer, Registry
-from service.shared.registry import CHAIN, CHANGES, IDENTITY, saved, write_pointer, write_version
+from service.shared.record import CHAIN, CHANGES, IDENTITY, saved, write_pointer, write_version
 from transforms import ArtifactError
 
 pytestmark = pytest.mark.services
@@ -220,7 +220,9 @@ def test_a_record_that_vanished_is_put_back_from_the_copy(open_replica, chains, 
 def test_tensors_damaged_in_a_copy_are_copied_again_and_never_given_to_an_emptied_redis(
     open_replica, chains, redis_server
 ):
-    registry = open_replica("replica").registry
+    replica = open_replica("replica")
+    replica.follower.stop()  # it would be the first to notice
+    registry = replica.registry
     registry.publish(chains[0], "mine", None)
     tensors = registry.root / "mine/1/chain.safetensors"
     whole = tensors.read_bytes()
@@ -228,7 +230,7 @@ def test_tensors_damaged_in_a_copy_are_copied_again_and_never_given_to_an_emptie
     assert registry.load("mine").version == 1 and tensors.read_bytes() == whole
     tensors.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     redis_server.client.flushall()
-    registry.pull_all()
+    replica.bring_up_to_date()
     assert not redis_server.client.exists("lathe:chain:mine") and redis_server.client.exists("lathe:chain:compact")
 
 

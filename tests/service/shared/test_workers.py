@@ -3,6 +3,7 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -350,6 +351,25 @@ def test_workers_that_cannot_begin_say_why_and_one_without_redis_waits(
     waiting.process.send_signal(signal.SIGTERM)
     assert waiting.process.wait(10) == 0
     assert own_redis.password not in waiting.log.read_text() + waiting.errors.read_text()
+
+
+def test_whether_a_worker_of_this_machine_lives_can_be_asked(run, start_worker, own_redis, eventually):
+    status, _, err = run("worker", "--check", LATHE_REDIS_URL=own_redis.url)
+    assert status == 1 and f"no worker of {socket.gethostname()}" in err
+    worker = start_worker(own_redis.url)
+    eventually(lambda: run("worker", "--check")[0] == 0, 60)
+    own_redis.client.flushall()  # what lost its data hears of it again
+    assert run("worker", "--check")[0] == 1
+    eventually(lambda: run("worker", "--check")[0] == 0, 20)
+    worker.process.send_signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: run("worker", "--check")[0] == 1, 30)
+    finally:
+        worker.process.send_signal(signal.SIGCONT)
+    eventually(lambda: run("worker", "--check")[0] == 0, 20)
+    own_redis.stop()
+    status, out, _ = run("worker", "--check")
+    assert status == 0 and "Redis cannot be reached" in out and "cannot be told" in out
 
 
 def test_a_reindex_of_an_embedded_index_runs_beside_its_server(api):

@@ -1,0 +1,89 @@
+import logging
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.services
+
+RETRY_SECONDS = 0.2
+
+
+@pytest.fixture(autouse=True)
+def retried_soon(monkeypatch):
+    monkeypatch.setattr("service.shared.follower.RETRY_SECONDS", RETRY_SECONDS)
+
+
+def has(replica, name):
+    return name in replica.registry.names()
+
+
+def test_a_chain_that_could_not_be_written_is_copied_once_it_can_be_and_holds_up_no_other(
+    open_replica, chains, eventually, caplog
+):
+    caplog.set_level(logging.INFO)
+    here, there = open_replica("here"), open_replica("there")
+    obstacle = there.registry.root / "mine"
+    obstacle.write_bytes(b"")  # nothing can be written below it, not by root either
+    here.registry.publish(chains[0], "mine", None)
+    for number in range(4):
+        here.registry.publish(chains[number % 3], f"other-{number}", None)
+        eventually(lambda number=number: has(there, f"other-{number}"), 5)
+    (warning,) = eventually(there.warnings)
+    assert "the chain mine cannot be copied from Redis: File exists" in warning and str(obstacle) not in warning
+    assert there.link.up and not has(there, "mine")
+    tries = counted_tries(there)
+    eventually(lambda: tries() >= 3)
+    said = [record for record in caplog.records if "mine cannot be copied" in record.getMessage()]
+    assert len(said) == 1
+    obstacle.unlink()
+    eventually(lambda: has(there, "mine"), 5)
+    eventually(lambda: there.warnings() == [], 5)
+    assert there.registry.load("mine").version == 1 and "the chain mine is copied now" in caplog.text
+
+
+def counted_tries(replica):
+    """How often what is behind was tried since."""
+    times = {replica.follower.retry_at}
+
+    def count():
+        times.add(replica.follower.retry_at)
+        return len(times) - 1
+
+    return count
+
+
+def test_a_chain_that_could_not_be_written_at_the_start_is_copied_once_it_can_be(open_replica, chains, eventually):
+    open_replica("here").registry.publish(chains[0], "mine", None)
+    joining = open_replica("there")
+    joining.stop()
+    shutil.rmtree(joining.registry.root / "mine")
+    (joining.registry.root / "mine").write_bytes(b"")
+    again = open_replica("there")
+    assert again.link.up and len(again.warnings()) == 1
+    (again.registry.root / "mine").unlink()
+    eventually(lambda: has(again, "mine") and not again.warnings(), 5)
+
+
+def test_places_that_could_not_be_written_are_copied_once_they_can_be(open_replica, chains, eventually):
+    here, there = open_replica("here"), open_replica("there")
+    there.places.path.unlink()
+    there.places.path.mkdir()
+    here.registry.publish(chains[0], "mine", None)
+    here.places.take_empty("mine")
+    (warning,) = eventually(there.warnings)
+    assert warning.startswith("which chain answers which size cannot be copied") and there.link.up
+    there.places.path.rmdir()
+    eventually(lambda: there.places.read().get("enc") == {"4": "mine"} and not there.warnings(), 5)
+
+
+def test_a_replica_that_stops_leaves_no_connection_open(open_replica, chains, redis_server):
+    before = connections(redis_server.client)
+    replica = open_replica("replica", cache_bytes=1000, cache_seconds=60)
+    replica.registry.publish(chains[0], "mine", None)
+    assert connections(redis_server.client) > before
+    replica.stop()
+    assert connections(redis_server.client) <= before
+
+
+def connections(client):
+    return {connection["id"] for connection in client.client_list()}
