@@ -285,7 +285,8 @@ def picture(corpora: dict[str, EncodedSource], path: Path) -> None:
 
     rng = np.random.default_rng(0)
     some = {
-        source: np.array(c.vectors[np.sort(rng.permutation(len(c.vectors))[:2000])]) for source, c in corpora.items()
+        source: np.array(c.vectors[np.sort(rng.permutation(c.vectors.shape[0])[:2000])])
+        for source, c in corpora.items()
     }
     rows = np.concatenate(list(some.values()))
     methods = ("geopres:2,loss=positional", "geopres:2", "pca:2", "truncation:2")

@@ -90,10 +90,11 @@ class SourceBody(Body):
 
 
 class FitBody(Body):
-    """A chain to fit."""
+    """A chain to fit: of new steps, or by adding rows to a version, `name@version`, that carries moments."""
 
     name: str
-    steps: list[dict[str, Any]]
+    steps: list[dict[str, Any]] | None = None
+    add_to: str | None = None
     source: SourceBody
     encoder: str | None = None
     normalize: bool = True
@@ -103,6 +104,14 @@ class FitBody(Body):
     seed: Annotated[int, Field(ge=0)] = 0
     targets: SourceBody | None = None
     target_encoder: str | None = None
+    keep_moments: bool = False
+
+    @model_validator(mode="after")
+    def steps_or_version(self) -> "FitBody":
+        """Refuse neither and both."""
+        if (self.steps is None) == (self.add_to is None):
+            raise ValueError("give steps, or add_to with the version whose steps and rows to go on from")
+        return self
 
 
 class AdviseBody(Body):

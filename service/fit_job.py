@@ -18,6 +18,7 @@ from service.starters import open_registry
 from training.encoders import Encoder
 from training.errors import FitError
 from training.fitting import FitRequest, Fitted, fit_chain
+from training.incremental import Earlier
 from training.spec import EncoderSpec
 from transforms.arrays import row_blocks
 from transforms.transform import Progress
@@ -62,7 +63,8 @@ def run_fit(
     require_name(request.name)
     if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
         raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
-    with fit_chain(request, encoder, workspace, on_progress, command, target_encoder) as fitted:
+    earlier = None if request.add_to is None else earlier_version(registry, request.add_to)
+    with fit_chain(request, encoder, workspace, on_progress, command, target_encoder, earlier) as fitted:
         if vectors_to is not None:
             write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
@@ -75,6 +77,18 @@ def run_fit(
         "places": taken,
         "certificate": fitted.certificate,
     }
+
+
+def earlier_version(registry: Registry, ref: str) -> Earlier:
+    """The version of a chain that rows are to be added to.
+
+    Raises:
+        UnknownNameError: if there is none of that name or version.
+        FitError: if it carries no moments.
+        ArtifactError: if it was damaged.
+    """
+    found = registry.load(ref)
+    return Earlier.read(found.ref, found.chain, found.folder)
 
 
 def patiently(change: Callable[[], T]) -> T:

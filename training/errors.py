@@ -4,6 +4,8 @@ TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
 │   └── TooLongError   a text with more tokens than the encoder reads, where cutting was not allowed
 ├── SourceError      a file that is missing, malformed, empty, or holds something else
+│   ├── AccessError    a source that cannot be got at: a package, a permission or the network is missing
+│   └── EmptyError     a file without a row
 ├── FitError         a fit that cannot start: too few distinct rows, a gate nobody knows
 ├── EvaluationError  an evaluation that cannot start: no suite, no data set that can be read
 │   └── DataSetError   a data set that cannot be used; the others go on without it
@@ -27,6 +29,14 @@ class TooLongError(EncoderError):
 
 class SourceError(TrainingError):
     """The source cannot be read."""
+
+
+class AccessError(SourceError):
+    """The source cannot be got at: a package, a permission or the network is missing. No file is to blame."""
+
+
+class EmptyError(SourceError):
+    """The file holds no row."""
 
 
 class FitError(TrainingError):

@@ -15,12 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from training.encoders import Encoder, best_device
-from training.encoding import EncodedSource, encode_source, source_key
+from training.encoding import EncodedSource, encode_source
 from training.errors import FitError, SourceError
+from training.incremental import Earlier, keep_moments
+from training.keys import place_key
 from training.pairs import encoded_targets, require_pairs_or_none
-from training.sources import BUILT_IN, Source, open_source
+from training.readers import BUILT_IN
+from training.sources import BadShards, Source, open_source
 from training.workspace import claimed_folder
-from transforms.arrays import FloatArray
+from transforms.arrays import FloatArray, Vectors
 from transforms.certificate import Certificate, certify
 from transforms.chain import Chain
 from transforms.steps import build_steps
@@ -59,6 +62,9 @@ class FitRequest:
         foreign: corpora to certify on besides, by name, as sources.
         seed: of the split into fitted and held-out rows.
         targets: a source of what each row should become, for steps that are fitted on pairs.
+        keep_moments: save the moments of the fitted rows with the chain, so that rows can be added.
+        add_to: the version, `name@version`, that the source's rows are added to; steps and normalize are its own.
+        bad_shards: `refuse` stops at a damaged file, `skip` leaves it out and says so.
     """
 
     name: str
@@ -70,6 +76,9 @@ class FitRequest:
     foreign: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     targets: str | None = None
+    keep_moments: bool = False
+    add_to: str | None = None
+    bad_shards: BadShards = "refuse"
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,7 @@ def fit_chain(
     on_progress: Progress,
     command: str | None = None,
     target_encoder: Encoder | None = None,
+    earlier: Earlier | None = None,
 ) -> Iterator[Fitted]:
     """Fit a chain on a source and certify it on rows kept aside and on foreign text.
 
@@ -109,41 +119,50 @@ def fit_chain(
         on_progress: told a fraction and a sentence.
         command: how the user asked for it, for the provenance.
         target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
+        earlier: the version that `request.add_to` names.
 
     Raises:
         SourceError: if the source cannot be read.
-        FitError: if it holds too few distinct rows, a gate is unknown, or pairs are none.
+        FitError: if it holds too few distinct rows, a gate is unknown, pairs are none, or the rows are
+            of another space than those they are added to.
         TransformError: if the steps do not fit the vectors.
     """
-    chain = Chain(build_steps(request.steps), request.normalize)
-    source = open_source(request.source)
+    chain = Chain(build_steps(request.steps), request.normalize) if earlier is None else earlier.chain
+    source = open_source(request.source, request.bad_shards)
     require_gates(request.gates)
-    require_pairs_or_none(chain, request.targets, target_encoder)
+    if earlier is None:
+        require_pairs_or_none(chain, request.targets, target_encoder)
+    else:
+        earlier.require_same_space(encoder)
+        require_no_targets(request, target_encoder)
     if encoder is not None:
         chain.outline(encoder.dimensions)  # before hours of encoding, not after
     with ExitStack() as within:
-        folder = within.enter_context(claimed_folder(workspace, source_key(source, encoder)[:32]))
+        folder = within.enter_context(claimed_folder(workspace, place_key(source, encoder)[:32]))
         encoded = encode_source(source, encoder, folder, stage("encode", on_progress))
         targets = within.enter_context(
             encoded_targets(request.targets, source, target_encoder, encoded, workspace, stage("targets", on_progress))
         )
         fit_rows, heldout_rows = split(encoded.hashes, request.seed)
-        chain.to(fitting_device(encoder)).fit(
-            Rows(encoded.vectors, fit_rows),
-            stage("fit", on_progress),
-            None if targets is None else Rows(targets, fit_rows),
-            checkpoints=folder,
-        )
-        chain.to("cpu")
+        rows, reporting, said = Rows(encoded.vectors, fit_rows), stage("fit", on_progress), []
+        if earlier is None:
+            chain.to(fitting_device(encoder)).fit(
+                rows, reporting, None if targets is None else Rows(targets, fit_rows), checkpoints=folder
+            )
+            chain.to("cpu")
+            said = keep_moments(chain, rows) if request.keep_moments else []
+        else:
+            chain, said = earlier.with_rows(rows, reporting)
         foreign = foreign_vectors(request, encoder, workspace / "foreign", stage("foreign", on_progress))
         on_progress(STAGES["certify"][0], "measuring on held-out vectors")
+        heldout = np.array(encoded.vectors[heldout_rows])
         certificate = certify(
             chain,
-            np.array(encoded.vectors[heldout_rows]),
-            n_fit=len(fit_rows),
+            heldout,
+            n_fit=len(fit_rows) + (earlier.count if earlier else 0),
             seed=request.seed,
             foreign=foreign,
-            warnings=source_warnings(encoded, foreign),
+            warnings=source_warnings(encoded, foreign) + said,
             targets=None if targets is None else np.array(targets[heldout_rows]),
         )
         chain.metadata = {
@@ -152,13 +171,17 @@ def fit_chain(
             "provenance": provenance(request, source, encoded, command) | {"training": records(chain)},
             "certificate": certificate,
         }
+        if earlier is not None:
+            certificate["compared_to"] = earlier.measured(heldout, foreign, request.seed)
+            chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
+            chain.metadata["provenance"] |= earlier.provenance()
         yield Fitted(chain, certificate, failed_gates(request.gates, certificate), encoded)
 
 
 class Rows:
     """Some rows of vectors that stay where they are."""
 
-    def __init__(self, vectors: FloatArray, chosen: NDArray[np.int64]) -> None:
+    def __init__(self, vectors: Vectors, chosen: NDArray[np.int64]) -> None:
         self.vectors = vectors
         self.chosen = chosen
         self.shape = (len(chosen), vectors.shape[1])
@@ -252,6 +275,7 @@ def provenance(request: FitRequest, source: Source, encoded: EncodedSource, comm
     """Where a chain comes from, without the texts and without the machine's paths."""
     return {
         "source": source.name,
+        "left_out": dict(encoded.left_out),
         "rows": int(encoded.vectors.shape[0]),
         "rows_digest": encoded.digest,
         "seed": request.seed,
@@ -277,12 +301,20 @@ def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -
     found = []
     if not foreign:
         found.append("not measured on foreign text: the vectors name no encoder to make any with")
+    found += [f"{name} was left out: {reason}" for name, reason in encoded.left_out.items()]
+    found += [f"{name} holds no rows" for name in encoded.empty]
     if encoded.blank:
         found.append(f"{encoded.blank} blank texts were left out")
     repeated = len(encoded.hashes) - len(np.unique(encoded.hashes))
     if repeated:
         found.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
     return found
+
+
+def require_no_targets(request: FitRequest, target_encoder: object | None) -> None:
+    """Raise `FitError` if targets come with rows to add: what is fitted on pairs keeps its map."""
+    if request.targets is not None or target_encoder is not None:
+        raise FitError(f"steps fitted on pairs keep the map of {request.add_to}: rows are added without targets")
 
 
 def require_gates(gates: Mapping[str, float]) -> None:

@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from training.encoders import Encoder
-from training.encoding import EncodedSource, encode_source, source_key
+from training.encoding import EncodedSource, encode_source
 from training.errors import FitError
+from training.keys import place_key
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
-from transforms.arrays import FloatArray
+from transforms.arrays import Vectors
 from transforms.chain import Chain
 from transforms.transform import Progress
 
@@ -34,7 +35,7 @@ def encoded_targets(
     encoded: EncodedSource,
     workspace: Path,
     on_progress: Progress,
-) -> Iterator[FloatArray | None]:
+) -> Iterator[Vectors | None]:
     """The target of each row of an encoded source, `(n, k)`; None where there are none.
 
     A context: the vectors are there while it lasts.
@@ -54,14 +55,18 @@ def encoded_targets(
     if written is None and encoder is None:
         yield None
         return
+    if written is not None and encoded.left_out:
+        left_out = ", ".join(encoded.left_out)
+        raise FitError(f"{left_out} of the source was left out: its rows and the targets are no pairs")
     targets = source if written is None else open_source(written)
     if encoder is None and targets.kind() == "texts":
         raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")
-    with claimed_folder(workspace, f"{source_key(targets, encoder)[:30]}-t") as folder:
+    with claimed_folder(workspace, f"{place_key(targets, encoder)[:30]}-t") as folder:
         found = encode_source(targets, encoder, folder, on_progress)
-        if len(found.vectors) != len(encoded.vectors):
+        have, wanted = found.vectors.shape[0], encoded.vectors.shape[0]
+        if have != wanted:
             raise FitError(
-                f"the targets have {len(found.vectors)} rows and the source {len(encoded.vectors)}: they must be pairs "
+                f"the targets have {have} rows and the source {wanted}: they must be pairs "
                 "(blank texts count for nothing)"
             )
         yield found.vectors

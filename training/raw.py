@@ -1,12 +1,52 @@
-"""Rows as a file has them."""
+"""Rows as a file has them, and which of its rows are meant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any, Protocol
 
 from transforms.arrays import FloatArray
 
 Record = dict[str, Any]
+
+
+class Readable(Protocol):
+    """A file, here or elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """Without its folder."""
+
+    @property
+    def suffix(self) -> str:
+        """The last part of its name, with the dot."""
+
+    def open(self, mode: Any = ..., /) -> IO[Any]:
+        """Its bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Consecutive rows of a file.
+
+    Attributes:
+        start: the first row.
+        stop: the row after the last; None is the file's end.
+        byte: where the first row's line begins in a file of lines, unpacked: what comes before need not be read.
+        line: lines before it, blank ones too.
+    """
+
+    start: int = 0
+    stop: int | None = None
+    byte: int = 0
+    line: int = 0
+
+    @property
+    def rows(self) -> int | None:
+        """How many; None where that is not known."""
+        return None if self.stop is None else self.stop - self.start
+
+
+WHOLE = Span()
 
 
 @dataclass(frozen=True)

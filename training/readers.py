@@ -1,140 +1,151 @@
-"""Reading rows from files, each format by its own function."""
+"""Reading rows from files, each format by its own functions."""
 
-import gzip
-import io
-import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-import orjson
 
-from training.errors import SourceError
-from training.raw import RawBatch, Record
-from training.stores import count_faiss, count_hdf5, read_faiss, read_hdf5
+from training.docstrings import docstring_paragraphs, topic_paragraphs
+from training.errors import AccessError, EmptyError, SourceError
+from training.kinds import Kind, checked, kind_of
+from training.lines import line_spans, read_jsonl, read_text
+from training.raw import WHOLE, RawBatch, Readable, Record, Span
+from training.stores import read_faiss, read_hdf5, shape_of_faiss, shape_of_hdf5
 from transforms.arrays import FloatArray
 
+BUILT_IN = {"pydoc:": docstring_paragraphs, "pydoc:topics": topic_paragraphs}
+"""Texts that are always there, by what a user writes."""
 
-def file_format(path: Path) -> str:
+Reader = Callable[[Any, str, int, Span], Iterator[RawBatch]]
+"""Of a file, a field, rows in a batch and a span."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How files of one kind are read.
+
+    Attributes:
+        read: gives their rows, at most so many at a time.
+        spans: counts their rows, in spans of a size.
+        shape: of those that hold nothing but vectors; None for others.
+        far: whether rows can be counted, and the first be read, without fetching the file.
+    """
+
+    read: Reader
+    spans: Callable[[Any, str, int], list[Span]]
+    shape: Callable[[Any, str], tuple[int, int]] | None = None
+    far: bool = True
+
+
+def file_format(name: str) -> str:
     """The format that a file's name ends with; empty if unknown."""
-    return next((ending for ending in FORMATS if path.name.endswith(ending)), "")
+    return next((ending for ending in FORMATS if name.endswith(ending)), "")
 
 
-def read_rows(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
+def format_of(file: Readable) -> Format:
+    """How a file is read."""
+    return BUILT_IN_FORMAT if str(file) in BUILT_IN else FORMATS[file_format(file.name)]
+
+
+def read_rows(file: Path, field: str, rows: int, span: Span = WHOLE) -> Iterator[RawBatch]:
     """A file's rows, at most so many at a time.
 
     Raises:
         SourceError: if it is damaged or lacks the field, with file and row.
     """
-    return FORMATS[file_format(path)][0](path, field, rows)
+    return format_of(file).read(file, field, rows, span)
 
 
-def count_rows(path: Path, field: str) -> int:
-    """How many rows a file has."""
-    return FORMATS[file_format(path)][1](path, field)
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers from 1.
+def spans_of(file: Readable, field: str, size: int) -> list[Span]:
+    """A file's rows in spans of a size; none where it holds nothing.
 
     Raises:
-        SourceError: if the file cannot be read or unpacked.
+        SourceError: if it is damaged.
     """
-    try:
-        with open_bytes(path) as file:
-            for number, line in enumerate(file, 1):
-                if stripped := line.strip():
-                    yield number, stripped
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{path.name} cannot be read: {error}") from error
+    return format_of(file).spans(file, field, size)
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file, unpacking gzip."""
-    return io.BufferedReader(gzip.GzipFile(path)) if path.suffix == ".gz" else path.open("rb")
+def first_kind(file: Readable, field: str) -> Kind:
+    """What a file holds, by its header or its first row.
+
+    Raises:
+        EmptyError: if it holds nothing.
+        SourceError: if it is damaged, or lacks the field.
+    """
+    found = format_of(file)
+    if found.shape is not None:
+        rows, width = found.shape(file, field)
+        if rows:
+            return width
+    elif (raw := next(found.read(file, field, 1, WHOLE), None)) is not None:
+        checked(raw, kind_of(raw))
+        return kind_of(raw)
+    raise EmptyError(f"{file.name} holds no rows")
 
 
-def read_jsonl(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
-    """Objects with the field."""
-    numbers: list[int] = []
-    records: list[Record] = []
-    for number, line in numbered_lines(path):
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise SourceError(f"{path.name} line {number}: not JSON: {error}") from error
-        if not isinstance(record, dict) or field not in record:
-            has = f"it has {', '.join(record)}" if isinstance(record, dict) else "it is not an object"
-            raise SourceError(f"{path.name} line {number}: no field {field!r}; {has}. Name one as FILE#FIELD")
-        if not isinstance(record[field], str | list):
-            raise SourceError(f"{path.name} line {number}: {field!r} is neither a text nor a list of numbers")
-        numbers.append(number)
-        records.append(record)
-        if len(records) == rows:
-            yield RawBatch(path.name, "line", numbers, [record[field] for record in records], records)
-            numbers, records = [], []
-    if records:
-        yield RawBatch(path.name, "line", numbers, [record[field] for record in records], records)
+def even_spans(count: Callable[[Any, str], int], file: Readable, field: str, size: int) -> list[Span]:
+    """Spans of a file that says how many rows it has."""
+    rows = count(file, field)
+    return [Span(start=start, stop=min(start + size, rows)) for start in range(0, rows, size)]
 
 
-def read_text(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
-    """A text a line; blank lines are left out."""
-    numbers: list[int] = []
-    values: list[Any] = []
-    for number, line in numbered_lines(path):
-        try:
-            values.append(line.decode())
-        except UnicodeDecodeError as error:
-            raise SourceError(f"{path.name} line {number}: not UTF-8: {error}") from error
-        numbers.append(number)
-        if len(values) == rows:
-            yield RawBatch(path.name, "line", numbers, values, [])
-            numbers, values = [], []
-    if values:
-        yield RawBatch(path.name, "line", numbers, values, [])
+def vectors_format(read: Reader, shape: Callable[[Any, str], tuple[int, int]], far: bool = True) -> Format:
+    """The format of files that hold nothing but vectors."""
+    return Format(read, partial(even_spans, lambda file, field: shape(file, field)[0]), shape, far)
 
 
-def count_lines(path: Path, field: str) -> int:
-    """Lines that are not blank."""
-    return sum(1 for _ in numbered_lines(path))
-
-
-def read_parquet(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
+def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Rows with the column."""
-    with open_parquet(path) as file:
-        if field not in file.schema_arrow.names:
-            columns = ", ".join(file.schema_arrow.names)
-            raise SourceError(f"{path.name} has no column {field!r}; it has {columns}. Name one as FILE#COLUMN")
-        start = 0
-        parts = file.iter_batches(batch_size=rows)
-        while True:
+    records, start = parquet_records(file, field, rows, span), span.start
+    while some := list(islice(records, rows)):
+        numbers = range(start, start + len(some))
+        yield RawBatch(file.name, "row", numbers, [record[field] for record in some], some)
+        start += len(some)
+
+
+def parquet_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[Record]:
+    """Rows of a span; row groups that end before it are not read."""
+    with open_parquet(file) as parquet:
+        if field not in parquet.schema_arrow.names:
+            columns = ", ".join(parquet.schema_arrow.names)
+            raise SourceError(f"{file.name} has no column {field!r}; it has {columns}. Name one as FILE#COLUMN")
+        group, before = 0, span.start
+        while group < parquet.num_row_groups and before >= (size := parquet.metadata.row_group(group).num_rows):
+            group, before = group + 1, before - size
+        parts = parquet.iter_batches(batch_size=rows, row_groups=range(group, parquet.num_row_groups))
+        row, stop = span.start - before, span.stop
+        while stop is None or row < stop:
             try:
                 part = next(parts, None)
-                records = part.to_pylist() if part is not None else []
+                if part is None:
+                    return
+                wanted = part.slice(max(span.start - row, 0), None if stop is None else stop - max(row, span.start))
+                records = wanted.to_pylist()
             except (arrow_exception(), OSError, ValueError, OverflowError) as error:
-                raise SourceError(f"{path.name} cannot be read after row {start}: {error}") from error
-            if part is None:
-                return
-            numbers = range(start, start + len(records))
-            yield RawBatch(path.name, "row", numbers, [record[field] for record in records], records)
-            start += len(records)
+                raise SourceError(f"{file.name} cannot be read after row {row}: {error}") from error
+            yield from records
+            row += part.num_rows
 
 
-def open_parquet(path: Path) -> Any:
+def open_parquet(file: Readable) -> Any:
     """A parquet file, by the extra `parquet`.
 
     Raises:
-        SourceError: if the extra is not installed or the file is damaged.
+        AccessError: if the extra is not installed.
+        SourceError: if the file is damaged.
     """
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise SourceError("reading parquet needs pyarrow: pip install 'lathe[parquet]'") from error
+        raise AccessError("reading parquet needs pyarrow: pip install 'lathe[parquet]'") from error
     try:
-        return ParquetFile(path)
+        return ParquetFile(file if isinstance(file, Path) else file.open("rb"))
     except (arrow_exception(), OSError) as error:
-        raise SourceError(f"{path.name} is not a parquet file that can be read: {error}") from error
+        raise SourceError(f"{file.name} is not a parquet file that can be read: {error}") from error
 
 
 def arrow_exception() -> type[Exception]:
@@ -145,49 +156,85 @@ def arrow_exception() -> type[Exception]:
     return found
 
 
-def count_parquet(path: Path, field: str) -> int:
+def count_parquet(file: Readable, field: str) -> int:
     """Rows, from the file's footer."""
-    with open_parquet(path) as file:
-        return int(file.metadata.num_rows)
+    with open_parquet(file) as parquet:
+        return int(parquet.metadata.num_rows)
 
 
-def read_npy(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
+def read_npy(file: Path, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Vectors `(n, d)` of any float dtype, through a memmap."""
-    vectors = open_npy(path)
-    for start in range(0, vectors.shape[0], rows):
+    vectors = require_floats(file, open_npy(file))[: span.stop]
+    for start in range(span.start, vectors.shape[0], rows):
         block = np.array(vectors[start : start + rows])
-        yield RawBatch(path.name, "row", range(start, start + len(block)), block, [])
+        yield RawBatch(file.name, "row", range(start, start + len(block)), block, [])
 
 
-def open_npy(path: Path) -> FloatArray:
-    """A memmap of a .npy file.
+def shape_of_npy(file: Readable, field: str) -> tuple[int, int]:
+    """Rows and width, from the file's header."""
+    rows, width = require_floats(file, open_npy(file)).shape
+    return int(rows), int(width)
+
+
+def open_npy(file: Readable) -> FloatArray:
+    """A memmap of a .npy file; of one that is elsewhere, an array of its shape that takes no memory.
 
     Raises:
-        SourceError: if it is damaged or holds something other than rows of floats.
+        SourceError: if it is damaged, or cannot be got at.
     """
     try:
-        vectors = np.lib.format.open_memmap(path, mode="r")
+        return np.lib.format.open_memmap(file, mode="r") if isinstance(file, Path) else outline_of_npy(file)
+    except AccessError:
+        raise
     except Exception as error:  # NumPy parses the header as Python source, with that parser's errors
-        raise SourceError(f"{path.name} is not a .npy file that can be read: {error!r}") from error
+        raise SourceError(f"{file.name} is not a .npy file that can be read: {error!r}") from error
+
+
+def outline_of_npy(file: Readable) -> FloatArray:
+    """An array without content in the shape that a header says.
+
+    Raises:
+        ValueError: if the file is shorter than that takes.
+    """
+    with file.open("rb") as stored:
+        version = np.lib.format.read_magic(stored)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, _, dtype = read(stored)
+        header = stored.tell()
+        if stored.seek(0, 2) < header + dtype.itemsize * int(np.prod(shape)):
+            raise ValueError("it is truncated")
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
+    """The vectors.
+
+    Raises:
+        SourceError: if they are something other than rows of floats.
+    """
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
-        raise SourceError(f"{path.name} must hold floats of the shape (n, d), not {vectors.dtype} {vectors.shape}")
+        raise SourceError(f"{file.name} must hold floats of the shape (n, d), not {vectors.dtype} {vectors.shape}")
     return vectors
 
 
-def count_npy(path: Path, field: str) -> int:
-    """Rows, from the file's header."""
-    return int(open_npy(path).shape[0])
+def read_built_in(file: Path, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+    """Texts of the Python installation."""
+    texts = BUILT_IN[str(file)]()[: span.stop]
+    for start in range(span.start, len(texts), rows):
+        part = texts[start : start + rows]
+        yield RawBatch(str(file), "row", range(start, start + len(part)), part, [])
 
 
-Reader = Callable[[Path, str, int], Iterator[RawBatch]]
-FORMATS: dict[str, tuple[Reader, Callable[[Path, str], int]]] = {
-    ".jsonl": (read_jsonl, count_lines),
-    ".jsonl.gz": (read_jsonl, count_lines),
-    ".txt": (read_text, count_lines),
-    ".txt.gz": (read_text, count_lines),
-    ".parquet": (read_parquet, count_parquet),
-    ".npy": (read_npy, count_npy),
-    ".hdf5": (read_hdf5, count_hdf5),
-    ".faiss": (read_faiss, count_faiss),
+BUILT_IN_FORMAT = Format(read_built_in, partial(even_spans, lambda file, _: len(BUILT_IN[str(file)]())))
+
+FORMATS: dict[str, Format] = {
+    ".jsonl": Format(read_jsonl, line_spans),
+    ".jsonl.gz": Format(read_jsonl, line_spans),
+    ".txt": Format(read_text, line_spans),
+    ".txt.gz": Format(read_text, line_spans),
+    ".parquet": Format(read_parquet, partial(even_spans, count_parquet)),
+    ".npy": vectors_format(read_npy, shape_of_npy),
+    ".hdf5": vectors_format(read_hdf5, shape_of_hdf5, far=False),
+    ".faiss": vectors_format(read_faiss, shape_of_faiss, far=False),
 }
-"""By the end of the file's name: how it is read, how its rows are counted."""
+"""By the end of the file's name."""

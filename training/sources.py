@@ -1,40 +1,35 @@
 """Where texts and vectors come from, read in batches so that no source has to fit in memory."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePath, PurePosixPath
+from types import MappingProxyType
 from typing import Literal
 
-import numpy as np
+from training.errors import AccessError, EmptyError, SourceError
+from training.keys import file_key
+from training.kinds import Batch, Kind, checked, in_words, kind_of
+from training.raw import RawBatch
+from training.readers import BUILT_IN, FORMATS, file_format, first_kind, read_rows
+from training.remote import is_remote, list_remote
+from training.shards import BATCH_ROWS, Shard, at_hand, contents, looked_at
 
-from training.docstrings import docstring_paragraphs, topic_paragraphs
-from training.errors import SourceError
-from training.raw import RawBatch, Record
-from training.readers import FORMATS, count_rows, file_format, read_rows
-from transforms.arrays import FloatArray
-
-BATCH_ROWS = 1024
-BUILT_IN = {"pydoc:": docstring_paragraphs, "pydoc:topics": topic_paragraphs}
-
-Kind = int | None
-"""What a source holds: None is texts, a number vectors of that width."""
+BadShards = Literal["refuse", "skip"]
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Some consecutive rows of a source.
+class Plan:
+    """What of a source is to be read.
 
     Attributes:
-        values: their texts, or their vectors `(n, d)`.
-        records: the whole rows, where the source has more than the one field; else empty.
+        shards: in the order of the source.
+        empty: names of files without a row.
+        left_out: damaged files, and why.
     """
 
-    values: list[str] | FloatArray
-    records: list[Record]
-
-    def __len__(self) -> int:
-        """Rows."""
-        return len(self.values)
+    shards: list[Shard] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,21 +38,51 @@ class Source:
 
     `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (a text a line),
     `file.parquet#column`, `file.npy` (vectors), `file.hdf5[#dataset]` as ann-benchmarks writes them,
-    `file.faiss` (a flat index), a folder of these, `pydoc:` (docstrings of the
-    Python installation) and `pydoc:topics` (its language reference). A field that holds lists of
-    numbers makes it a source of vectors.
+    `file.faiss` (a flat index), a folder of these, either of both at a URL that fsspec knows
+    (`s3://bucket/folder/#field`), `pydoc:` (docstrings of the Python installation) and `pydoc:topics`
+    (its language reference). A field that holds lists of numbers makes it a source of vectors.
+
+    Attributes:
+        written: what the user wrote.
+        field: of the rows.
+        files: paths, URLs or the name of a built-in source, in order.
+        bad_shards: whether a damaged file stops an encoding or is left out of it.
     """
 
     written: str
     field: str
-    files: tuple[Path, ...]
+    files: tuple[str, ...]
+    bad_shards: BadShards = "refuse"
+
+    @property
+    def place(self) -> str:
+        """The file or folder, without the field; the same however it is written."""
+        if self.written in BUILT_IN:
+            return self.written
+        place = self.written.partition("#")[0]
+        if is_remote(place):
+            return place.rstrip("/")
+        path = Path(place).expanduser()
+        return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
 
     @property
     def name(self) -> str:
         """How provenance calls it: no folder of the machine it was read on."""
-        if self.written in BUILT_IN:
-            return self.written
-        return Path(self.written.partition("#")[0]).expanduser().resolve().name
+        return self.written if self.written in BUILT_IN else PurePosixPath(self.place).name
+
+    def name_of(self, file: str) -> str:
+        """How warnings call one of its files: without the folder that is the source."""
+        return self.below(file) or self.name
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether files may join it."""
+        return bool(self.below(self.files[0]))
+
+    def below(self, file: str) -> str:
+        """Where one of its files lies in its folder; empty if it is the source itself."""
+        inside = file if is_remote(file) or file in BUILT_IN else str(Path(file).parent.resolve() / Path(file).name)
+        return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.place).parts) :])
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[Batch]:
         """All rows in order, a folder's files in the order of their names.
@@ -75,129 +100,117 @@ class Source:
 
     def raw_batches(self, rows: int) -> Iterator[RawBatch]:
         """Rows as they are read."""
-        if self.written in BUILT_IN:
-            texts = BUILT_IN[self.written]()
-            for start in range(0, len(texts), rows):
-                part = texts[start : start + rows]
-                yield RawBatch(self.written, "row", range(start, start + len(part)), part, [])
-        for path in self.files:
-            yield from read_rows(path, self.field, rows)
+        for file in self.files:
+            with at_hand(file) as path:
+                yield from read_rows(path, self.field, rows)
 
-    def kind(self) -> Literal["texts", "vectors"]:
-        """What it holds, by its first row.
+    def width(self) -> Kind:
+        """What it holds, by its first row: None is texts, a number vectors of that width.
+
+        Where damaged files are left out, the first file that shows no damage tells.
 
         Raises:
-            SourceError: if it holds nothing.
+            SourceError: if it holds nothing, or cannot be read.
         """
-        first = next(self.batches(rows=1), None)
-        if first is None:
-            raise SourceError(f"the source {self.written!r} is empty")
-        return "texts" if isinstance(first.values, list) else "vectors"
+        left_out: dict[str, str] = {}
+        for file in self.files:
+            try:
+                with looked_at(file) as found:
+                    return first_kind(found, self.field)
+            except EmptyError:
+                continue
+            except SourceError as error:
+                self.leave_out(file, error, left_out)
+        raise self.nothing(left_out)
+
+    def kind(self) -> Literal["texts", "vectors"]:
+        """What it holds, by its first row; see `width`."""
+        return "texts" if self.width() is None else "vectors"
 
     def count(self) -> int:
         """Rows in all; for text files one quick pass."""
-        if self.written in BUILT_IN:
-            return len(BUILT_IN[self.written]())
-        return sum(count_rows(path, self.field) for path in self.files)
+        return sum(span.rows or 0 for file in self.files for span in contents(file, self.field)[0])
+
+    def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
+        """Its shards; all rows are counted for that, text files in one quick pass.
+
+        Args:
+            damaged: names of files that are known to be, and why.
+
+        Raises:
+            SourceError: for damage that shows already, and for a file unlike those before it, unless such are left
+                out; if nothing is left.
+        """
+        plan = Plan(left_out=dict(damaged))
+        for file in self.files:
+            if self.name_of(file) in damaged:
+                continue
+            try:
+                spans, kind = contents(file, self.field)
+                if spans and plan.shards and kind != plan.shards[0].width:
+                    began = in_words(plan.shards[0].width)
+                    raise SourceError(f"{self.name_of(file)}: {in_words(kind)} in a source that began with {began}")
+            except SourceError as error:
+                self.leave_out(file, error, plan.left_out)
+                continue
+            key = file_key(file) if spans else ""
+            plan.shards.extend(Shard(file=file, key=key, width=kind, **asdict(span)) for span in spans)
+            if not spans:
+                plan.empty.append(self.name_of(file))
+        if not plan.shards:
+            raise self.nothing(plan.left_out)
+        return plan
+
+    def leave_out(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
+        """Note a damaged file; raise its error where that is to stop, or no file is to blame."""
+        if self.bad_shards == "refuse" or isinstance(error, AccessError):
+            raise error
+        left_out[self.name_of(file)] = str(error).replace(f"{Path(file).parent}/", "")
+
+    def nothing(self, left_out: Mapping[str, str]) -> SourceError:
+        """The error of a source in which nothing can be used."""
+        for name, reason in left_out.items():
+            return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
+        return SourceError(f"the source {self.written!r} is empty")
 
 
-def open_source(written: str) -> Source:
-    """The source a user names; nothing is read yet.
+def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
+    """The source a user names; nothing is read yet, but of a folder elsewhere the names of its files.
 
     Raises:
-        SourceError: if there is no such file, or no format is known for it.
+        SourceError: if there is no such file, no format is known for it, or it cannot be got at.
     """
     if written in BUILT_IN:
-        return Source(written, "", ())
+        return Source(written, "", (written,), bad_shards)
     place, _, field = written.partition("#")
+    is_folder, found = list_remote(place) if is_remote(place) else list_local(place)
+    files = tuple(file for file in found if file_format(file))
+    if not files:
+        what = f"the folder {place} holds none of" if is_folder else f"{place} is none of"
+        raise SourceError(f"{what} {', '.join(FORMATS)}")
+    return Source(written, field or "text", files, bad_shards)
+
+
+def list_local(place: str) -> tuple[bool, list[str]]:
+    """Whether a path is a folder, and the paths of all files in it, in order; of a file its own.
+
+    Raises:
+        SourceError: if nothing is there.
+    """
     missing = SourceError(f"there is no file or folder {place!r}; built in are {' and '.join(BUILT_IN)}")
     try:
         path = Path(place).expanduser()
         path.stat()
     except (OSError, ValueError, RuntimeError):  # missing, no name at all, the home of a user there is not
         raise missing from None
-    if not place:
+    if path.is_dir() and place:
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        return True, [str(file) for file in inside if not is_hidden(file.relative_to(path))]
+    if not place or not path.is_file():
         raise missing
-    if path.is_dir():
-        files = tuple(sorted(f for f in path.rglob("*") if f.is_file() and file_format(f) and not hidden(f, path)))
-        if not files:
-            raise SourceError(f"the folder {place} holds none of {', '.join(FORMATS)}")
-    elif not path.is_file():
-        raise missing
-    elif not file_format(path):
-        raise SourceError(f"{place} is none of {', '.join(FORMATS)}")
-    else:
-        files = (path,)
-    return Source(written, field or "text", files)
+    return False, [str(path)]
 
 
-def hidden(path: Path, root: Path) -> bool:
-    """Whether any part of the path below the root starts with a dot."""
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
-
-
-def kind_of(raw: RawBatch) -> Kind:
-    """What a source holds that begins with these rows."""
-    if isinstance(raw.values, np.ndarray):
-        return int(raw.values.shape[1])
-    first = raw.values[0]
-    return None if isinstance(first, str) else len(first) if isinstance(first, list) else 0
-
-
-def checked(raw: RawBatch, kind: Kind) -> Batch:
-    """Rows that are all of one kind.
-
-    Raises:
-        SourceError: naming the first row that is not, or is not finite.
-    """
-    if isinstance(raw.values, np.ndarray):
-        if raw.values.shape[1] != kind:
-            width = raw.values.shape[1]
-            raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {in_words(kind)}")
-        return Batch(require_finite_rows(raw, raw.values), raw.records)
-    if kind is None:
-        for index, value in enumerate(raw.values):
-            if not isinstance(value, str):
-                raise SourceError(f"{raw.place(index)}: {in_words_of(value)} in a source that began with texts")
-        return Batch(raw.values, raw.records)
-    return Batch(require_finite_rows(raw, as_matrix(raw, kind)), raw.records)
-
-
-def as_matrix(raw: RawBatch, width: int) -> FloatArray:
-    """Lists of numbers as vectors `(n, width)`.
-
-    Raises:
-        SourceError: naming the first row that is something else.
-    """
-    for index, value in enumerate(raw.values):
-        fits = isinstance(value, list) and len(value) == width > 0
-        if not fits or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in value):
-            found = in_words_of(value)
-            raise SourceError(f"{raw.place(index)}: {found} in a source that began with {in_words(width)}")
-    return np.array(raw.values, dtype=np.float64)
-
-
-def require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
-    """The vectors in float32.
-
-    Raises:
-        SourceError: naming the first row that holds NaN, inf, or a number beyond float32.
-    """
-    with np.errstate(over="ignore"):
-        rows = vectors.astype(np.float32)
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
-        raise SourceError(f"{raw.place(int(finite.argmin()))}: NaN, inf, or a number beyond float32")
-    return rows
-
-
-def in_words(kind: Kind) -> str:
-    """`texts`, or vectors with their width."""
-    return "texts" if kind is None else f"vectors {kind} wide" if kind else "neither texts nor vectors"
-
-
-def in_words_of(value: object) -> str:
-    """What a single row is."""
-    if isinstance(value, str):
-        return "a text"
-    return f"a list of {len(value)}" if isinstance(value, list) else "neither a text nor a list of numbers"
+def is_hidden(path: PurePath) -> bool:
+    """Whether any part of a path starts with a dot."""
+    return any(part.startswith(".") for part in path.parts)

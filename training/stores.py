@@ -7,29 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from training.errors import SourceError
-from training.raw import RawBatch
+from training.errors import AccessError, SourceError
+from training.raw import RawBatch, Span
 
 TRAIN = "train"
 """What ann-benchmarks calls the vectors to be searched."""
 
 
-def read_hdf5(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
+def read_hdf5(path: Path, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Vectors `(n, d)` of a data set of the file; `train` unless another is named."""
     with open_hdf5(path) as file:
         vectors = dataset(file, path, field)
-        for start in range(0, vectors.shape[0], rows):
+        stop = vectors.shape[0] if span.stop is None else min(span.stop, vectors.shape[0])
+        for start in range(span.start, stop, rows):
             try:
-                block = np.asarray(vectors[start : start + rows])
+                block = np.asarray(vectors[start : min(start + rows, stop)])
             except OSError as error:
                 raise SourceError(f"{path.name} cannot be read after row {start}: {error}") from error
             yield RawBatch(path.name, "row", range(start, start + len(block)), block, [])
 
 
-def count_hdf5(path: Path, field: str) -> int:
-    """Rows of the data set, from the file's header."""
+def shape_of_hdf5(path: Path, field: str) -> tuple[int, int]:
+    """Rows and width of the data set, from the file's header."""
     with open_hdf5(path) as file:
-        return int(dataset(file, path, field).shape[0])
+        rows, width = dataset(file, path, field).shape
+        return int(rows), int(width)
 
 
 def dataset(file: Any, path: Path, field: str) -> Any:
@@ -52,12 +54,13 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     """An HDF5 file, by the extra `hdf5`.
 
     Raises:
-        SourceError: if the extra is not installed or the file is damaged.
+        AccessError: if the extra is not installed.
+        SourceError: if the file is damaged.
     """
     try:
         import h5py
     except ImportError as error:
-        raise SourceError("reading HDF5 needs h5py: pip install 'lathe[hdf5]'") from error
+        raise AccessError("reading HDF5 needs h5py: pip install 'lathe[hdf5]'") from error
     try:
         file = h5py.File(path, "r")
     except OSError as error:
@@ -66,19 +69,20 @@ def open_hdf5(path: Path) -> Iterator[Any]:
         yield file
 
 
-def read_faiss(path: Path, field: str, rows: int) -> Iterator[RawBatch]:
+def read_faiss(path: Path, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Vectors `(n, d)` of a flat index; where it maps ids, each row is a record with its `id`."""
     with open_faiss(path) as (flat, ids):
-        for start in range(0, flat.ntotal, rows):
-            count = min(rows, flat.ntotal - start)
+        stop = flat.ntotal if span.stop is None else min(span.stop, flat.ntotal)
+        for start in range(span.start, stop, rows):
+            count = min(rows, stop - start)
             records = [] if ids is None else [{"id": str(number)} for number in ids[start : start + count].tolist()]
             yield RawBatch(path.name, "row", range(start, start + count), flat.reconstruct_n(start, count), records)
 
 
-def count_faiss(path: Path, field: str) -> int:
-    """Rows."""
+def shape_of_faiss(path: Path, field: str) -> tuple[int, int]:
+    """Rows and width."""
     with open_faiss(path) as (flat, _):
-        return int(flat.ntotal)
+        return int(flat.ntotal), int(flat.d)
 
 
 @contextmanager
@@ -88,12 +92,13 @@ def open_faiss(path: Path) -> Iterator[tuple[Any, Any]]:
     A context: FAISS frees a part of an index with the whole.
 
     Raises:
-        SourceError: if the extra is not installed, the file is damaged, or the index keeps no vectors.
+        AccessError: if the extra is not installed.
+        SourceError: if the file is damaged, or the index keeps no vectors.
     """
     try:
         import faiss
     except ImportError as error:
-        raise SourceError("reading a FAISS index needs faiss: pip install 'lathe[faiss]'") from error
+        raise AccessError("reading a FAISS index needs faiss: pip install 'lathe[faiss]'") from error
     try:
         whole = faiss.read_index(str(path))
     except RuntimeError as error:

@@ -25,6 +25,7 @@ class ABTT(Transform):
     """
 
     kind = "abtt"
+    learns_from = "moments"
 
     def __init__(self, directions: int | None = None, literal: bool = False, renormalize: bool = True) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 name/
 ├── manifest.json       schema, steps, sizes, SHA-256 of the tensors and of the manifest itself,
 │                       encoder, provenance, certificate
-└── chain.safetensors   the fitted tensors, named <step>.<buffer>
+└── chain.safetensors   the fitted tensors, named <step>.<buffer>; perhaps moments, see transforms.kept
 
 The folder is written under a temporary name beside its place, fsynced, and renamed: it is there
 whole or not at all. Nothing in it is ever executed.

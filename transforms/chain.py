@@ -14,6 +14,8 @@ from transforms.arrays import Vectors, require_matrix
 from transforms.artifact import Manifest, read_artifact, write_artifact
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.folding import fold_primitives
+from transforms.kept import described, tensors_of
+from transforms.moments import Moments
 from transforms.normalize import Normalize, unit_rows
 from transforms.outline import Outline
 from transforms.projection import Selection
@@ -34,6 +36,8 @@ class Chain(nn.Module):
         steps: the transforms.
         normalize: whether outputs are normalised.
         metadata: what else its artifact says: encoder, provenance, certificate.
+        moments: of the rows it was fitted on, by stage, to be saved with it so that rows can be added
+            (`refit.with_rows`); none unless they were put there. `load` leaves them where they are.
     """
 
     def __init__(self, steps: Iterable[Transform], normalize: bool = True) -> None:
@@ -50,6 +54,7 @@ class Chain(nn.Module):
         self.steps = nn.ModuleList(steps)
         self.normalize = normalize
         self.metadata: Manifest = {}
+        self.moments: dict[int, Moments] = {}
         self.outline()
 
     @property
@@ -351,12 +356,14 @@ class Chain(nn.Module):
             "output_dimensions": self.output_dimensions,
             "nested": self.nested,
         }
+        said = {name: value for name, value in self.metadata.items() if name != "moments"}  # of a chain that was loaded
         tensors = {
             f"{index}.{name}": buffer
             for index, step in enumerate(self.transforms)
             for name, buffer in step.named_buffers()
         }
-        return write_artifact(Path(path), self.metadata | dict(metadata or {}) | manifest, tensors)
+        manifest |= described(self.moments)
+        return write_artifact(Path(path), said | dict(metadata or {}) | manifest, tensors | tensors_of(self.moments))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Chain":

@@ -59,6 +59,7 @@ class R2(DirectionRemoval):
     """
 
     kind = "r2"
+    learns_from = "unit moments"
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,6 +87,7 @@ class RandomDirection(DirectionRemoval):
     """Project off one random direction, N(0, I) by `seed`: the control that R2 must beat."""
 
     kind = "rand"
+    learns_from = "nothing"
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -106,6 +108,7 @@ class MeanCentering(Transform):
     """
 
     kind = "mc"
+    learns_from = "moments"
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,6 +151,7 @@ class R1(Transform):
     """
 
     kind = "r1"
+    learns_from = "unit moments"
 
     def __init__(self, renormalize: bool = True) -> None:
         super().__init__()

@@ -133,6 +133,7 @@ class GeoPres(Linear):
         self.learning_rate = learning_rate
         self.rank_strength = rank_strength
         self.seed = seed
+        self.learns_from = "unit moments" if preset == "lathe" and steps == 0 else "rows"
 
     def after(self, before: Outline) -> Outline:
         """The size reduced to.

@@ -88,6 +88,7 @@ class Normalize(Transform):
     """x / ‖x‖; 0 stays 0. Nothing is learned, and the length cannot be had back."""
 
     kind = "normalize"
+    learns_from = "nothing"
 
     def after(self, before: Outline) -> Outline:
         """Nothing changes."""

@@ -28,6 +28,7 @@ class PCA(Linear):
     """
 
     kind = "pca"
+    learns_from = "moments"
     nested = True
     orthogonal_rows = True
 

@@ -22,6 +22,7 @@ class RandomProjection(Linear):
     """
 
     kind = "random_projection"
+    learns_from = "nothing"
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
@@ -125,6 +126,7 @@ class RandomSelection(Selection):
     """k columns drawn without replacement by `seed`, in their order: a baseline of the GeoPres paper."""
 
     kind = "random_selection"
+    learns_from = "nothing"
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
@@ -156,6 +158,7 @@ class Truncation(Selection):
     """The first k columns, renormalised: what `dimensions` does to a Matryoshka-trained encoder."""
 
     kind = "truncation"
+    learns_from = "nothing"
     nested = True
 
     def __init__(self, dimensions: int) -> None:

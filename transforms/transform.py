@@ -26,6 +26,9 @@ Spec = dict[str, Any]
 Inverse = Literal["exact", "approximate", "none"]
 """How well a transform can be undone."""
 
+Learning = Literal["rows", "moments", "unit moments", "nothing"]
+"""What a fit needs: the rows, their moments, the moments of the rows at unit length, or only their width."""
+
 Progress = Callable[[float, str], None]
 """Called with a fraction of the work in 0…1 and a sentence about it."""
 
@@ -88,6 +91,8 @@ class Transform(nn.Module):
     kind: ClassVar[str]
     paired: ClassVar[bool] = False
     """Whether it is fitted on pairs: vectors, and the targets they should become."""
+    learns_from: Learning = "rows"
+    """Of moments, those that give the same fit as the rows they are of."""
     record: Record | None = None
     """What happened in training; None where nothing was trained in steps, or after loading."""
 

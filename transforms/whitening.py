@@ -51,6 +51,7 @@ class Whitening(Linear):
     """
 
     kind = "whitening"
+    learns_from = "moments"
 
     def __init__(
         self,

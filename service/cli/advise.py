@@ -9,7 +9,7 @@ import typer
 from service.advise_job import fit_advised
 from service.cli.evaluate import require_extra
 from service.cli.fit import in_words as fit_in_words
-from service.cli.options import ProgressBar, command_line, flag, load_encoder, registry_with_places, state
+from service.cli.options import SOURCE, ProgressBar, command_line, flag, load_encoder, registry_with_places, state
 from service.errors import BadValueError
 from service.names import require_name
 from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST, Question
@@ -19,7 +19,7 @@ from transforms.artifact import replace_synced
 
 
 def advise(
-    source: Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")],
+    source: Annotated[str, flag("--source", SOURCE)],
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     report: Annotated[Path | None, flag("--report", "Write a page with tables and pictures: OUT.html")] = None,
     fit: Annotated[str | None, flag("--fit", "Fit what is recommended, and register it under this name.")] = None,

@@ -5,10 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
+from service.cli.options import SOURCE, ProgressBar, flag, load_encoder, registry_with_places, state
 from service.errors import BadValueError
 from service.targets import Targets
-from training.encoding import encode_source, source_key
+from training.encoding import encode_source
+from training.keys import place_key
 from training.sources import open_source
 from training.workspace import claimed_folder
 from transforms.diagnostics import Diagnostics
@@ -20,7 +21,7 @@ BAR = 40
 
 
 def diagnose(
-    source: Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")],
+    source: Annotated[str, flag("--source", SOURCE)],
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     chain: Annotated[str | None, flag("--chain", "NAME or NAME@VERSION, to look behind it too.")] = None,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
@@ -36,7 +37,7 @@ def diagnose(
     if encoder is not None and not texts:
         raise BadValueError(f"{source} holds vectors: leave --encoder out")
     loaded = load_encoder(settings, encoder) if texts else None
-    with claimed_folder(home.vectors, source_key(opened, loaded)[:32]) as folder:
+    with claimed_folder(home.vectors, place_key(opened, loaded)[:32]) as folder:
         with ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress).vectors
         found = {"before": diagnose_vectors(vectors)}

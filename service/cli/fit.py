@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from service.cli.comparison import differences
 from service.cli.options import (
+    SOURCE,
     ProgressBar,
     command_line,
     flag,
@@ -16,23 +18,26 @@ from service.cli.options import (
     registry_with_places,
     state,
 )
+from service.errors import BadValueError
 from service.fit_job import run_fit
 from service.names import require_name
+from service.settings import Settings
 from training.fitting import FitRequest, require_gates
-from training.sources import open_source
+from training.sources import BadShards, open_source
+from transforms.artifact import Manifest
 from transforms.steps import parse_steps
 from transforms.transform import TRANSFORMS
 
 
 def fit(
     name: Annotated[str, flag("--name", "Name of the chain; a fit adds its next version.")],
+    source: Annotated[str, flag("--source", SOURCE)],
     steps: Annotated[
-        str,
+        str | None,
         flag(
             "--steps", f"Such as r2,geopres:128 or r2,geopres:128,nested=true. Kinds: {', '.join(sorted(TRANSFORMS))}."
         ),
-    ],
-    source: Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")],
+    ] = None,
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     promote: Annotated[
         bool | None,
@@ -59,6 +64,15 @@ def fit(
     target_encoder: Annotated[
         str | None, flag("--target-encoder", "Or the encoder whose vectors of the same texts they should become.")
     ] = None,
+    keep_moments: Annotated[
+        bool, flag("--keep-moments", "Save mean and covariance of the rows with the chain: more can be added then.")
+    ] = False,
+    add_to: Annotated[
+        str | None, flag("--add-to", "NAME@VERSION: add the source to what it was fitted on, in place of --steps.")
+    ] = None,
+    bad_shards: Annotated[
+        BadShards, flag("--bad-shards", "What a damaged file does: refuse stops the fit, skip leaves it out.")
+    ] = "refuse",
     as_json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False,
 ) -> None:
     """Fit a chain on a source, certify it on held-out and foreign text, and register it.
@@ -66,11 +80,13 @@ def fit(
     A running server serves it at once. A killed fit can be started again: rows it has encoded are
     not encoded again. Vectors (.npy) need --encoder if they are that encoder's.
     """
+    if (steps is None) == (add_to is None):
+        raise BadValueError("give --steps, or --add-to with the version whose steps and rows to go on from")
     settings, home = state()
     registry, places = registry_with_places(write=True)
     request = FitRequest(
         name=name,
-        steps=[step.spec() for step in parse_steps(steps)],
+        steps=[] if steps is None else [step.spec() for step in parse_steps(steps)],
         source=source,
         normalize=normalize,
         gates=numbers(gate, "--gate"),
@@ -78,15 +94,28 @@ def fit(
         foreign=pairs(foreign, "--foreign"),
         seed=seed,
         targets=targets,
+        keep_moments=keep_moments,
+        add_to=add_to,
+        bad_shards=bad_shards,
     )
     require_name(name)
     require_gates(request.gates)
-    texts = open_source(source).kind() == "texts"
+    texts = open_source(source, bad_shards).kind() == "texts"
+    if add_to is not None:
+        encoder = encoder or encoder_of(settings, registry.manifest(*registry.resolve(add_to)))
+        texts = False
     loaded = load_encoder(settings, encoder) if texts or encoder else None
     target = load_encoder(settings, target_encoder) if target_encoder else None
     with ProgressBar() as progress:
         result = run_fit(request, loaded, registry, places, home.vectors, progress, command_line(), transform, target)
     typer.echo(json.dumps(result, indent=1) if as_json else in_words(result))
+
+
+def encoder_of(settings: Settings, manifest: Manifest) -> str | None:
+    """The encoder of a version as `find_encoder` takes it: its name if it is configured, else its model."""
+    described = manifest.get("encoder") or {}
+    configured = described.get("name") in {spec.name for spec in settings.specs}
+    return described.get("name" if configured else "model")
 
 
 def in_words(result: dict[str, Any]) -> str:
@@ -108,6 +137,7 @@ def in_words(result: dict[str, Any]) -> str:
     for measure in ("mean_norm", "isoscore", "bytes_per_vector"):
         before, after = certificate[measure]["before"], certificate[measure]["after"]
         lines.append(f"{measure:24}{shown(before):>10} → {shown(after)}")
+    lines += differences(certificate)
     lines += ["", *(f"Warning: {warning}" for warning in certificate["warnings"])]
     if result["failed_gates"]:
         lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")

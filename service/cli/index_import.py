@@ -21,10 +21,9 @@ from service.index.specs import Specs
 from service.settings import Settings
 from service.targets import RAW, Targets
 from training.encoders import Encoder
-from training.encoding import source_key
-from training.errors import SourceError
 from training.fitting import GATES_BELOW
-from training.sources import Source, open_source
+from training.keys import source_key
+from training.sources import open_source
 
 SHOWN = {"recall_at_10": "recall@10", "recall_at_10_rescored_4x": "  rescored 4×", "local_spearman": "local Spearman"}
 
@@ -89,7 +88,7 @@ def import_rows(
     torch.set_num_threads(settings.threads)
     encoders = Encoders(settings)
     opened = open_source(source)
-    width = width_of(opened)
+    width = opened.width()
     specs = Specs(registry, Targets(registry, places), encoders.named, encoders.all)
     spec, artifact = specs.of_new(
         IndexBody(
@@ -136,18 +135,6 @@ def import_rows(
         typer.echo(f"{name}: {result['count']:,} items in the space {spec.space_id}{more}", err=as_json)
     if as_json:
         typer.echo(json.dumps(result, indent=1))
-
-
-def width_of(source: Source) -> int | None:
-    """The width of a source's vectors; None if it holds texts.
-
-    Raises:
-        SourceError: if it holds nothing.
-    """
-    first = next(source.batches(rows=1), None)
-    if first is None:
-        raise SourceError(f"the source {source.written!r} is empty")
-    return None if isinstance(first.values, list) else int(first.values.shape[1])
 
 
 def encode(encoder: Encoder | None, texts: list[str]) -> Any:

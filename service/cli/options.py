@@ -18,6 +18,9 @@ from service.starters import open_registry
 from training.encoders import Encoder
 from training.spec import EncoderSpec
 
+SOURCE = "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, or pydoc:"
+"""What a source may be."""
+
 
 def flag(name: str, help_text: str, **more: Any) -> Any:
     """An option that is also the environment variable `LATHE_…`."""

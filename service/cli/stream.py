@@ -9,15 +9,16 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from service.cli.options import ProgressBar, flag, load_encoder, registry_with_places, state
+from service.cli.options import SOURCE, ProgressBar, flag, load_encoder, registry_with_places, state
 from service.targets import Target, Targets
 from training.encoding import pace
 from training.errors import SourceError
+from training.kinds import Batch
 from training.raw import Record
-from training.sources import Batch, Source, open_source
+from training.sources import Source, open_source
 from training.writers import open_writer
 
-SourceOption = Annotated[str, flag("--source", "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder, or pydoc:")]
+SourceOption = Annotated[str, flag("--source", SOURCE)]
 OutOption = Annotated[Path, flag("--out", "FILE.jsonl, .parquet or .npy; rows keep their order and other fields.")]
 SizeOption = Annotated[int | None, flag("--dimensions", "A smaller size, where the chain is nested.", min=1)]
 
@@ -53,10 +54,10 @@ def reduce(
 ) -> None:
     """Take the vectors of a source through a chain into a file."""
     opened = open_source(source)
-    first = next(opened.batches(rows=1), None)
-    if first is None or isinstance(first.values, list):
+    width = opened.width()
+    if width is None:
         raise SourceError(f"{source} holds no vectors; lathe embed takes texts")
-    target = Targets(*registry_with_places(write=False)).of_vectors(first.values.shape[1], chain, dimensions)
+    target = Targets(*registry_with_places(write=False)).of_vectors(width, chain, dimensions)
 
     def vectors_of(batch: Batch) -> NDArray[np.float32]:
         return target.apply(np.asarray(batch.values, dtype=np.float32))

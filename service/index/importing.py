@@ -17,8 +17,9 @@ from service.index.reducer import Reducer, Vectors, require_lengths
 from service.index.spec import IndexSpec
 from training.encoders import Encoder
 from training.encoding import pace
+from training.kinds import Batch
 from training.raw import Record
-from training.sources import Batch, Source
+from training.sources import Source
 from transforms.certificate import fidelity
 from transforms.transform import Progress
 

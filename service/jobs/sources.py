@@ -8,7 +8,9 @@ from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
 from training.errors import SourceError
 from training.fitting import DISTINCT_LEAST
-from training.sources import BUILT_IN, open_source
+from training.readers import BUILT_IN
+from training.remote import is_remote
+from training.sources import open_source
 
 FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
 COUNTED_MOST = 1000
@@ -88,6 +90,8 @@ def allowed_path(written: str, data_root: Path | None) -> str:
             "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param="source.path"
         )
     place, separator, field = written.partition("#")
+    if is_remote(place):
+        raise ForbiddenError("the server reads no URLs: put the file into its data folder", param="source.path")
     root = data_root.resolve()
     try:
         path = (root / place).resolve()

@@ -127,3 +127,21 @@ def test_doctor_says_what_is_there_and_what_is_damaged(run, home):
 def test_every_command_has_help(run, command):
     status, out, _ = run(*command.split(), "--help")
     assert status == 0 and "Usage" in out
+
+
+def test_a_fit_on_a_folder_leaves_out_a_damaged_file_and_names_it_if_it_is_told_to(run, tmp_path):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    rows = np.random.default_rng(0).standard_normal((90, 8)).astype(np.float32)
+    (folder / "a.npy").write_bytes(b"no array")
+    np.save(folder / "b.npy", rows)
+    np.save(folder / "c.npy", rows[:0])
+    arguments = ["fit", "--name", "sharded", "--steps", "r2", "--source", folder]
+    status, _, err = run(*arguments)
+    assert status == 1 and "a.npy is not a .npy file" in err
+    status, out, _ = run(*arguments, "--bad-shards", "skip")
+    assert status == 0
+    assert "Warning: a.npy was left out: a.npy is not a .npy file" in out
+    assert "Warning: c.npy holds no rows" in out
+    status, _, err = run(*arguments, "--bad-shards", "repair")
+    assert status != 0 and "refuse" in err

@@ -134,6 +134,19 @@ def test_a_path_lies_in_the_data_root(app, texts, finish):
     assert answer.status_code == 403
 
 
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/a.npy", "memory://texts.jsonl#body", "file:///etc/hosts", "HTTP://a/b.txt"]
+)
+@pytest.mark.parametrize("what", ["source", "targets"])
+def test_a_url_is_no_path_however_it_can_be_read_on_the_command_line(app, url, what):
+    """Nobody makes the server fetch anything."""
+    sources = {"source": {"vectors": [[row, 1.0] for row in range(8)]}} | {what: {"path": url}}
+    body = {"name": "x", "steps": [{"kind": "procrustes" if what == "targets" else "r2"}]} | sources
+    answer = app.client.post("/fit-transform", headers=app.admin, json=body)
+    assert answer.status_code == 403
+    assert "reads no URLs" in answer.json()["error"]["message"]
+
+
 def test_a_source_that_is_bad_inside_fails_the_job_with_the_line(app, finish):
     (app.settings.data_root / "bad.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     job = finish(submit(app, name="bad", steps=[{"kind": "r2"}], source={"path": "bad.jsonl"}), app)

@@ -4,9 +4,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from training.encoding import HASHES, POSITION, VECTORS, encode_source
+from training.encoded_shards import HASHES, POSITION, VECTORS
+from training.encoding import encode_source
 from training.errors import FitError, SourceError
-from training.sources import BATCH_ROWS, open_source
+from training.shards import BATCH_ROWS
+from training.sources import open_source
 from transforms.transform import no_progress
 
 FILES = 4
@@ -18,7 +20,7 @@ def text(file: int, row: int) -> str:
 
 
 def write_texts(folder):
-    """Fill a folder with files; each will be a batch."""
+    """Fill a folder with files; each will be a shard of one batch."""
     for file in range(FILES):
         (folder / f"{file}.txt").write_text("\n".join(text(file, row) for row in range(ROWS)))
     return str(folder)
@@ -38,7 +40,8 @@ def whole(folder_of_texts, encoder, tmp_path_factory):
 
 
 def bytes_of(folder):
-    return {name: (folder / name).read_bytes() for name in (VECTORS, HASHES, POSITION)}
+    """What each shard's folder holds."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def encode(written, encoder, folder, on_progress=no_progress):
@@ -75,9 +78,10 @@ def test_a_batch_written_in_part_is_cut_off_and_encoded_again(folder_of_texts, w
     work = tmp_path / "work"
     with pytest.raises(stopped):
         encode(folder_of_texts, counting(stop_before_call=2), work)
-    for name in (VECTORS, HASHES):
-        with (work / name).open("ab") as file:
-            file.write(b"a part of a batch")
+    begun = [path for name in (VECTORS, HASHES) for path in work.rglob(name) if path.stat().st_size == 0]
+    assert len(begun) == 2
+    for path in begun:
+        path.write_bytes(b"a part of a batch")
     second = counting()
     encode(folder_of_texts, second, work)
     assert bytes_of(work) == whole
@@ -93,7 +97,7 @@ def test_a_finished_source_is_not_encoded_again(folder_of_texts, counting_hashes
     assert second.digest == first.digest
 
 
-def test_a_changed_source_is_encoded_from_the_start(counting, encoder, tmp_path):
+def test_of_a_changed_source_only_the_changed_file_is_encoded_again(counting, encoder, tmp_path):
     (tmp_path / "texts").mkdir()
     folder_of_texts = write_texts(tmp_path / "texts")
     encode(folder_of_texts, counting(), tmp_path / "work")
@@ -101,7 +105,7 @@ def test_a_changed_source_is_encoded_from_the_start(counting, encoder, tmp_path)
     changed.write_text(changed.read_text().replace("tomatoes", "potatoes"))  # as many bytes as before
     again = counting()
     encoded = encode(folder_of_texts, again, tmp_path / "work")
-    assert again.calls == FILES
+    assert again.calls == 1
     np.testing.assert_allclose(
         encoded.vectors[-1], encoder.encode([text(3, ROWS - 1).replace("tomatoes", "potatoes")]).vectors[0], atol=1e-5
     )
@@ -123,17 +127,18 @@ def test_another_encoder_starts_over(folder_of_texts, counting, counting_hashes,
 
 @pytest.mark.parametrize("name", [VECTORS, HASHES])
 @pytest.mark.parametrize("damage", ["truncated", "gone"])
-def test_files_that_lost_bytes_are_encoded_from_the_start(folder_of_texts, counting_hashes, tmp_path, name, damage):
+def test_a_shard_that_lost_bytes_is_encoded_from_the_start(folder_of_texts, counting_hashes, tmp_path, name, damage):
     work = tmp_path / "work"
     encode(folder_of_texts, counting_hashes(), work)
     before, again = bytes_of(work), counting_hashes()
+    damaged = sorted(work.rglob(name))[1]
     if damage == "gone":
-        (work / name).unlink()
+        damaged.unlink()
     else:
-        (work / name).write_bytes(before[name][:-1])
+        damaged.write_bytes(damaged.read_bytes()[:-1])
     encode(folder_of_texts, again, work)
     assert bytes_of(work) == before
-    assert again.calls == FILES
+    assert again.calls == 1
 
 
 @pytest.mark.parametrize("position", ["", "{", "[]", "null", '{"key": 1, "rows": "x", "kept": "x"}', '{"other": 1}'])
@@ -141,7 +146,8 @@ def test_a_damaged_position_is_no_position(folder_of_texts, counting_hashes, tmp
     work = tmp_path / "work"
     encode(folder_of_texts, counting_hashes(), work)
     before, again = bytes_of(work), counting_hashes()
-    (work / POSITION).write_text(position)
+    for path in work.rglob(POSITION):
+        path.write_text(position)
     encode(folder_of_texts, again, work)
     assert bytes_of(work) == before
     assert again.calls == FILES

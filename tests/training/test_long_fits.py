@@ -11,7 +11,7 @@ import transforms.descent
 from training.encoding import encode_source
 from training.errors import FitError, SourceError
 from training.fitting import FitRequest, fit_chain
-from training.sources import Source, open_source
+from training.sources import open_source
 from transforms.transform import no_progress
 
 STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 4, "steps": 12, "batch": 64}]
@@ -70,7 +70,7 @@ def test_provenance_says_how_training_went(vectors, tmp_path):
     json.dumps(chain.metadata, allow_nan=False)
 
 
-def test_a_disk_without_room_for_all_rows_is_told_of_before_the_second_batch(counting_hashes, tmp_path, monkeypatch):
+def test_a_disk_without_room_for_all_rows_is_told_of_before_the_first_batch(counting_hashes, tmp_path, monkeypatch):
     source = tmp_path / "texts.txt"
     source.write_text("\n".join(f"text {i}" for i in range(5000)))
     usage = namedtuple("usage", "free")
@@ -78,7 +78,7 @@ def test_a_disk_without_room_for_all_rows_is_told_of_before_the_second_batch(cou
     encoder = counting_hashes()
     with pytest.raises(FitError, match=r"5,000 vectors 16 wide take 0\.0 GB, the disk has 0\.0 GB left"):
         encode_source(open_source(str(source)), encoder, tmp_path / "work", no_progress)
-    assert encoder.calls == 1
+    assert encoder.calls == 0
 
 
 def test_what_is_written_already_needs_no_room_again(vectors, tmp_path, monkeypatch):
@@ -89,8 +89,13 @@ def test_what_is_written_already_needs_no_room_again(vectors, tmp_path, monkeypa
     assert len(encode_source(fit_source, None, tmp_path / "work", no_progress).vectors) == 300
 
 
-def test_a_source_that_ends_before_it_should_is_refused(vectors, tmp_path, monkeypatch):
-    source = open_source(str(vectors))
-    monkeypatch.setattr(Source, "count", lambda self: 301)
-    with pytest.raises(SourceError, match="ended early: it held 301 rows, and then 300"):
-        encode_source(source, None, tmp_path / "work", no_progress)
+def test_a_file_that_gets_shorter_while_it_is_encoded_is_refused(counting_hashes, tmp_path):
+    lines = [f"text {i} and what makes a line long {'.' * 100}\n" for i in range(3000)]
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(lines))
+
+    def cut_after_the_first_batch(_fraction, _message):
+        path.write_text("".join(lines[:2000]))
+
+    with pytest.raises(SourceError, match=r"texts\.txt ended early: it held 3,000 rows, and then 2,000"):
+        encode_source(open_source(str(path)), counting_hashes(), tmp_path / "work", cut_after_the_first_batch)

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.errors import SourceError
-from training.sources import BUILT_IN, FORMATS, open_source
+from training.readers import BUILT_IN, FORMATS
+from training.sources import open_source
 
 TEXTS = [
     "The first text.",
@@ -429,7 +430,7 @@ def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path, name):
 def test_every_suffix_that_messages_name_can_be_opened(tmp_path):
     for suffix in FORMATS:
         (tmp_path / f"a{suffix}").touch()
-        assert open_source(str(tmp_path / f"a{suffix}")).files == (tmp_path / f"a{suffix}",)
+        assert open_source(str(tmp_path / f"a{suffix}")).files == (str(tmp_path / f"a{suffix}"),)
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

@@ -120,7 +120,7 @@ def test_a_partial_file_is_not_read_with_its_folder(tmp_path, suffix):
     write(tmp_path / "whole.npy")
     with open_writer(tmp_path / f"out{suffix}") as writer:
         writer.write(RECORDS, VECTORS)
-        assert open_source(str(tmp_path)).files == (tmp_path / "whole.npy",)
+        assert open_source(str(tmp_path)).files == (str(tmp_path / "whole.npy"),)
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out", "out.jsonl.gz", "out.txt"])

@@ -18,11 +18,11 @@ from training.advice.recommendation import Recommendation, keeps_enough, recomme
 from training.advice.sample import Foreign, Halves, Sample, text_sample, to_encode, vector_sample
 from training.advice.sizes import Curve, Sizes, SizeTrial
 from training.encoders import Encoder
-from training.encoding import source_key
 from training.errors import AdviceError
 from training.evaluation.audit.measure import cosine
 from training.evaluation.statistics import Interval, mean_interval
 from training.fitting import DISTINCT_LEAST
+from training.keys import source_key
 from training.sources import open_source
 from training.workspace import claimed_folder
 from transforms.arrays import FloatArray

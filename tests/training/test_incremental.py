@@ -1,0 +1,189 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from training.docstrings import docstring_paragraphs
+from training.encoders import Encoder
+from training.errors import FitError
+from training.fitting import FitRequest, fit_chain, split
+from training.incremental import Earlier
+from training.spec import DEFAULT_ENCODER
+from transforms import ArtifactError, Chain, StepError, parse_steps
+from transforms.artifact import TENSORS
+from transforms.transform import no_progress
+
+QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
+SIDES = {"mean_norm", "isoscore", "bytes_per_vector"}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    return tmp_path_factory.mktemp("workspace")
+
+
+@pytest.fixture(scope="module")
+def brief_encoder():
+    """The real model reading 16 tokens of a text, so that a thousand foreign ones take seconds."""
+    return Encoder(replace(DEFAULT_ENCODER, max_length=16))
+
+
+@pytest.fixture(scope="module")
+def months(tmp_path_factory):
+    """Three files of real English, each of other texts."""
+    found = docstring_paragraphs()
+    folder = tmp_path_factory.mktemp("months")
+    paths = []
+    for month in range(3):
+        texts = [found[i] for i in np.linspace(month * 5, len(found) - 20 + month * 5, 150).astype(int)]
+        paths.append(folder / f"{month}.jsonl")
+        paths[-1].write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    return paths
+
+
+def fit(source, encoder, workspace, steps=None, earlier=None, **request):
+    """A fitted chain with its vectors as an array, kept beyond the context."""
+    given = [] if steps is None else [step.spec() for step in parse_steps(steps)]
+    asked = FitRequest("name", given, str(source), add_to=earlier and earlier.ref, **request)
+    with fit_chain(asked, encoder, workspace, no_progress, "lathe fit", earlier=earlier) as fitted:
+        rows, heldout = split(fitted.encoded.hashes, asked.seed)
+        vectors = np.array(fitted.encoded.vectors)
+        return fitted.chain, fitted.certificate, vectors[rows], vectors[heldout]
+
+
+def saved(chain, folder, version):
+    chain.save(folder / str(version))
+    return Earlier.read(f"name@{version}", Chain.load(folder / str(version)), folder / str(version))
+
+
+@pytest.fixture(scope="module")
+def added(months, brief_encoder, workspace, tmp_path_factory):
+    """A chain of real text to which two months were added, with all that was fitted on."""
+    folder = tmp_path_factory.mktemp("chains")
+    chain, certificate, rows, _ = fit(months[0], brief_encoder, workspace, "r2,pca:24", keep_moments=True)
+    versions, all_rows = [(chain, certificate)], [rows]
+    for number, month in enumerate(months[1:], 1):
+        earlier = saved(chain, folder, number)
+        chain, certificate, rows, heldout = fit(month, brief_encoder, workspace, earlier=earlier)
+        versions.append((chain, certificate))
+        all_rows.append(rows)
+    return versions, all_rows, heldout
+
+
+def test_months_of_real_text_added_give_nearly_the_fit_on_all_of_them(added):
+    versions, rows, heldout = added
+    whole = Chain(parse_steps("r2,pca:24")).fit(np.concatenate(rows))
+    chain = versions[-1][0]
+    np.testing.assert_allclose(chain[0].direction, whole[0].direction, atol=1e-6)
+    spans = [np.linalg.qr(found[1].weight.double().numpy().T)[0] for found in (versions[0][0], chain, whole)]
+    old, new = (float((np.linalg.svd(span.T @ spans[2])[1] ** 2).mean()) for span in spans[:2])
+    assert new > 0.995 > old
+
+
+def test_rows_are_counted_old_and_new_and_only_new_ones_are_held_out(added):
+    versions, rows, heldout = added
+    assert [certificate["n_fit"] for _, certificate in versions] == np.cumsum([len(found) for found in rows]).tolist()
+    assert versions[-1][1]["n_heldout"] == len(heldout)
+    assert any("held out of what was added to name@2" in warning for warning in versions[-1][1]["warnings"])
+
+
+def test_a_certificate_compares_with_the_old_version_on_the_same_rows(added):
+    versions, _, heldout = added
+    compared = versions[2][1]["compared_to"]
+    assert set(compared) == QUALITIES | SIDES | {"chain", "sizes", "foreign"}
+    assert compared["chain"] == "name@2" and compared["foreign"].keys() == {"pydoc"}
+    expected = versions[1][0].floats(heldout)
+    assert compared["mean_norm"]["after"] == pytest.approx(float(np.linalg.norm(expected.mean(0))), abs=1e-5)
+    assert "compared_to" not in versions[0][1]
+    json.dumps(versions[2][1], allow_nan=False)
+
+
+def test_provenance_lists_what_it_was_added_to_oldest_first(added):
+    versions, _, _ = added
+    told = [chain.metadata["provenance"] for chain, _ in versions]
+    assert [about["source"] for about in told] == ["0.jsonl", "1.jsonl", "2.jsonl"]
+    assert "added_to" not in told[0]
+    assert told[2]["added_to"] == [
+        {"chain": f"name@{n + 1}", "source": f"{n}.jsonl", "rows": 150, "rows_digest": told[n]["rows_digest"]}
+        for n in range(2)
+    ]
+
+
+def test_no_text_of_any_month_is_in_the_artifact(added, months, tmp_path):
+    added[0][-1][0].save(tmp_path / "chain")
+    content = b"".join(file.read_bytes() for file in (tmp_path / "chain").iterdir())
+    for month in months:
+        for line in month.read_text().splitlines():
+            assert json.loads(line)["text"][:30].encode() not in content
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory):
+    """Files of vectors of nobody's."""
+    folder = tmp_path_factory.mktemp("vectors")
+    for seed, (name, width) in enumerate([("old", 16), ("new", 16), ("narrow", 12)]):
+        rows = np.random.default_rng(seed).normal(size=(300, width)).astype(np.float32)
+        np.save(folder / f"{name}.npy", rows + np.float32(0.3))
+    return folder
+
+
+def test_a_trained_step_is_named_with_the_version_it_is_of(vectors, workspace, tmp_path):
+    old = fit(vectors / "old.npy", None, workspace, "r2,geopres:8,steps=20", keep_moments=True)[0]
+    earlier = saved(old, tmp_path, 1)
+    chain, certificate, _, _ = fit(vectors / "new.npy", None, workspace, earlier=earlier)
+    assert any("geopres keeps the map of name@1: it is trained on rows" in said for said in certificate["warnings"])
+    assert chain.metadata["provenance"]["training"] == earlier.chain.metadata["provenance"]["training"] != []
+
+
+def test_moments_that_no_step_could_use_are_not_kept_and_the_certificate_says_so(vectors, workspace):
+    chain, certificate, _, _ = fit(vectors / "old.npy", None, workspace, "geopres:8,steps=5", keep_moments=True)
+    assert chain.moments == {}
+    assert any("no moments are kept" in said and "geopres" in said for said in certificate["warnings"])
+
+
+def test_a_version_without_moments_is_refused_with_what_to_do(vectors, workspace, tmp_path):
+    chain = fit(vectors / "old.npy", None, workspace, "r2")[0]
+    with pytest.raises(FitError, match=r"name@1 carries no moments.*--keep-moments"):
+        saved(chain, tmp_path, 1)
+
+
+def test_damaged_moments_are_refused(vectors, workspace, tmp_path):
+    chain = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
+    earlier = saved(chain, tmp_path, 1)
+    path = tmp_path / "1" / TENSORS
+    path.write_bytes(path.read_bytes()[:-4] + b"abcd")
+    with pytest.raises(ArtifactError, match="altered"):
+        Earlier.read("name@1", earlier.chain, tmp_path / "1")
+
+
+def test_rows_of_another_space_are_refused_before_anything_is_encoded(
+    vectors, workspace, months, counting_hashes, tmp_path
+):
+    encoder = counting_hashes()
+    nobodys = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
+    with pytest.raises(FitError, match=r"fitted on vectors of nobody's, these are of hashing"):
+        fit(months[0], encoder, workspace, earlier=saved(nobodys, tmp_path, 1))
+    assert encoder.texts == []
+    hashed = fit(months[0], encoder, workspace, "r2", keep_moments=True)[0]
+    with pytest.raises(FitError, match=r"fitted on vectors of hashing .*, these are of nobody's"):
+        fit(vectors / "new.npy", None, workspace, earlier=saved(hashed, tmp_path, 2))
+
+
+def test_vectors_of_another_width_are_refused(vectors, workspace, tmp_path):
+    chain = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
+    with pytest.raises(StepError, match="16 wide"):
+        fit(vectors / "narrow.npy", None, workspace, earlier=saved(chain, tmp_path, 1))
+
+
+def test_targets_are_refused(vectors, workspace, tmp_path):
+    earlier = saved(fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0], tmp_path, 1)
+    with pytest.raises(FitError, match="without targets"):
+        fit(vectors / "new.npy", None, workspace, earlier=earlier, targets=str(vectors / "old.npy"))
+
+
+def test_an_outcome_does_not_depend_on_whether_the_old_chain_was_ever_in_memory(vectors, workspace, tmp_path):
+    old = fit(vectors / "old.npy", None, workspace, "r2,pca:8", keep_moments=True)[0]
+    loaded = fit(vectors / "new.npy", None, workspace, earlier=saved(old, tmp_path, 1))[0]
+    at_hand = fit(vectors / "new.npy", None, workspace, earlier=Earlier("name@1", old, old.moments))[0]
+    assert loaded == at_hand

@@ -1,0 +1,245 @@
+"""Sources at URLs: fsspec's own memory file system, and ones that fail."""
+
+import importlib.util
+import shutil
+
+import fsspec
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+import training.remote
+from training.encoding import encode_source
+from training.errors import AccessError, SourceError
+from training.fitting import FitRequest, fit_chain
+from training.shards import BATCH_ROWS
+from training.sources import open_source
+from transforms.transform import no_progress
+
+
+class Failing(MemoryFileSystem):
+    """The memory file system behind a network that fails so many times."""
+
+    protocol = "failing"
+    cachable = False
+    failures: list[Exception] = []
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("failing://", "memory://"))
+
+    def meet(self):
+        if self.failures:
+            raise self.failures.pop()
+
+    def info(self, path, **options):
+        self.meet()
+        return super().info(path, **options)
+
+    def get_file(self, path, local, **options):
+        self.meet()
+        super().get_file(path, local, **options)
+
+    def open(self, path, mode="rb", **options):
+        self.meet()
+        return super().open(path, mode, **options)
+
+
+class Foreign(MemoryFileSystem):
+    """Imports what nobody has installed."""
+
+    def __init__(self, **options):
+        raise ImportError("Please install what_nobody_has")
+
+
+fsspec.register_implementation("failing", Failing, clobber=True)
+fsspec.register_implementation("foreign", Foreign, clobber=True)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(training.remote, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(Failing, "failures", [])
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    """The same files here and there, and a function that puts them there again."""
+    here = tmp_path / "here"
+    (here / "day").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    np.save(here / "a.npy", rng.standard_normal((BATCH_ROWS + 40, 5)).astype(np.float16))
+    np.save(here / "day" / "b.npy", np.asfortranarray(rng.standard_normal((60, 5))))
+    table = pyarrow.table({"text": rng.standard_normal((70, 5)).astype(np.float32).tolist()})
+    pyarrow.parquet.write_table(table, here / "c.parquet", row_group_size=20)
+    (here / "README.md").write_text("nothing to read")
+    memory = fsspec.filesystem("memory")
+    if memory.exists("/bucket"):
+        memory.rm("/bucket", recursive=True)
+    memory.put(f"{here}/", "/bucket/", recursive=True)
+    memory.pipe("/bucket/.hidden/x.npy", b"not shown")
+    yield here
+    memory.rm("/bucket", recursive=True)
+
+
+def encode(written, folder, encoder=None, **options):
+    return encode_source(open_source(written, **options), encoder, folder, no_progress)
+
+
+@pytest.mark.parametrize("protocol", ["memory://", "failing://"])
+def test_a_folder_elsewhere_is_the_same_source_as_here(bucket, tmp_path, protocol):
+    written = f"{protocol}bucket/"
+    source, here = open_source(written), open_source(str(bucket))
+    assert (source.name, source.kind(), source.count()) == ("bucket", "vectors", here.count())
+    assert [source.name_of(file) for file in source.files] == ["a.npy", "c.parquet", "day/b.npy"]
+    encoded = encode(written, tmp_path / "work")
+    assert encoded.digest == encode(str(bucket), tmp_path / "other").digest
+    assert not list((tmp_path / "work").rglob("fetched"))
+    streamed = np.concatenate([batch.values for batch in source.batches()])
+    np.testing.assert_array_equal(streamed, np.asarray(encoded.vectors))
+
+
+def test_one_file_and_its_field_are_a_source(bucket, counting_hashes, tmp_path):
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket/t.jsonl", b'{"body": "one"}\n\n{"body": "two"}\n')
+    source = open_source("memory://bucket/t.jsonl#body")
+    assert (source.name, source.kind(), source.count()) == ("t.jsonl", "texts", 2)
+    encoder = counting_hashes()
+    encode("memory://bucket/t.jsonl#body", tmp_path / "work", encoder)
+    assert encoder.texts == ["one", "two"]
+
+
+def test_a_file_that_changed_elsewhere_is_all_that_is_encoded_again(counting_hashes, bucket, tmp_path):
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/bucket/texts/a.txt": b"one\n", "/bucket/texts/b.txt": b"two\n"})
+    encode("memory://bucket/texts", tmp_path / "work", counting_hashes())
+    memory.pipe("/bucket/texts/b.txt", b"owt\n")
+    encoder = counting_hashes()
+    encoded = encode("memory://bucket/texts", tmp_path / "work", encoder)
+    assert encoder.texts == ["owt"]
+    assert encoded.vectors.shape[0] == 2
+
+
+def test_only_one_file_lies_here_at_a_time_and_none_of_a_finished_shard_is_fetched(bucket, tmp_path):
+    most = 0
+
+    def look(_fraction, _message):
+        nonlocal most
+        most = max(most, sum(1 for path in (tmp_path / "work").rglob("fetched/*") if path.is_file()))
+
+    encode_source(open_source("memory://bucket"), None, tmp_path / "work", look)
+    assert most == 1
+    fetched = []
+    original = MemoryFileSystem.get_file
+    MemoryFileSystem.get_file = lambda self, path, local, **more: fetched.append(path) or original(self, path, local)
+    try:
+        encode("memory://bucket", tmp_path / "work")
+        assert fetched == []
+    finally:
+        MemoryFileSystem.get_file = original
+
+
+def test_a_fit_on_a_folder_elsewhere_is_the_fit_on_the_folder_here(bucket, tmp_path):
+    def fit(written):
+        with fit_chain(FitRequest("x", [{"kind": "r2"}], written), None, tmp_path / "work", no_progress) as fitted:
+            return fitted.chain
+
+    far, near = fit("memory://bucket"), fit(str(bucket))
+    for name, tensor in near.state_dict().items():
+        np.testing.assert_array_equal(tensor, far.state_dict()[name])
+    assert far.metadata["provenance"]["source"] == "bucket"
+
+
+def test_damage_elsewhere_is_left_out_like_damage_here(bucket, tmp_path):
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket/b.npy", (bucket / "a.npy").read_bytes()[:-10])
+    with pytest.raises(SourceError, match=r"b\.npy is not a \.npy file that can be read.*truncated"):
+        encode("memory://bucket", tmp_path / "work")
+    encoded = encode("memory://bucket", tmp_path / "work", bad_shards="skip")
+    assert list(encoded.left_out) == ["b.npy"]
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_network_that_fails_and_comes_back_is_waited_for(bucket, tmp_path, failures):
+    source = open_source("failing://bucket")
+    for step in (source.kind, source.plan, lambda: encode_source(source, None, tmp_path / "work", no_progress)):
+        Failing.failures[:] = [ConnectionError("reset")] * failures
+        step()
+        assert Failing.failures == []
+
+
+@pytest.mark.parametrize("policy", ["refuse", "skip"])
+def test_a_network_that_stays_away_is_an_error_and_no_damage(bucket, tmp_path, policy):
+    source = open_source("failing://bucket", policy)
+    Failing.failures[:] = [TimeoutError("too slow")] * 100
+    with pytest.raises(AccessError, match=r"failing://.*/bucket/a\.npy cannot be reached, tried 3 times: too slow"):
+        encode_source(source, None, tmp_path / "work", no_progress)
+    assert len(Failing.failures) == 97
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.parquet", "a.jsonl", "a.txt.gz"])
+def test_a_network_that_goes_away_while_a_file_is_looked_into_is_no_damage(bucket, monkeypatch, name):
+    class Reset:
+        def seek(self, _place, whence=0):
+            return 1000 if whence else 0
+
+        def read(self, _size):
+            raise ConnectionError("reset")
+
+        def close(self):
+            pass
+
+    fsspec.filesystem("memory").pipe(f"/bucket/{name}", b"x" * 1000)
+    source = open_source(f"failing://bucket/{name}", "skip")
+    monkeypatch.setattr(Failing, "open", lambda *_, **__: Reset())
+    with pytest.raises(AccessError, match="tried 3 times: reset"):
+        source.plan()
+
+
+def test_refused_credentials_are_told_at_once(bucket):
+    Failing.failures[:] = [PermissionError("Forbidden")] * 100
+    with pytest.raises(AccessError, match="credentials are missing, or refused: Forbidden"):
+        open_source("failing://bucket")
+    assert len(Failing.failures) == 99
+
+
+@pytest.mark.parametrize("written", ["memory://bucket/nothing.npy", "memory://no-bucket/"])
+def test_what_is_not_there_is_told_with_its_url(bucket, written):
+    with pytest.raises(SourceError, match=f"there is no file or folder {written}"):
+        open_source(written)
+
+
+def test_a_folder_elsewhere_without_a_known_file_and_a_file_of_an_unknown_kind_are_refused(bucket):
+    fsspec.filesystem("memory").pipe("/bucket/notes/a.md", b"#")
+    with pytest.raises(SourceError, match=r"the folder memory://bucket/notes holds none of \.jsonl"):
+        open_source("memory://bucket/notes")
+    with pytest.raises(SourceError, match=r"memory://bucket/notes/a\.md is none of \.jsonl"):
+        open_source("memory://bucket/notes/a.md")
+
+
+def test_an_unknown_protocol_and_a_missing_package_are_told():
+    with pytest.raises(AccessError, match="nobody://x/y.npy cannot be read: Protocol not known"):
+        open_source("nobody://x/y.npy")
+    with pytest.raises(AccessError, match="foreign:// needs a package that is not installed: .*what_nobody_has"):
+        open_source("foreign://x/y.npy")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is there")
+def test_a_bucket_without_s3fs_is_told_what_to_install():
+    with pytest.raises(AccessError, match="reading s3:// needs a package that is not installed: pip install s3fs"):
+        open_source("s3://bucket/folder/")
+
+
+def test_a_copy_that_comes_short_is_fetched_again(bucket, tmp_path, monkeypatch):
+    original, cut = MemoryFileSystem.get_file, [True]
+
+    def get_file(self, path, local, **options):
+        original(self, path, local)
+        if cut.pop() if cut else False:
+            shutil.copyfile(bucket / "README.md", local)
+
+    monkeypatch.setattr(MemoryFileSystem, "get_file", get_file)
+    assert encode("memory://bucket/a.npy", tmp_path / "work").vectors.shape == (BATCH_ROWS + 40, 5)
+    assert cut == []

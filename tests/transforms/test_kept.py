@@ -1,0 +1,123 @@
+import gc
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from transforms import ArtifactError, Chain, parse_steps
+from transforms.artifact import MANIFEST, TENSORS, read_artifact, write_artifact
+from transforms.kept import read_moments
+from transforms.stages import Stages
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(200, 12)
+
+
+@pytest.fixture
+def saved(rows, tmp_path):
+    chain = Chain(parse_steps("r2,pca:6")).fit(rows)
+    chain.moments = Stages.of(chain).moments(chain, rows)
+    chain.save(tmp_path / "chain")
+    return tmp_path / "chain"
+
+
+def rewrite(path, change):
+    manifest, tensors = read_artifact(path)
+    change(manifest, tensors)
+    write_artifact(path.with_name("changed"), manifest, tensors)
+    return path.with_name("changed")
+
+
+def test_moments_come_back_as_they_were_saved(saved, rows):
+    chain = Chain(parse_steps("r2,pca:6")).fit(rows)
+    expected, found = Stages.of(chain).moments(chain, rows), read_moments(saved)
+    assert found.keys() == expected.keys() == {1, 2}
+    for stage, moments in expected.items():
+        for name, array in moments.arrays().items():
+            np.testing.assert_array_equal(found[stage].arrays()[name], array)
+
+
+def test_the_manifest_says_of_how_many_rows_they_are_and_the_artifact_is_still_two_files(saved):
+    said = json.loads((saved / MANIFEST).read_text())["moments"]
+    about = {"dimensions": 12, "rows": "unit"}
+    assert said == {"count": 200, "stages": {"1": about, "2": about}}
+    assert {file.name for file in saved.iterdir()} == {MANIFEST, TENSORS}
+
+
+def test_a_loaded_chain_serves_the_same_and_holds_no_moments(saved, rows, tmp_path):
+    loaded, plain = Chain.load(saved), Chain(parse_steps("r2,pca:6")).fit(rows)
+    np.testing.assert_array_equal(loaded.transform(rows), plain.transform(rows))
+    assert loaded.moments == {} and loaded == plain
+    loaded.save(tmp_path / "again")  # without what it does not hold, nor a word of it
+    assert "moments" not in Chain.load(tmp_path / "again").metadata
+    assert read_moments(tmp_path / "again") == {}
+
+
+def test_an_artifact_without_moments_has_none(rows, tmp_path):
+    Chain(parse_steps("r2")).fit(rows).save(tmp_path / "plain")
+    assert "moments" not in json.loads((tmp_path / "plain" / MANIFEST).read_text())
+    assert read_moments(tmp_path / "plain") == {}
+
+
+def test_moments_with_any_bit_flipped_are_refused_for_adding_and_for_serving(saved):
+    whole = (saved / TENSORS).read_bytes()
+    for position in np.random.default_rng(0).integers(0, 8 * len(whole), 40):
+        flipped = bytearray(whole)
+        flipped[position // 8] ^= 1 << position % 8
+        (saved / TENSORS).write_bytes(flipped)
+        for read in (read_moments, Chain.load):
+            with pytest.raises(ArtifactError):
+                read(saved)
+
+
+CHANGES = {
+    "one is missing": lambda m, t: t.pop("moments.1.third"),
+    "a stage is missing": lambda m, t: [t.pop(name) for name in list(t) if name.startswith("moments.2.")],
+    "one is NaN": lambda m, t: t["moments.1.scatter"].fill_(torch.nan),
+    "one is of another width": lambda m, t: t.update({"moments.1.mean": torch.zeros(11, dtype=torch.float64)}),
+    "of other rows": lambda m, t: t.update({"moments.1.count": torch.tensor([7])}),
+    "no scatter": lambda m, t: t["moments.1.scatter"].neg_(),
+    "the manifest says another count": lambda m, t: m["moments"].update(count=7),
+    "the manifest says something else": lambda m, t: m.update(moments=[1]),
+    "the manifest names no stage": lambda m, t: m["moments"]["stages"].update(first={"dimensions": 12}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_moments_that_are_none_are_refused_for_adding_while_the_chain_serves_on(saved, rows, change):
+    changed = rewrite(saved, CHANGES[change])
+    with pytest.raises(ArtifactError, match="moments"):
+        read_moments(changed)
+    assert Chain.load(changed).transform(rows).shape == (200, 6)
+
+
+RESIDENT = """
+import gc, sys
+from transforms import Chain
+def resident():
+    gc.collect()
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) / 1024
+Chain.load(sys.argv[1])
+before = resident()
+chain = Chain.load(sys.argv[2])
+print(resident() - before)
+"""
+
+
+def test_a_served_chain_takes_the_memory_of_one_without_moments(embeddings, tmp_path):
+    gc.collect()
+    rows = embeddings(300, 1024)
+    chain = Chain(parse_steps("r2,pca:8")).fit(rows)
+    chain.save(tmp_path / "plain")
+    chain.moments = Stages.of(chain).moments(chain, rows)
+    chain.save(tmp_path / "kept")
+    moments_mb = (tmp_path / "kept" / TENSORS).stat().st_size / 2**20
+    assert moments_mb > 16
+    command = [sys.executable, "-c", RESIDENT, str(tmp_path / "plain"), str(tmp_path / "kept")]
+    grown = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert grown < moments_mb / 4

@@ -1,0 +1,170 @@
+import numpy as np
+import pytest
+import torch
+
+from transforms import Chain, InputError, Moments, StepError, parse_steps
+from transforms.refit import with_rows
+from transforms.stages import Stages
+from transforms.transform import TRANSFORMS
+
+EXACT = [
+    "r2", "r1", "r1:renormalize=false", "mc", "abtt", "abtt:literal=true", "pca:8", "pca", "pca:8,center=none",
+    "pca:8,center=directions", "whitening:8", "whitening:form=zca", "whitening:8,shrinkage=ledoit-wolf",
+    "normalize,geopres:8,steps=0", "abtt:2,renormalize=false,pca:8", "mc,pca:12,whitening:6",
+    "pca:12,random_projection:4", "rand,abtt:2", "truncation:10,pca:4", "mc,whitening:8,renormalize=false",
+]  # fmt: skip
+"""Chains without a normalisation behind a step that moves."""
+
+BEHIND = ["r2,pca:8", "r2,geopres:8,steps=0", "r2,abtt:2", "r2,pca:8,whitening:4"]
+"""Chains with one, refitted to first order in how far that step moved."""
+
+
+@pytest.fixture(scope="module")
+def months(embeddings):
+    """Three months of rows, the later ones elsewhere than the first."""
+    shift = np.random.default_rng(5).normal(size=24).astype(np.float32) * 0.03
+    return [embeddings(n, 24, seed=n) + i * shift for i, n in enumerate((2000, 700, 500))]
+
+
+def fitted(steps, rows, normalize=True):
+    chain = Chain(parse_steps(steps), normalize).fit(rows)
+    chain.moments = Stages.of(chain).moments(chain, rows)
+    return chain
+
+
+def month_by_month(steps, months):
+    chain = fitted(steps, months[0])
+    for rows in months[1:]:
+        chain = with_rows(chain, chain.moments, rows).chain
+    return chain
+
+
+def of_axes(one, other):
+    """The mean cosine² between two spans of rows."""
+    spans = [np.linalg.qr(weight.double().numpy().T)[0] for weight in (one, other)]
+    return float((np.linalg.svd(spans[0].T @ spans[1])[1] ** 2).mean())
+
+
+@pytest.mark.parametrize("steps", EXACT)
+def test_months_added_one_by_one_give_the_fit_on_all_of_them(months, steps):
+    added, whole = month_by_month(steps, months), fitted(steps, np.concatenate(months))
+    for name, buffer in whole.named_buffers():
+        np.testing.assert_allclose(added.get_buffer(name), buffer, rtol=0, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("steps", EXACT)
+def test_the_moments_after_all_months_are_those_of_all_rows(months, steps):
+    added, whole = month_by_month(steps, months), fitted(steps, np.concatenate(months))
+    assert added.moments.keys() == whole.moments.keys()
+    for stage, moments in whole.moments.items():
+        assert added.moments[stage].count == moments.count == sum(map(len, months))
+        for name in ("mean", "scatter", "third"):
+            wanted = getattr(moments, name)
+            found = getattr(added.moments[stage], name)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("steps", EXACT[:10])
+def test_first_steps_fitted_on_merged_moments_differ_by_float32_rounding_at_most(months, steps):
+    added, whole = month_by_month(steps, months), fitted(steps, np.concatenate(months))
+    for (_, found), (_, wanted) in zip(added.named_buffers(), whole.named_buffers(), strict=True):
+        assert float((found - wanted).abs().max()) <= 2 * torch.finfo(torch.float32).eps * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize("steps", BEHIND)
+def test_behind_a_normalisation_the_fit_comes_close_and_closer_than_the_old_one(months, steps):
+    old, whole = fitted(steps, months[0]), fitted(steps, np.concatenate(months))
+    added = month_by_month(steps, months)
+    torch.testing.assert_close(added[0].direction, whole[0].direction, atol=1e-7, rtol=0)
+    axes = [getattr(chain[1], "weight", getattr(chain[1], "removed", None)) for chain in (old, added, whole)]
+    lost, left = 1 - of_axes(axes[0], axes[2]), 1 - of_axes(axes[1], axes[2])
+    assert left < 1e-3 and left < lost / 10
+
+
+def test_behind_a_normalisation_a_direction_taken_away_stays_away(months):
+    added = month_by_month("r2,pca:8", months)
+    assert float((added[1].weight @ added[0].direction).abs().max()) < 1e-5
+
+
+def test_a_trained_step_keeps_its_map_and_the_debiasing_before_it_moves(months):
+    old = fitted("r2,geopres:8,steps=5", months[0])
+    done = with_rows(old, old.moments, months[1])
+    assert done.kept.keys() == {1} and "trained on rows" in done.kept[1]
+    torch.testing.assert_close(done.chain[1].weight, old[1].weight, atol=0, rtol=0)
+    assert not torch.equal(done.chain[0].direction, old[0].direction)
+
+
+def test_axes_that_a_trained_step_was_fitted_on_are_kept_with_it(months):
+    old = fitted("r2,pca:16,geopres:8,steps=5", months[0])
+    done = with_rows(old, old.moments, months[1])
+    assert "geopres was fitted on its axes" in done.kept[1]
+    torch.testing.assert_close(done.chain[1].weight, old[1].weight, atol=0, rtol=0)
+
+
+def test_a_fourth_moment_that_is_not_there_keeps_the_whitening(months):
+    old = fitted("mc,whitening:8,shrinkage=ledoit-wolf", months[0])
+    done = with_rows(old, old.moments, months[1])
+    assert "fourth moments" in done.kept[1]
+
+
+def test_what_comes_after_a_bend_is_kept(months):
+    old = fitted("r2,autoencoder:8,steps=3,pca:4", months[0])
+    done = with_rows(old, old.moments, months[1])
+    assert done.kept.keys() == {1, 2} and "after autoencoder" in done.kept[2]
+
+
+def test_a_quantisation_gets_the_ranges_of_the_new_rows_through_the_new_steps(months):
+    old = fitted("r2,pca:8,int8", months[0])
+    added = with_rows(old, old.moments, months[1]).chain
+    floats = Chain(added.float_steps, added.normalize).transform(months[1])
+    assert float(np.abs(added.floats(months[1]) - floats).max()) < float(added.quantizer.scale.max())
+
+
+@pytest.mark.parametrize("steps", ["geopres:8,steps=5", "random_projection:4", "truncation:4", "geopres:8,steps=0"])
+def test_a_chain_of_which_nothing_can_be_refitted_is_refused(months, steps):
+    old = fitted(steps, months[0])
+    assert old.moments == {}
+    with pytest.raises(InputError, match="no step of this chain can be refitted"):
+        with_rows(old, {}, months[1])
+
+
+def test_moments_that_are_missing_and_rows_of_another_width_are_refused(months):
+    old = fitted("r2,pca:8", months[0])
+    with pytest.raises(InputError, match="stage 2 of this chain are missing"):
+        with_rows(old, {1: old.moments[1]}, months[1])
+    with pytest.raises(StepError, match="24 wide"):
+        with_rows(old, old.moments, months[1][:, :20])
+
+
+def test_the_old_chain_and_its_moments_stay_as_they_were(months):
+    old = fitted("r2,abtt:2,int8", months[0])
+    buffers = {name: buffer.clone() for name, buffer in old.named_buffers()}
+    scatter = {stage: moments.scatter.copy() for stage, moments in old.moments.items()}
+    with_rows(old, old.moments, months[1])
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in old.named_buffers())
+    assert all(np.array_equal(old.moments[stage].scatter, found) for stage, found in scatter.items())
+
+
+def test_adding_no_more_than_a_few_rows_changes_little(months):
+    old = fitted("r2,pca:8", months[0])
+    added = with_rows(old, old.moments, months[0][:5]).chain
+    np.testing.assert_allclose(added.transform(months[1]), old.transform(months[1]), atol=0.05)
+
+
+LEARNS_FROM_MOMENTS = ["r1", "r2", "mc", "abtt", "pca", "whitening:4", "geopres:4,steps=0"]
+
+
+@pytest.mark.parametrize("step", LEARNS_FROM_MOMENTS)
+def test_what_learns_from_moments_learns_from_them_what_it_learns_from_rows(step, months):
+    rows = months[0] / np.linalg.norm(months[0], axis=1, keepdims=True)
+    (of_rows,), (of_moments,) = parse_steps(step), parse_steps(step)
+    assert of_rows.learns_from in ("moments", "unit moments")
+    of_rows.fit(rows)
+    of_moments.fit(Moments.from_vectors(rows))
+    for found, wanted in zip(of_moments.buffers(), of_rows.buffers(), strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+def test_every_kind_says_what_it_learns_from():
+    kinds = {step.kind for step in parse_steps(",".join(LEARNS_FROM_MOMENTS))} - {"geopres"}
+    assert {kind for kind, made in TRANSFORMS.items() if made.learns_from in ("moments", "unit moments")} == kinds

@@ -1,0 +1,101 @@
+"""Texts added to a version of a chain: its old texts are not needed, only the moments it carries."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.encoders import Encoder
+from training.errors import FitError
+from transforms.arrays import FloatArray, Vectors
+from transforms.certificate import Certificate, certify
+from transforms.chain import Chain
+from transforms.kept import read_moments
+from transforms.moments import Moments
+from transforms.refit import with_rows
+from transforms.stages import Stages
+from transforms.transform import Progress
+
+COMPARED = (
+    *("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"),
+    *("mean_norm", "isoscore", "bytes_per_vector", "sizes", "foreign"),
+)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A version that rows are added to.
+
+    Attributes:
+        ref: `name@version`.
+        chain: fitted; its metadata is the manifest.
+        moments: of the rows it was fitted on, by stage.
+    """
+
+    ref: str
+    chain: Chain
+    moments: dict[int, Moments]
+
+    @classmethod
+    def read(cls, ref: str, chain: Chain, folder: Path) -> "Earlier":
+        """A version with its moments, from the folder of its artifact.
+
+        Raises:
+            FitError: if it carries none.
+            ArtifactError: if they were damaged.
+        """
+        require_moments(ref, chain.metadata)
+        return cls(ref, chain, read_moments(folder))
+
+    @property
+    def count(self) -> int:
+        """The rows that went into it."""
+        return next(iter(self.moments.values())).count
+
+    def require_same_space(self, encoder: Encoder | None) -> None:
+        """Raise `FitError` unless the new rows are vectors of the space that the old ones were of."""
+        described = self.chain.metadata.get("encoder")
+        was, now = described and described["fingerprint"], encoder and encoder.fingerprint
+        if was != now:
+            of = f"of {described['name']} ({was})" if described else "of nobody's"
+            found = f"of {encoder.name} ({now})" if encoder else "of nobody's"
+            raise FitError(f"{self.ref} was fitted on vectors {of}, these are {found}: they do not add up")
+
+    def with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, list[str]]:
+        """The chain fitted on its old rows and new ones `(n, d)`, and what there is to say of that.
+
+        Raises:
+            TransformError: if that cannot be done; see `refit.with_rows`.
+        """
+        done = with_rows(self.chain, self.moments, rows, on_progress)
+        said = [f"{self.chain[i].kind} keeps the map of {self.ref}: {reason}" for i, reason in done.kept.items()]
+        if done.chain.quantizer is not None:
+            said.append(f"{done.chain.quantizer.kind} has the ranges of the added rows alone")
+        return done.chain, [*said, f"measured on rows held out of what was added to {self.ref}, on no older ones"]
+
+    def measured(self, heldout: FloatArray, foreign: Mapping[str, FloatArray], seed: int) -> Certificate:
+        """The measures of the old version on the vectors that the new one is certified on."""
+        found = certify(self.chain, heldout, n_fit=self.count, seed=seed, foreign=foreign)
+        return {"chain": self.ref} | {key: found[key] for key in COMPARED if key in found}
+
+    def provenance(self) -> dict[str, Any]:
+        """Where the old rows come from, oldest first, and how the steps that are kept were trained."""
+        was = self.chain.metadata.get("provenance") or {}
+        short = {"chain": self.ref} | {key: was[key] for key in ("source", "rows", "rows_digest") if key in was}
+        return {"added_to": [*was.get("added_to", []), short], "training": was.get("training", [])}
+
+
+def require_moments(ref: str, manifest: Mapping[str, Any]) -> None:
+    """Raise `FitError` unless a version carries moments."""
+    if not manifest.get("moments"):
+        raise FitError(f"{ref} carries no moments to add to: fit it once with --keep-moments (keep_moments in JSON)")
+
+
+def keep_moments(chain: Chain, rows: Vectors) -> list[str]:
+    """Give a fitted chain the moments of the rows `(n, d)` it was fitted on; what there is to say of that."""
+    stages = Stages.of(chain)
+    chain.moments = stages.moments(chain, rows)
+    if chain.moments:
+        return []
+    reasons = "; ".join(f"{chain[index].kind}: {reason}" for index, reason in stages.kept.items())
+    return [f"no moments are kept, since no step could be refitted from them ({reasons or 'none learns anything'})"]

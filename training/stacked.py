@@ -1,0 +1,91 @@
+"""Rows that lie in several files, as if they lay in one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transforms.arrays import FloatArray
+
+OPEN_MOST = 256
+"""Files held open: a source may have thousands, and a process may open some thousand."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of float32 rows, without a header."""
+
+    path: Path
+    rows: int
+
+
+class Stacked:
+    """Vectors `(n, d)` of several files, one after the other; slices and index arrays give float32 arrays.
+
+    Args:
+        parts: the files, none empty.
+        width: of all rows.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, parts: Sequence[Part], width: int) -> None:
+        self.parts = parts
+        self.ends = np.cumsum([part.rows for part in parts])
+        self.shape = (int(self.ends[-1]), width)
+        self.opened = lru_cache(OPEN_MOST)(self.open)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def open(self, place: int) -> FloatArray:
+        """A memmap of one part."""
+        return np.memmap(self.parts[place].path, np.float32, "r", shape=(self.parts[place].rows, self.shape[1]))
+
+    def __getitem__(self, rows: Any, /) -> FloatArray:
+        """Some rows; one for a number.
+
+        Raises:
+            IndexError: for a row that there is not.
+        """
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            return self.stretch(start, stop) if step == 1 else self.gathered(np.arange(start, stop, step))
+        chosen = np.asarray(rows)
+        if chosen.dtype == bool:
+            chosen = np.flatnonzero(chosen)
+        found = self.gathered(np.atleast_1d(chosen).astype(np.int64, copy=False))
+        return found if chosen.ndim else found[0]
+
+    def stretch(self, start: int, stop: int) -> FloatArray:
+        """Consecutive rows; of a single part no copy."""
+        found = []
+        while start < stop:
+            place = int(np.searchsorted(self.ends, start, side="right"))
+            end = int(self.ends[place])
+            begin = end - self.parts[place].rows
+            found.append(self.opened(place)[start - begin : min(stop, end) - begin])
+            start = end
+        if not found:
+            return np.empty((0, self.shape[1]), np.float32)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def gathered(self, rows: NDArray[np.int64]) -> FloatArray:
+        """Rows by their numbers; negative ones count from the end."""
+        rows = np.where(rows < 0, rows + len(self), rows)
+        if len(rows) and not (0 <= rows.min() and rows.max() < len(self)):
+            raise IndexError(f"there are {len(self):,} rows")
+        found = np.empty((len(rows), self.shape[1]), np.float32)
+        places = np.searchsorted(self.ends, rows, side="right")
+        for place in np.unique(places).tolist():
+            here = np.flatnonzero(places == place)
+            begin = int(self.ends[place]) - self.parts[place].rows
+            found[here] = self.opened(place)[rows[here] - begin]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.stretch(0, len(self)).astype(dtype or np.float32, copy=bool(copy))
