@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.advice.debiasing import METHODS, NOTHING, choose, gain_of, try_debiasing
-from training.evaluation.statistics import mean_interval
+from training.advice.debiasing import METHODS, NOTHING, choose, gain_of, settled, try_debiasing
+from training.evaluation.statistics import Interval, mean_interval
 
 
 def test_a_direction_that_says_nothing_of_the_text_is_removed(make_sample):
@@ -64,3 +64,23 @@ def test_texts_that_cannot_be_cut_leave_it_open(make_sample):
 def test_a_method_that_cannot_be_fitted_is_named_and_the_others_go_on(make_sample):
     found = try_debiasing(make_sample(rows=120, width=2))
     assert found.trial("ABTT-3").problem and found.trial("R2").gain is not None
+
+
+def test_a_long_mean_decides_where_halves_speak_for_nothing(make_sample):
+    found = try_debiasing(make_sample(common=2.0, cut=29))
+    assert found.by_halves == NOTHING and found.chosen == "R2"
+    assert "only 29 held-out texts" in found.why and f"‖μ‖ is {found.trial(NOTHING).mean_norm:.2f}" in found.why
+
+
+@pytest.mark.parametrize(
+    ("by_halves", "mean_norm", "r2_gain", "chosen"),
+    [
+        (NOTHING, 0.5, Interval(0.1, -0.2, 0.4), "R2"),
+        (NOTHING, 0.49, Interval(0.1, -0.2, 0.4), NOTHING),
+        (NOTHING, 0.9, Interval(-0.3, -0.4, -0.2), NOTHING),
+        (NOTHING, 0.9, None, "R2"),
+        ("whitening", 0.9, Interval(0.1, -0.2, 0.4), "whitening"),
+    ],
+)
+def test_what_the_halves_say_comes_first_and_harm_forbids(by_halves, mean_norm, r2_gain, chosen):
+    assert settled(by_halves, mean_norm, r2_gain) == chosen

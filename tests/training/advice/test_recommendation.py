@@ -15,7 +15,7 @@ UNCLEAR = Interval(0.0, -0.2, 0.2)
 
 def debiasing(chosen=NOTHING, gain=UNCLEAR):
     trials = [DebiasingTrial(name, steps, 0.5, None if name == NOTHING else gain) for name, steps in METHODS.items()]
-    return Debiasing(trials, chosen, "why")
+    return Debiasing(trials, chosen, chosen, "why")
 
 
 def trial(reducer, size, recall=0.9, rescored=0.99, retrieval=0.5):
