@@ -17,7 +17,8 @@ from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import interval, sampled_vectors, show
 from training.encoders import Encoder
 from training.encoding import encode_source
-from training.fitting import Rows, split
+from training.fitting import split
+from training.rows import Rows
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps

@@ -16,6 +16,7 @@ from service.registry import Registry
 from service.settings import Settings
 from service.starters import open_registry
 from training.encoders import Encoder
+from training.engines import LOCAL, Engine
 from training.errors import FitError
 from training.fitting import FitRequest, Fitted, fit_chain
 from training.incremental import Earlier
@@ -38,6 +39,7 @@ def run_fit(
     vectors_to: Path | None = None,
     target_encoder: Encoder | None = None,
     job: str | None = None,
+    engine: Engine = LOCAL,
 ) -> dict[str, Any]:
     """Fit a chain, add it to the registry, and let it take the places that are empty.
 
@@ -52,6 +54,7 @@ def run_fit(
         vectors_to: where to write the source's vectors through the new chain, as .npy.
         target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
         job: that does it, see `Registry.publish`.
+        engine: who encodes, and takes moments.
 
     Returns:
         `{chain: "name@1", promoted, failed_gates, places, certificate}`; `promoted` is whether
@@ -64,7 +67,7 @@ def run_fit(
     if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
         raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
     earlier = None if request.add_to is None else earlier_version(registry, request.add_to)
-    with fit_chain(request, encoder, workspace, on_progress, command, target_encoder, earlier) as fitted:
+    with fit_chain(request, encoder, workspace, on_progress, command, target_encoder, earlier, engine) as fitted:
         if vectors_to is not None:
             write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote

@@ -3,34 +3,22 @@
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import dropwhile, groupby
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.encoded_shards import (
-    HASHES,
-    VECTORS,
-    Position,
-    position_in,
-    require_width,
-    shard_folder,
-    write_shard,
-)
+from training.encoded_shards import HASHES, VECTORS, Position, position_in, require_width, shard_folder
 from training.encoders import Encoder
+from training.engines import LOCAL, Engine
 from training.errors import FitError, SourceError
-from training.shards import Shard, at_hand, read_shards
+from training.shards import Shard
 from training.sources import Plan, Source
 from training.stacked import Part, Stacked
 from transforms.arrays import Vectors
 from transforms.transform import Progress
-
-Report = Callable[[Shard, int], None]
-"""Told a shard and how many of its rows are done."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +45,9 @@ class EncodedSource:
         return hashlib.sha256(np.ascontiguousarray(self.hashes).data).hexdigest()
 
 
-def encode_source(source: Source, encoder: Encoder | None, folder: Path, on_progress: Progress) -> EncodedSource:
+def encode_source(
+    source: Source, encoder: Encoder | None, folder: Path, on_progress: Progress, engine: Engine = LOCAL
+) -> EncodedSource:
     """Encode a source's texts, or copy its vectors, into a folder for each shard.
 
     Memory is one batch. A later call goes on in every shard after its last whole batch; shards of
@@ -68,18 +58,20 @@ def encode_source(source: Source, encoder: Encoder | None, folder: Path, on_prog
         encoder: needed for texts; for vectors it says whose they are.
         folder: where the shards' folders go; made if missing.
         on_progress: told rows done, rate and time left.
+        engine: who does it.
 
     Raises:
         SourceError: if the source is empty, cannot be read, or ends before it should.
         FitError: for texts without an encoder, vectors of another width than the encoder's, or a disk
             that cannot hold them all.
+        EngineError: if the engine's workers cannot do it.
     """
     if source.width() is None and encoder is None:
         raise FitError("texts need an encoder to become vectors")
     damaged: dict[str, str] = {}
     while True:
         run = Run(source, source.plan(damaged), encoder, folder)
-        if not (found := run.encode(on_progress)):
+        if not (found := run.encode(engine, on_progress)):
             return assembled(run)
         damaged |= found  # planned anew, because other files may have been judged by the one that fell out
 
@@ -104,11 +96,11 @@ class Run:
         """How far each shard is."""
         return {shard: position_in(folder) for shard, folder in self.folders.items()}
 
-    def encode(self, on_progress: Progress) -> dict[str, str]:
+    def encode(self, engine: Engine, on_progress: Progress) -> dict[str, str]:
         """Encode all that is not yet; the damaged files found meanwhile, and why.
 
         Raises:
-            SourceError, FitError: see `encode_source`.
+            SourceError, FitError, EngineError: see `encode_source`.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         positions = self.positions
@@ -118,7 +110,6 @@ class Run:
         if self.encoder is not None and self.plan.shards[0].width is not None:
             require_width(self.plan.shards[0].width, self.encoder)
         require_space(self.root, self.total - before, width or 0)
-        damaged: dict[str, str] = {}
         done = before
 
         def report(shard: Shard, of_shard: int) -> None:
@@ -127,22 +118,7 @@ class Run:
             rows[shard] = max(of_shard, rows[shard])
             on_progress(done / self.total, pace(done, self.total, done - before, time.monotonic() - begun))
 
-        for file, shards in groupby(self.plan.shards, lambda shard: shard.file):
-            try:
-                self.encode_file(list(shards), positions, report)
-            except SourceError as error:
-                self.source.leave_out(file, error, damaged)
-        return damaged
-
-    def encode_file(self, shards: list[Shard], positions: Mapping[Shard, Position], report: Report) -> None:
-        """Encode the shards of one file, read in one go from the first that is not finished."""
-        left = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))
-        if not left:
-            return
-        with at_hand(left[0].file, self.root) as path:
-            batches = read_shards(path, left[0], left[-1], self.source.field)
-            for shard in left:
-                write_shard(shard, batches, self.encoder, self.folders[shard], partial(report, shard))
+        return engine.encode(self, positions, report)
 
 
 def assembled(run: Run) -> EncodedSource:

@@ -7,6 +7,7 @@ TrainingError (Exception)
 │   ├── AccessError    a source that cannot be got at: a package, a permission or the network is missing
 │   └── EmptyError     a file without a row
 ├── FitError         a fit that cannot start: too few distinct rows, a gate nobody knows
+├── EngineError      workers that cannot be reached, are unlike this process, or keep dying
 ├── EvaluationError  an evaluation that cannot start: no suite, no data set that can be read
 │   └── DataSetError   a data set that cannot be used; the others go on without it
 ├── JobError         a training job that cannot be done as described
@@ -41,6 +42,10 @@ class EmptyError(SourceError):
 
 class FitError(TrainingError):
     """The fit cannot be done as described."""
+
+
+class EngineError(TrainingError):
+    """The workers of an engine cannot do the work."""
 
 
 class EvaluationError(TrainingError):

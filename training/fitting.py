@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 
 from training.encoders import Encoder, best_device
 from training.encoding import EncodedSource, encode_source
+from training.engines import LOCAL, Engine
 from training.errors import FitError, SourceError
 from training.incremental import Earlier, keep_moments
 from training.keys import place_key
 from training.pairs import encoded_targets, require_pairs_or_none
 from training.readers import BUILT_IN
+from training.rows import Rows
 from training.sources import BadShards, Source, open_source
 from training.workspace import claimed_folder
-from transforms.arrays import FloatArray, Vectors
+from transforms.arrays import FloatArray
 from transforms.certificate import Certificate, certify
 from transforms.chain import Chain
 from transforms.steps import build_steps
@@ -107,6 +109,7 @@ def fit_chain(
     command: str | None = None,
     target_encoder: Encoder | None = None,
     earlier: Earlier | None = None,
+    engine: Engine = LOCAL,
 ) -> Iterator[Fitted]:
     """Fit a chain on a source and certify it on rows kept aside and on foreign text.
 
@@ -120,12 +123,14 @@ def fit_chain(
         command: how the user asked for it, for the provenance.
         target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
         earlier: the version that `request.add_to` names.
+        engine: who encodes, and takes moments.
 
     Raises:
         SourceError: if the source cannot be read.
         FitError: if it holds too few distinct rows, a gate is unknown, pairs are none, or the rows are
             of another space than those they are added to.
         TransformError: if the steps do not fit the vectors.
+        EngineError: if the engine's workers cannot do it.
     """
     chain = Chain(build_steps(request.steps), request.normalize) if earlier is None else earlier.chain
     source = open_source(request.source, request.bad_shards)
@@ -139,12 +144,13 @@ def fit_chain(
         chain.outline(encoder.dimensions)  # before hours of encoding, not after
     with ExitStack() as within:
         folder = within.enter_context(claimed_folder(workspace, place_key(source, encoder)[:32]))
-        encoded = encode_source(source, encoder, folder, stage("encode", on_progress))
+        encoded = encode_source(source, encoder, folder, stage("encode", on_progress), engine)
+        on_targets = stage("targets", on_progress)
         targets = within.enter_context(
-            encoded_targets(request.targets, source, target_encoder, encoded, workspace, stage("targets", on_progress))
+            encoded_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)
         )
         fit_rows, heldout_rows = split(encoded.hashes, request.seed)
-        rows, reporting, said = Rows(encoded.vectors, fit_rows), stage("fit", on_progress), []
+        rows, reporting, said = engine.rows(encoded.vectors, fit_rows), stage("fit", on_progress), []
         if earlier is None:
             chain.to(fitting_device(encoder)).fit(
                 rows, reporting, None if targets is None else Rows(targets, fit_rows), checkpoints=folder
@@ -176,19 +182,6 @@ def fit_chain(
             chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
             chain.metadata["provenance"] |= earlier.provenance()
         yield Fitted(chain, certificate, failed_gates(request.gates, certificate), encoded)
-
-
-class Rows:
-    """Some rows of vectors that stay where they are."""
-
-    def __init__(self, vectors: Vectors, chosen: NDArray[np.int64]) -> None:
-        self.vectors = vectors
-        self.chosen = chosen
-        self.shape = (len(chosen), vectors.shape[1])
-
-    def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Those of the chosen rows."""
-        return np.asarray(self.vectors[self.chosen[rows]])
 
 
 def split(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

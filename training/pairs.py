@@ -6,6 +6,7 @@ from pathlib import Path
 
 from training.encoders import Encoder
 from training.encoding import EncodedSource, encode_source
+from training.engines import Engine
 from training.errors import FitError
 from training.keys import place_key
 from training.sources import Source, open_source
@@ -35,6 +36,7 @@ def encoded_targets(
     encoded: EncodedSource,
     workspace: Path,
     on_progress: Progress,
+    engine: Engine,
 ) -> Iterator[Vectors | None]:
     """The target of each row of an encoded source, `(n, k)`; None where there are none.
 
@@ -47,6 +49,7 @@ def encoded_targets(
         encoded: the source as vectors.
         workspace: where vectors go meanwhile.
         on_progress: told a fraction and a sentence.
+        engine: who encodes.
 
     Raises:
         SourceError: if the targets cannot be read.
@@ -62,7 +65,7 @@ def encoded_targets(
     if encoder is None and targets.kind() == "texts":
         raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")
     with claimed_folder(workspace, f"{place_key(targets, encoder)[:30]}-t") as folder:
-        found = encode_source(targets, encoder, folder, on_progress)
+        found = encode_source(targets, encoder, folder, on_progress, engine)
         have, wanted = found.vectors.shape[0], encoded.vectors.shape[0]
         if have != wanted:
             raise FitError(

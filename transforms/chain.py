@@ -1,7 +1,7 @@
 """An ordered list of fitted transforms, applied as one."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, overload
@@ -22,7 +22,7 @@ from transforms.projection import Selection
 from transforms.quantization import Quantizer
 from transforms.steps import build_steps
 from transforms.transform import TRANSFORMS, Inverse, Progress, Spec, Transform, apply, no_progress, unchanged_on_error
-from transforms.view import View
+from transforms.view import behind
 
 
 class Chain(nn.Module):
@@ -153,7 +153,7 @@ class Chain(nn.Module):
         report(0.0, f"fitting {step.kind}")
         before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
         if len(before) or before.normalize:  # the first step learns from the vectors in the precision they come in
-            vectors = View(vectors, before.width_after(vectors.shape[1]), before.transform)
+            vectors = behind(vectors, before)
         step.fit(vectors, report, targets, checkpoint)
 
     def forward(self, x: Tensor, dimensions: int | None = None) -> Tensor:
@@ -357,13 +357,28 @@ class Chain(nn.Module):
             "nested": self.nested,
         }
         said = {name: value for name, value in self.metadata.items() if name != "moments"}  # of a chain that was loaded
-        tensors = {
-            f"{index}.{name}": buffer
-            for index, step in enumerate(self.transforms)
-            for name, buffer in step.named_buffers()
-        }
         manifest |= described(self.moments)
-        return write_artifact(Path(path), said | dict(metadata or {}) | manifest, tensors | tensors_of(self.moments))
+        tensors = self.tensors() | tensors_of(self.moments)
+        return write_artifact(Path(path), said | dict(metadata or {}) | manifest, tensors)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was learned, by number of the step and name."""
+        steps = enumerate(self.transforms)
+        return {f"{index}.{name}": buffer for index, step in steps for name, buffer in step.named_buffers()}
+
+    @classmethod
+    def rebuilt(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
+        """The fitted chain of what `specs` and `tensors` gave; other tensors are passed over.
+
+        Raises:
+            StepError: if there are no such steps.
+            ArtifactError: if a tensor is missing, unknown or not finite.
+        """
+        chain = cls(build_steps(steps), normalize)
+        for index, step in enumerate(chain.transforms):
+            prefix = f"{index}."
+            step.restore({name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)})
+        return chain
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Chain":
@@ -374,10 +389,7 @@ class Chain(nn.Module):
         """
         manifest, tensors = read_artifact(Path(path))
         try:
-            chain = cls(build_steps(manifest["steps"]), manifest["normalize"])
-            for index, step in enumerate(chain.transforms):
-                prefix = f"{index}."
-                step.restore({name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)})
+            chain = cls.rebuilt(manifest["steps"], manifest["normalize"], tensors)
             said = (manifest["input_dimensions"], manifest["output_dimensions"])
             found = (chain.input_dimensions, chain.output_dimensions)
             if found == said and found[0] is not None:  # nothing tells more of the tensors than using them

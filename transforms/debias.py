@@ -2,17 +2,19 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from transforms.affine import Affine
-from transforms.arrays import Vectors, row_blocks
+from transforms.arrays import FloatArray, Vectors, row_blocks
 from transforms.errors import InputError, StepError
 from transforms.linear import Back
-from transforms.moments import Moments, moments_of, width_of
+from transforms.moments import Moments, merged, moments_of, width_of
 from transforms.normalize import Normalize, drop_rounding_residue, norms_of, unit_image, unit_rows
 from transforms.outline import Outline
 from transforms.parameters import require_flag, require_whole
 from transforms.transform import Inverse, Run, Transform
+from transforms.view import SharedVectors
 
 
 class DirectionRemoval(Transform, registered=False):
@@ -194,7 +196,15 @@ def shift(offset: Tensor) -> Affine:
 
 def unit_moments(vectors: Vectors) -> Moments:
     """Moments of the rows after L2 normalisation, streamed."""
+    if isinstance(vectors, SharedVectors):
+        return merged(vectors.block_moments(unit=True))
     moments = Moments()
     for block in row_blocks(vectors):
-        moments.update(unit_rows(torch.from_numpy(block.astype(np.float64))).numpy())
+        moments.update(at_unit_length(block))
     return moments
+
+
+def at_unit_length(block: FloatArray) -> NDArray[np.float64]:
+    """Rows `(n, d)` in float64 after L2 normalisation."""
+    unit: NDArray[np.float64] = unit_rows(torch.from_numpy(block.astype(np.float64))).numpy()
+    return unit

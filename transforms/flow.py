@@ -10,7 +10,7 @@ from torch.nn import functional
 from transforms.arrays import Vectors
 from transforms.descent import Batches, by_autograd, checkpoint_of, descend, mean_of_varied
 from transforms.errors import InputError, NotFittedError, StepError
-from transforms.moments import Moments
+from transforms.moments import Moments, moments_of
 from transforms.normalize import zero_where_zero
 from transforms.outline import Outline
 from transforms.parameters import require_between, require_training, require_whole
@@ -128,7 +128,7 @@ class Flow(Transform):
             raise InputError("flow is trained on vectors, and has no use for moments")
         mean = mean_of_varied(self.kind, data)
         if self.noise == 0:
-            moments = Moments.from_vectors(data)
+            moments = moments_of(data)
             spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
             spectrum.require("flow with noise=0", data.shape[1], data.shape[0])
         recipe = changed(RECIPE, self.steps, self.batch, self.learning_rate)

@@ -1,6 +1,6 @@
 """Count, mean and centred second moment: what every spectral fit starts from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -10,6 +10,7 @@ from safetensors.torch import load, save
 
 from transforms.arrays import BLOCK_ROWS, FloatArray, Vectors, as_numpy, require_finite, require_matrix, row_blocks
 from transforms.errors import ArtifactError, InputError
+from transforms.view import SharedVectors
 
 ROUNDING = 1e-28
 """Of the mean square: rows are centred to 1e-16 of their length."""
@@ -200,7 +201,17 @@ class Moments:
 
 def moments_of(data: Moments | Vectors) -> Moments:
     """What a spectral fit starts from: the moments it was given, or those of the vectors."""
+    if isinstance(data, SharedVectors):
+        return merged(data.block_moments(unit=False))
     return data if isinstance(data, Moments) else Moments.from_vectors(data)
+
+
+def merged(parts: Iterable[Moments]) -> Moments:
+    """The moments of the rows of all parts; in the order of the blocks, to the last bit those of one pass."""
+    moments = Moments()
+    for part in parts:
+        moments.merge(part)
+    return moments
 
 
 def width_of(data: Moments | Vectors) -> int:

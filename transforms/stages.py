@@ -16,11 +16,11 @@ from transforms.chain import Chain
 from transforms.debias import R1, R2, unit_moments
 from transforms.geopres import GeoPres
 from transforms.mapped import affine_parts
-from transforms.moments import Moments
+from transforms.moments import Moments, moments_of
 from transforms.normalize import Normalize
 from transforms.pca import PCA
 from transforms.transform import Transform
-from transforms.view import View
+from transforms.view import behind
 from transforms.whitening import Whitening
 
 
@@ -48,9 +48,8 @@ class Stage:
     def moments(self, chain: Chain, rows: Vectors) -> Moments:
         """The moments of its beginning, for rows `(n, d)` at the chain's, streamed."""
         if self.position:
-            before = Chain(chain.transforms[: self.position], normalize=False)
-            rows = View(rows, before.width_after(rows.shape[1]), before.transform)
-        return unit_moments(rows) if self.unit else Moments.from_vectors(rows)
+            rows = behind(rows, Chain(chain.transforms[: self.position], normalize=False))
+        return unit_moments(rows) if self.unit else moments_of(rows)
 
 
 @dataclass

@@ -1,9 +1,13 @@
 """Rows as they are after some map, computed when they are asked for."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from transforms.arrays import Vectors
+
+if TYPE_CHECKING:
+    from transforms.chain import Chain
+    from transforms.moments import Moments
 
 
 class View:
@@ -23,3 +27,21 @@ class View:
     def __getitem__(self, rows: Any, /) -> Any:
         """The chosen rows, transformed."""
         return self.transform(self.vectors[rows])
+
+
+@runtime_checkable
+class SharedVectors(Vectors, Protocol):
+    """Vectors that others can read where they lie, who take their moments."""
+
+    def behind(self, chain: "Chain") -> "SharedVectors":
+        """The same vectors after a fitted chain."""
+
+    def block_moments(self, unit: bool) -> Iterator["Moments"]:
+        """The moments of every `BLOCK_ROWS` rows, in order; of the rows at unit length if so asked."""
+
+
+def behind(vectors: Vectors, chain: "Chain") -> Vectors:
+    """Vectors `(n, d)` as they are after a fitted chain."""
+    if isinstance(vectors, SharedVectors):
+        return vectors.behind(chain)
+    return View(vectors, chain.width_after(vectors.shape[1]), chain.transform)

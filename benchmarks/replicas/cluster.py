@@ -22,6 +22,8 @@ from training.sources import open_source
 ADMIN = "measured"
 PASSWORD = "measured"
 NGINX = Path(__file__).resolve().parents[2] / "docker/nginx/nginx.conf"
+SMALL_CACHES = {"LATHE_CACHE_BYTES": "4000000", "LATHE_REDIS_CACHE_BYTES": "8000000"}
+"""Full after a minute or two of load, so that memory which goes on growing is no cache's."""
 UPSTREAMS = """
 upstream api {{ least_conn; {servers} keepalive 64; keepalive_timeout 4s; }}
 upstream index {{ server {first}; }}
@@ -58,6 +60,7 @@ class Cluster:
             "LATHE_THREADS": str(self.threads),
             "LATHE_DATA_ROOT": str(self.folder),
             "OMP_NUM_THREADS": "1",
+            **SMALL_CACHES,
         }
 
     def serve(self, name: str) -> Server:

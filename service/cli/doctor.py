@@ -31,6 +31,7 @@ EXTRAS = {
     "h5py": "import of ann-benchmarks files: pip install 'lathe[hdf5]'",
     "pymilvus": "indexes in Milvus: pip install 'lathe[milvus]'",
     "rq": "replicas that share chains, cache and jobs: pip install 'lathe[redis]'",
+    "ray": "lathe fit --engine ray: pip install 'lathe[ray]'",
     "mteb": "lathe evaluate: pip install 'lathe[evaluation]'",
     "accelerate": "lathe train: pip install 'lathe[training]'",
 }

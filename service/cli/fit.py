@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.comparison import differences
+from service.cli.engines import AddressOption, EngineOption, WorkersOption, open_engine
 from service.cli.options import (
     SOURCE,
     ProgressBar,
@@ -73,6 +74,9 @@ def fit(
     bad_shards: Annotated[
         BadShards, flag("--bad-shards", "What a damaged file does: refuse stops the fit, skip leaves it out.")
     ] = "refuse",
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     as_json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False,
 ) -> None:
     """Fit a chain on a source, certify it on held-out and foreign text, and register it.
@@ -106,8 +110,10 @@ def fit(
         texts = False
     loaded = load_encoder(settings, encoder) if texts or encoder else None
     target = load_encoder(settings, target_encoder) if target_encoder else None
-    with ProgressBar() as progress:
-        result = run_fit(request, loaded, registry, places, home.vectors, progress, command_line(), transform, target)
+    with open_engine(engine, address, workers, settings) as by, ProgressBar() as progress:
+        result = run_fit(
+            request, loaded, registry, places, home.vectors, progress, command_line(), transform, target, engine=by
+        )
     typer.echo(json.dumps(result, indent=1) if as_json else in_words(result))
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,14 +10,19 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from service.cli.engines import AddressOption, EngineOption, WorkersOption, open_engine
 from service.cli.options import SOURCE, ProgressBar, flag, load_encoder, registry_with_places, state
 from service.targets import Target, Targets
-from training.encoding import pace
+from training.encoders import Encoder
+from training.encoding import encode_source, pace
 from training.errors import SourceError
+from training.keys import digest, place_key
 from training.kinds import Batch
 from training.raw import Record
 from training.sources import Source, open_source
+from training.workspace import claimed_folder
 from training.writers import open_writer
+from transforms.arrays import Vectors
 
 SourceOption = Annotated[str, flag("--source", SOURCE)]
 OutOption = Annotated[Path, flag("--out", "FILE.jsonl, .parquet or .npy; rows keep their order and other fields.")]
@@ -30,12 +36,18 @@ def embed(
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     dimensions: SizeOption = None,
     prompt: Annotated[str | None, flag("--prompt-name", "One of the encoder's prompts.")] = None,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
 ) -> None:
-    """Embed the texts of a source into a file."""
+    """Embed the texts of a source into a file.
+
+    With --engine ray, workers encode shards into the state folder, from where a killed run goes on.
+    """
     opened = open_source(source)
     if opened.kind() != "texts":
         raise SourceError(f"{source} holds vectors; lathe reduce takes those through a chain")
-    settings, _ = state()
+    settings, home = state()
     loaded = load_encoder(settings, encoder)
     loaded.prompt(prompt)
     target = Targets(*registry_with_places(write=False)).of_encoder(loaded, chain, dimensions)
@@ -43,7 +55,39 @@ def embed(
     def vectors_of(batch: Batch) -> NDArray[np.float32]:
         return target.apply(loaded.encode(list(batch.values), prompt_name=prompt).vectors)
 
-    write_all(opened, out, target, vectors_of)
+    if engine == "local":
+        write_all(opened, out, target, vectors_of)
+        return
+    if prompt is not None:  # workers load the encoder as it is described, and know of no other prompt
+        loaded = Encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device)
+    with claimed_folder(home.vectors, digest(place_key(opened, loaded), prompt)[:32]) as folder:
+        with open_engine(engine, address, workers, settings) as by, ProgressBar() as progress:
+            stored = Stored(encode_source(opened, loaded, folder, progress, by).vectors, loaded)
+        write_all(opened, out, target, lambda batch: target.apply(stored.of(batch)))
+
+
+class Stored:
+    """An encoded source's vectors, in the order of its batches.
+
+    Args:
+        vectors: `(n, d)`, blank texts left out.
+        encoder: of the blank ones.
+    """
+
+    def __init__(self, vectors: Vectors, encoder: Encoder) -> None:
+        self.vectors, self.encoder, self.taken = vectors, encoder, 0
+
+    def of(self, batch: Batch) -> NDArray[np.float32]:
+        """The vectors of the next batch."""
+        texts = list(batch.values)
+        blank = np.array([not text.strip() for text in texts])
+        kept = len(texts) - int(blank.sum())
+        found = np.empty((len(texts), self.vectors.shape[1]), np.float32)
+        found[~blank] = self.vectors[self.taken : self.taken + kept]
+        if blank.any():
+            found[blank] = self.encoder.encode([text for text in texts if not text.strip()]).vectors
+        self.taken += kept
+        return found
 
 
 def reduce(

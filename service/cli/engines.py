@@ -1,0 +1,43 @@
+"""Which engine does a command's work."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal
+
+import typer
+
+from service.cli.options import flag
+from service.settings import Settings
+from training.distributed import ray_engine
+from training.engines import LOCAL, Engine
+
+EngineOption = Annotated[
+    Literal["local", "ray"], flag("--engine", "ray shares the work among processes or machines (docs/scaling.md).")
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address", envvar="LATHE_RAY_ADDRESS", help="HOST:PORT of a Ray cluster. [default: one on this machine]"
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    flag(
+        "--workers", "Of the engine ray; they share the cores. [default: up to 4, or a cluster's cores]", min=1
+    ),
+]
+
+
+@contextmanager
+def open_engine(name: str, address: str | None, workers: int | None, settings: Settings) -> Iterator[Engine]:
+    """The engine that was asked for, as long as the work lasts.
+
+    Raises:
+        EngineError: if Ray cannot be used.
+    """
+    if name == "local":
+        yield LOCAL
+        return
+    count = workers or (settings.worker_processes if address is None else None)
+    with ray_engine(address, settings.threads, count) as engine:
+        yield engine

@@ -1,0 +1,63 @@
+import socket
+import time
+
+import pytest
+
+from training.distributed import ray_engine
+from training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS
+from training.distributed.engine import require_alike
+from training.distributed.worker import Introduction, Worker, describe
+from training.errors import EngineError
+from training.shards import Shard
+
+
+@pytest.mark.parametrize("address", ["ray://head:10001", "head", ":6379", "head:port", "", "auto"])
+def test_an_address_that_is_none_is_refused_with_what_is_one(address):
+    with pytest.raises(EngineError, match="HOST:PORT"), ray_engine(address, 1):
+        pass
+
+
+def test_a_port_where_nothing_listens_is_named(free_port):
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(EngineError, match=f"no Ray cluster answers at {address}"), ray_engine(address, 1):
+        pass
+
+
+def test_something_that_listens_and_is_no_ray_is_given_up_within_twenty_seconds():
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        address, begun = f"127.0.0.1:{bound.getsockname()[1]}", time.monotonic()
+        with pytest.raises(EngineError, match=address), ray_engine(address, 1):
+            pass
+        assert time.monotonic() - begun < CONNECT_SECONDS + ANSWER_SECONDS + 2
+
+
+def introduction(**other):
+    return Introduction("node-7", 1, describe(None) | other, None)
+
+
+def test_a_worker_of_the_same_versions_is_accepted():
+    require_alike(describe(None), introduction())
+
+
+@pytest.mark.parametrize("what", ["lathe", "python", "torch", "numpy"])
+def test_a_worker_of_another_version_is_refused_with_its_node_and_both(what):
+    with pytest.raises(EngineError, match=rf"node-7 .* {what} is 0\.0\.9 there and {describe(None)[what][:3]}"):
+        require_alike(describe(None), introduction(**{what: "0.0.9"}))
+
+
+def test_a_worker_whose_encoder_differs_is_refused_with_what_differs():
+    mine, theirs = {"name": "e", "fingerprint": "aa"}, {"name": "e", "fingerprint": "bb"}
+    with pytest.raises(EngineError, match="the encoder's fingerprint is bb there and aa here"):
+        require_alike(describe(None) | {"encoder": mine}, introduction(encoder=theirs))
+    with pytest.raises(EngineError, match="encoder is None there"):
+        require_alike(describe(None) | {"encoder": mine}, introduction())
+
+
+def test_a_worker_that_does_not_see_a_folder_or_a_file_says_so(tmp_path):
+    worker = Worker(None, "cpu", 1)
+    assert worker.introduce(tmp_path / "nowhere" / "token").token is None
+    (tmp_path / "token").write_text("secret")
+    assert worker.introduce(tmp_path / "token").token == "secret"
+    shard = Shard(file=str(tmp_path / "a.npy"), key="k", width=3, stop=5)
+    with pytest.raises(EngineError, match=r"a\.npy is not on .*every node"):
+        worker.encode([shard], "text", [tmp_path])

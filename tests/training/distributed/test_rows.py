@@ -1,0 +1,116 @@
+"""Moments by blocks against moments in one pass, with a worker in this process: what Ray adds is in test_ray.py."""
+
+import numpy as np
+import pytest
+
+from training.distributed.rows import SharedRows
+from training.distributed.worker import Worker
+from training.engines import LOCAL
+from training.stacked import Part, Stacked
+from transforms import Chain, InputError, parse_steps
+from transforms.arrays import BLOCK_ROWS
+from transforms.debias import unit_moments
+from transforms.moments import Moments, moments_of
+from transforms.packed import packed, unpacked
+from transforms.stages import Stages
+from transforms.transform import no_progress
+
+WIDTH = 12
+SIZES = (1, 3000, BLOCK_ROWS, 2 * BLOCK_ROWS + 5, 7)
+
+
+def taken(blocks, chain, unit):
+    worker = Worker(None, "cpu", 1)
+    return (Moments.from_arrays(worker.moments(block, chain, unit)) for block in blocks)
+
+
+@pytest.fixture(scope="module")
+def values():
+    return np.random.default_rng(0).standard_normal((sum(SIZES), WIDTH)).astype(np.float32) + 0.5
+
+
+@pytest.fixture(scope="module", params=["one file", "several files"])
+def vectors(request, values, tmp_path_factory):
+    folder, sizes = tmp_path_factory.mktemp("vectors"), SIZES if request.param == "several files" else (len(values),)
+    parts, start = [], 0
+    for number, size in enumerate(sizes):
+        values[start : start + size].tofile(folder / str(number))
+        parts.append(Part(folder / str(number), size))
+        start += size
+    if len(parts) == 1:
+        return np.memmap(parts[0].path, np.float32, "r", shape=values.shape)
+    return Stacked(parts, WIDTH)
+
+
+@pytest.fixture(scope="module", params=["all", "four fifths"])
+def chosen(request, values):
+    return np.flatnonzero(values[:, 0] < {"all": np.inf, "four fifths": 1.3}[request.param])
+
+
+def same(a, b):
+    assert a.count == b.count and a.fourth == b.fourth
+    for name, array in a.arrays().items():
+        np.testing.assert_array_equal(array, b.arrays()[name])
+
+
+@pytest.mark.parametrize("of", [moments_of, unit_moments])
+def test_moments_by_blocks_are_those_of_one_pass_to_the_last_bit(vectors, chosen, of):
+    for rows in (chosen, chosen[:1], chosen[[0, -1]], chosen[:BLOCK_ROWS], chosen[: BLOCK_ROWS + 1]):
+        same(of(SharedRows(vectors, rows, taken)), of(LOCAL.rows(vectors, rows)))
+
+
+@pytest.mark.parametrize(
+    "steps", ["r2,pca:8", "mc,abtt,whitening:6", "r1,geopres:4,steps=5", "normalize,r2,geopres:4,steps=0,int8", "rand"]
+)
+def test_a_chain_fitted_on_shared_rows_is_the_chain_fitted_on_them_here(vectors, chosen, steps):
+    shared, here = Chain(parse_steps(steps)), Chain(parse_steps(steps))
+    shared.fit(SharedRows(vectors, chosen, taken))
+    here.fit(LOCAL.rows(vectors, chosen))
+    assert shared == here
+
+
+def test_moments_that_are_kept_with_a_chain_are_the_same_too(vectors, values):
+    chosen = np.arange(0, len(values), 2)
+    chain = Chain(parse_steps("r2,pca:8")).fit(LOCAL.rows(vectors, chosen))
+    stages = Stages.of(chain)
+    kept, wanted = (stages.moments(chain, rows) for rows in (
+        SharedRows(vectors, chosen, taken), LOCAL.rows(vectors, chosen)
+    ))  # fmt: skip
+    assert kept.keys() == wanted.keys()
+    for stage, moments in kept.items():
+        same(moments, wanted[stage])
+
+
+def test_rows_behind_a_chain_and_then_another_are_behind_both(vectors, chosen):
+    rows = SharedRows(vectors, chosen, taken)
+    one = Chain(parse_steps("r2"), normalize=False).fit(vectors)
+    two = Chain(parse_steps("pca:5"), normalize=False).fit(rows.behind(one))
+    behind = rows.behind(one).behind(two)
+    np.testing.assert_array_equal(behind[:50], two.transform(one.transform(vectors[chosen[:50]])))
+    assert behind.shape == behind[:].shape
+
+
+def test_a_row_that_is_not_finite_is_named_by_its_place_among_the_rows_fitted_on(values, tmp_path):
+    bad = values.copy()
+    bad[BLOCK_ROWS + 40, 3] = np.nan
+    bad.tofile(tmp_path / "bad")
+    vectors = np.memmap(tmp_path / "bad", np.float32, "r", shape=bad.shape)
+    with pytest.raises(InputError, match=rf"row {BLOCK_ROWS + 30} "):
+        moments_of(SharedRows(vectors, np.arange(10, len(bad)), taken))
+
+
+def test_only_the_files_of_a_block_go_with_it(vectors, values):
+    for block in SharedRows(vectors, np.arange(len(values)), taken).blocks():
+        held = sum(part.rows for part in block.parts)
+        assert 0 <= block.rows.min() and block.rows.max() < held
+        assert block.parts[0].rows > block.rows[0] and held - block.parts[-1].rows <= block.rows[-1]
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_packed_chain_is_the_same_map_and_holds_no_metadata(vectors, values, normalize):
+    chain = Chain(parse_steps("r2,normalize,geopres:4,steps=0"), normalize).fit(vectors, no_progress)
+    chain.metadata = {"provenance": {"command": "lathe fit --source secret"}}
+    again = unpacked(packed(chain))
+    assert again == chain and again.metadata == {} and b"secret" not in packed(chain)
+    np.testing.assert_array_equal(again.transform(values[:9]), chain.transform(values[:9]))
+    assert unpacked(packed(Chain(parse_steps("normalize"), normalize))).normalize == normalize

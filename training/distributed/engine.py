@@ -1,0 +1,149 @@
+"""The engine that has Ray's workers encode shards and take moments."""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.distributed.cluster import cluster
+from training.distributed.encoding import ShardTasks
+from training.distributed.pool import Pool
+from training.distributed.rows import SharedRows
+from training.distributed.tasks import Task
+from training.distributed.worker import Block, Introduction, Worker, describe
+from training.encoded_shards import Position
+from training.encoders import Encoder
+from training.encoding import Run
+from training.engines import Report
+from training.errors import EngineError
+from training.shards import Shard
+from transforms.arrays import Vectors
+from transforms.moments import Moments
+
+TOKEN = ".seen-by-workers"
+BLOCKS_AHEAD = 2
+"""For each worker, blocks whose moments may wait for an earlier one: d × d doubles each."""
+
+
+@contextmanager
+def ray_engine(address: str | None, cores: int, workers: int | None = None) -> Iterator["RayEngine"]:
+    """An engine on a Ray cluster, whose workers end with the context.
+
+    Args:
+        address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine alone.
+        cores: that a Ray started here may use.
+        workers: processes, which share the cores there are; None is one for each core.
+
+    Raises:
+        EngineError: if there is no Ray to be used.
+    """
+    with cluster(address, cores) as nodes:
+        found = sum(nodes)
+        if found == 0:
+            raise EngineError(f"the Ray cluster at {address} has no CPU cores")
+        count = min(workers or found, found)
+        engine = RayEngine(count, min(found // count, *filter(None, nodes)))  # a worker has all its cores on one node
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+class RayEngine:
+    """Workers of one connection to Ray; started when there is work, anew for another encoder.
+
+    Args:
+        count: of them.
+        threads: of each.
+    """
+
+    def __init__(self, count: int, threads: int) -> None:
+        self.count, self.threads = count, threads
+        self.pool: Pool | None = None
+        self.encoder: Encoder | None = None
+        self.root = Path()
+
+    def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
+        """See `Engine`; progress is read from the workspace, where a later run reads it too."""
+        self.root = run.root.absolute()
+        tasks = ShardTasks(run, positions)
+        if tasks.shards:
+            for done in self.workers(run.encoder).each(tasks, on_wait=lambda busy: tasks.look(busy, report)):
+                tasks.end(done, report)
+        return tasks.damaged
+
+    def rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
+        """See `Engine`."""
+        return SharedRows(vectors, chosen, self.moments)
+
+    def moments(self, blocks: Iterator[Block], chain: bytes | None, unit: bool) -> Iterator[Moments]:
+        """The moments of each block in order, behind a packed chain, and at unit length if so asked.
+
+        Raises:
+            InputError: for NaN or inf, naming the row.
+            EngineError: if the workers cannot do it.
+        """
+        import ray
+
+        sent = None if chain is None else ray.put(chain)  # once, not with each block
+        tasks = (Task(f"the moments of the rows from {b.first:,}", "moments", (b, sent, unit)) for b in blocks)
+        pool, early, turn = self.pool or self.workers(None), {}, 0
+        for done in pool.each(tasks, lead=BLOCKS_AHEAD * self.count):
+            if done.error is not None:
+                raise done.error
+            early[done.number] = Moments.from_arrays(done.result)
+            while turn in early:
+                yield early.pop(turn)
+                turn += 1
+
+    def workers(self, encoder: Encoder | None) -> Pool:
+        """Workers that have an encoder loaded; those there are if it is theirs."""
+        if self.pool is None or encoder is not self.encoder:
+            self.close()
+            self.pool, self.encoder = self.started(encoder), encoder
+        return self.pool
+
+    def started(self, encoder: Encoder | None) -> Pool:
+        """Workers that load an encoder, and are refused if they see another workspace or have other versions."""
+        import ray
+
+        token, secret = self.root / TOKEN, secrets.token_hex()
+        token.write_text(secret)
+        mine = describe(encoder)
+        device = "cpu" if encoder is None else encoder.device.partition(":")[0]
+        spec = None if encoder is None else encoder.spec
+        actor = ray.remote(Worker).options(num_cpus=self.threads, num_gpus=int(device == "cuda"))
+
+        def accept(theirs: Introduction) -> None:
+            require_alike(mine, theirs)
+            if theirs.token != secret:
+                raise EngineError(
+                    f"{theirs.node} cannot write where the vectors go, {self.root}: "
+                    "LATHE_HOME must lie in a folder that all nodes share"
+                )
+
+        return Pool(
+            lambda: actor.remote(spec, device, self.threads), lambda w: w.introduce.remote(token), accept, self.count
+        )
+
+    def close(self) -> None:
+        """End the workers."""
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+
+def require_alike(mine: Mapping[str, Any], theirs: Introduction) -> None:
+    """Raise `EngineError` unless a worker has the versions and the encoder of this process."""
+    for what, here in mine.items():
+        there = theirs.described.get(what)
+        if here == there:
+            continue
+        if what == "encoder" and here and there:
+            differs = next(key for key in here if here[key] != there.get(key))
+            what, here, there = f"the encoder's {differs}", here[differs], there.get(differs)
+        raise EngineError(f"{theirs.node} is unlike this process: {what} is {there} there and {here} here")

@@ -1,0 +1,148 @@
+"""What a worker does, on whatever machine it runs. It knows no Ray, which starts it and carries what it is told."""
+
+import os
+import platform
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from training.encoded_shards import encode_shard
+from training.encoders import Encoder
+from training.errors import EngineError
+from training.readers import BUILT_IN
+from training.remote import is_remote
+from training.shards import Shard, at_hand
+from training.spec import EncoderSpec
+from training.stacked import Part, Stacked
+from transforms.arrays import as_numpy
+from transforms.chain import Chain
+from transforms.debias import at_unit_length
+from transforms.moments import centred_moments
+from transforms.packed import unpacked
+
+LOCK_SECONDS = 60.0
+"""How long a worker waits for the one that had its shard before, and is about to die: its driver was killed."""
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a worker says of itself before it is given work.
+
+    Attributes:
+        node: the name of its machine.
+        pid: of its process.
+        described: see `describe`.
+        token: what it finds in the file it was told of; None if it does not see that, or cannot write beside it.
+    """
+
+    node: str
+    pid: int
+    described: dict[str, Any]
+    token: str | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows to take the moments of.
+
+    Attributes:
+        parts: the files they lie in.
+        width: of the rows.
+        rows: their numbers in these files `(n,)`.
+        first: the number of the first among all that are fitted on, for messages.
+    """
+
+    parts: Sequence[Part]
+    width: int
+    rows: NDArray[np.int64]
+    first: int
+
+
+class Worker:
+    """Encodes shards and takes moments.
+
+    Args:
+        spec: of the encoder, which is loaded when it is first wanted; None where nothing is to be encoded.
+        device: of the encoder.
+        threads: that torch may use.
+    """
+
+    def __init__(self, spec: EncoderSpec | None, device: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.spec, self.device = spec, device
+        self.payload: bytes | None = None
+        self.chain: Chain | None = None
+
+    @cached_property
+    def encoder(self) -> Encoder | None:
+        """The encoder; loading it takes seconds.
+
+        Raises:
+            EncoderError: if it cannot be loaded here.
+        """
+        return None if self.spec is None else Encoder(self.spec, self.device)
+
+    def introduce(self, token: Path) -> Introduction:
+        """Load everything, and say what that is."""
+        try:
+            found = token.read_text() if os.access(token.parent, os.W_OK) else None
+        except OSError:
+            found = None
+        return Introduction(socket.gethostname(), os.getpid(), describe(self.encoder), found)
+
+    def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path]) -> None:
+        """Encode shards of one file, each into its folder; the file is fetched once if it is elsewhere.
+
+        Raises:
+            EngineError: if the file is not here, or another process does not let go of a folder.
+            SourceError, FitError: see `encode_shard`.
+        """
+        file = shards[0].file
+        if not (is_remote(file) or file in BUILT_IN or Path(file).exists()):
+            raise EngineError(f"{file} is not on {socket.gethostname()}: every node must see the source's files")
+        with at_hand(file, folders[0]) as path:
+            for shard, folder in zip(shards, folders, strict=True):
+                folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    with FileLock(folder / ".lock", timeout=LOCK_SECONDS):
+                        encode_shard(replace(shard, file=str(path)), field, self.encoder, folder)
+                except Timeout:
+                    raise EngineError(f"another process has been encoding into {folder.name}; end it first") from None
+
+    def moments(self, block: Block, chain: bytes | None, unit: bool) -> dict[str, NDArray[Any]]:
+        """The moments of a block behind a packed chain, of its rows at unit length if so asked; as their arrays.
+
+        Raises:
+            InputError: for NaN or inf, naming the row.
+        """
+        rows: Any = Stacked(block.parts, block.width)[block.rows]
+        if chain is not None:
+            rows = self.restored(chain).transform(rows)
+        found = at_unit_length(as_numpy(rows)) if unit else as_numpy(rows)
+        return centred_moments(found, "float64", block.first).arrays()
+
+    def restored(self, payload: bytes) -> Chain:
+        """A packed chain; the last one is kept, since many blocks go through it."""
+        if self.chain is None or payload != self.payload:
+            self.payload, self.chain = payload, unpacked(payload)
+        return self.chain
+
+
+def describe(encoder: Encoder | None) -> dict[str, Any]:
+    """What must be the same in every process that works on one fit."""
+    return {
+        "lathe": version("lathe"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "encoder": None if encoder is None else encoder.describe(),
+    }
