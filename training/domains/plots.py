@@ -11,6 +11,8 @@ from training.domains.variance import RESIDUAL
 from training.evaluation.plots import svg_pictures
 
 COLUMNS = 3
+MARKERS = "os^Dv"
+"""One for every ten encoders: there are ten colours."""
 COLOURS = {"encoder": "tab:blue", "domain": "tab:orange", "encoder × domain": "tab:green", RESIDUAL: "lightgrey"}
 NAMED_MOST = 60
 """Data sets whose names can still be read beside a map."""
@@ -36,10 +38,13 @@ def rankings(comparison: Comparison) -> Any:
     figure, axes = plt.subplots(
         lines, columns, figsize=(3.6 * columns, 3.2 * lines), layout="constrained", squeeze=False
     )
-    colours = {encoder: f"C{place % 10}" for place, encoder in enumerate(comparison.encoders)}
+    looks = {
+        encoder: {"color": f"C{place % 10}", "marker": MARKERS[place // 10 % len(MARKERS)]}
+        for place, encoder in enumerate(comparison.encoders)
+    }
     for axis, one in zip(axes.flat, some, strict=False):
         for encoder, x, y in zip(one.encoders, *one.means, strict=True):
-            axis.scatter(100 * x, 100 * y, color=colours[encoder], label=encoder, s=24)
+            axis.scatter(100 * x, 100 * y, label=encoder, s=24, **looks[encoder])
         axis.set_title(one.type if one.rho is None else f"{one.type}: ρ = {one.rho:.2f}", fontsize=10)
         axis.set_xlabel(comparison.titles[0])
         axis.set_ylabel(comparison.titles[1])
