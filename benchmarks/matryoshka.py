@@ -23,8 +23,8 @@ from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms.arrays import FloatArray
 
-LOOKS = (0, 25, 50, 100, 200, 400)
-BATCH, LEARNING_RATE = 32, 1e-4
+LOOKS = (0, 50, 100, 200, 400)
+BATCH, LEARNING_RATE = 32, 5e-4
 SIZES = (384, 192, 96, 48)
 
 

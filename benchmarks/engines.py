@@ -1,0 +1,136 @@
+"""`lathe fit` by Ray against the local engine, on the same cores, as the number of texts grows.
+
+Fits of both are run in pairs, in an order that alternates. What Ray costs before its first fit is taken apart: starting
+it, its workers, and the encoder in each of them.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.report import markdown_table, parser, write_report
+from training.distributed import ray_engine
+from training.encoders import Encoder
+from training.engines import LOCAL, Engine
+from training.fitting import FitRequest, fit_chain
+from training.sources import open_source
+from training.spec import DEFAULT_ENCODER
+from transforms import parse_steps
+from transforms.transform import no_progress
+
+ENOUGH = 1.1
+"""The factor below which the overhead is small."""
+
+
+def main() -> None:
+    """Measure, print a table, write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--source", default="pydoc:", help="texts; by default the built-in ones")
+    options.add_argument("--counts", type=int, nargs="+", default=None, help="how many texts to fit on")
+    options.add_argument("--rounds", type=int, default=None, help="pairs of fits for each")
+    options.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="threads here, and workers of Ray")
+    options.add_argument("--steps", default="r2,pca:128")
+    given = options.parse_args()
+    counts = sorted(given.counts or ([300, 600] if given.quick else [1000, 5000, 20_000, 50_000]))
+    rounds = given.rounds or (2 if given.quick else 5)
+    texts = [t for batch in open_source(given.source).batches() for t in batch.values if isinstance(t, str)]
+    if max(counts) > len(texts):
+        sys.exit(f"{given.source} holds {len(texts)} texts, fewer than {max(counts)}")
+    torch.set_num_threads(given.cores)
+    encoder = Encoder(DEFAULT_ENCODER)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        for count in counts:
+            (work / f"{count}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:count]))
+        fit = fitter(encoder, given.steps, work)
+        fit(LOCAL, counts[0])  # encodes the foreign text, which is kept
+        begun = time.monotonic()
+        with ray_engine(None, given.cores) as engine:
+            fit(engine, counts[0])
+            first = time.monotonic() - begun
+            pairs = {count: paired(fit, engine, count, rounds) for count in counts}
+    cold = first - statistics.median(ray for _, ray in pairs[counts[0]])
+    figures = [figures_of(count, found, cold) for count, found in pairs.items()]
+    report(figures, cold)
+    about = {"steps": given.steps, "cores": given.cores, "cold_start_seconds": cold, "fits": figures}
+    print("raw figures:", write_report(given.out, "engines", about), file=sys.stderr)
+
+
+def fitter(encoder: Encoder, steps: str, work: Path) -> Callable[[Engine, int], float]:
+    """What fits on so many texts by an engine, and gives the seconds."""
+    specs = [step.spec() for step in parse_steps(steps)]
+
+    def fit(engine: Engine, count: int) -> float:
+        begun = time.monotonic()
+        request = FitRequest("bench", specs, str(work / f"{count}.jsonl"))
+        with fit_chain(request, encoder, work / "vectors", no_progress, engine=engine):
+            return time.monotonic() - begun
+
+    return fit
+
+
+def paired(fit: Callable[[Engine, int], float], engine: Engine, count: int, rounds: int) -> list[tuple[float, float]]:
+    """Seconds of the local engine and of Ray, in pairs; each goes first in every second one."""
+    found = []
+    for number in range(rounds):
+        order = (LOCAL, engine) if number % 2 == 0 else (engine, LOCAL)
+        seconds = {id(by): fit(by, count) for by in order}
+        found.append((seconds[id(LOCAL)], seconds[id(engine)]))
+        print(f"{count:,} texts: local {found[-1][0]:.1f} s, ray {found[-1][1]:.1f} s", file=sys.stderr)
+    return found
+
+
+def figures_of(count: int, pairs: list[tuple[float, float]], cold: float) -> dict[str, Any]:
+    """The seconds of both, and how many times those of the local engine Ray takes, warm and cold."""
+    return {
+        "texts": count,
+        "local_seconds": [local for local, _ in pairs],
+        "ray_seconds": [ray for _, ray in pairs],
+        "factor": statistics.median(ray / local for local, ray in pairs),
+        "factors": sorted(ray / local for local, ray in pairs),
+        "factor_cold": statistics.median((ray + cold) / local for local, ray in pairs),
+    }
+
+
+def report(figures: list[dict[str, Any]], cold: float) -> None:
+    """Print the table, the start apart, and from how many texts on the overhead is small."""
+    header = ["texts", "local s", "ray s", "factor", "range", "factor with a cold start"]
+    rows = [
+        [
+            f"{f['texts']:,}",
+            f"{statistics.median(f['local_seconds']):.1f}",
+            f"{statistics.median(f['ray_seconds']):.1f}",
+            f"{f['factor']:.2f}",
+            f"{f['factors'][0]:.2f} to {f['factors'][-1]:.2f}",
+            f"{f['factor_cold']:.2f}",
+        ]
+        for f in figures
+    ]
+    print(markdown_table(header, rows))
+    print(f"a cold start takes {cold:.1f} s")
+    for name, key in (("warm", "factor"), ("with a cold start", "factor_cold")):
+        small = small_from(figures, key)
+        where = f"from {small:,} texts on" if small else "nowhere measured"
+        print(f"{name}: the overhead is under 10 % {where}")
+
+
+def small_from(figures: list[dict[str, Any]], key: str) -> int | None:
+    """The number of texts from which on every factor is small; None if the last is not."""
+    found = None
+    for figure in reversed(figures):
+        if figure[key] >= ENOUGH:
+            break
+        found = figure["texts"]
+    return found
+
+
+if __name__ == "__main__":
+    main()
