@@ -2,8 +2,8 @@
 
 For each data set and each layer of the default encoder, under two poolings: the advice is taken from the data set's own
 texts without their labels, every method is fitted on those texts, and mteb scores every method on the labels. What is
-compared with doing nothing: the advice, what the halves of texts alone speak for, each method always, and R2 where ‖μ‖ is
-.5 or more. What is done stays in --work.
+compared with doing nothing: the advice, what the halves of texts alone speak for, each method always, and R2 where ‖μ‖
+is .5 or more. What is done stays in --work.
 """
 
 import hashlib

@@ -13,13 +13,13 @@ def is_name(text: str) -> bool:
     return re.fullmatch(NAME_PATTERN.strip("^$"), text) is not None
 
 
-def require_name(name: str, what: str = "a chain") -> None:
+def require_name(name: str, what: str = "a chain", param: str = "name") -> None:
     """Raise `BadValueError` unless a new chain, or whatever it is, may have this name."""
     if not is_name(name) or name in RESERVED:
         raise BadValueError(
             f"{name[:80]!r} cannot name {what}: letters, digits, '.', '_' and '-', at most 64, "
             f"beginning with a letter or digit, and not {', '.join(RESERVED)}",
-            param="name",
+            param=param,
         )
 
 

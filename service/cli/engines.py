@@ -22,9 +22,7 @@ AddressOption = Annotated[
 ]
 WorkersOption = Annotated[
     int | None,
-    flag(
-        "--workers", "Of the engine ray; they share the cores. [default: up to 4, or a cluster's cores]", min=1
-    ),
+    flag("--workers", "Of the engine ray; they share the cores. [default: up to 4, or a cluster's cores]", min=1),
 ]
 
 

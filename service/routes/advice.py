@@ -38,7 +38,7 @@ def create_job(body: AdviseBody, services: Services) -> Job:
     if find_spec("matplotlib") is None:
         raise NotSupportedError("advice needs statistics and pictures: pip install 'lathe[evaluation]'")
     if body.fit is not None:
-        require_name(body.fit)
+        require_name(body.fit, param="fit")
     engine = services.embedder.engine(body.encoder, param="encoder")
     sent = receive(body.source, services.settings.data_root)
     require_distinct(sent, "advice")

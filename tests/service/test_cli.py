@@ -88,7 +88,7 @@ def test_a_state_folder_that_cannot_be_written_is_one_line(run, tmp_path):
 
 
 def test_an_interrupt_says_what_is_kept(run, texts, monkeypatch):
-    def interrupted(*_arguments):
+    def interrupted(*_arguments, **_keywords):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("service.cli.fit.run_fit", interrupted)

@@ -17,7 +17,7 @@ class Drawn:
     """Rows of a source in an order that is random, and the same each time.
 
     Attributes:
-        texts: distinct and not blank; empty where the source holds vectors.
+        texts: distinct, spaces and case aside, and not blank; empty where the source holds vectors.
         vectors: distinct rows `(n, d)`; None where it holds texts.
         rows: of the source.
         blank: of those, texts that held nothing.
@@ -39,7 +39,8 @@ def draw(source: Source, most: int, seed: int = 0) -> Drawn:
     """Up to so many distinct rows, each as likely as any other.
 
     Those with the lowest hashes are kept, so that equal rows are one, the order of the source does not matter, and a
-    source of any size takes one pass.
+    source of any size takes one pass. Texts that differ in spaces or case alone are one too: held out and fitted on,
+    they would be both what is learned and what is asked.
 
     Raises:
         SourceError: if it cannot be read.
@@ -56,7 +57,7 @@ def draw(source: Source, most: int, seed: int = 0) -> Drawn:
                 if not value.strip():
                     blank += 1
                     continue
-                content = value.encode(errors="surrogatepass")
+                content = " ".join(value.split()).casefold().encode(errors="surrogatepass")
             else:
                 content = value.tobytes()
             lowest.add(hashlib.blake2b(content, digest_size=16, salt=salt).digest(), value)
@@ -82,9 +83,11 @@ class Lowest:
     heap: list[bytes] = field(default_factory=list)  # keys with their bits turned, so that the highest comes first
 
     def add(self, key: bytes, item: object) -> None:
-        """Another item; one that is there already is counted."""
+        """Another item; one that is there already is counted, and of texts of one key the first by letters is kept."""
         if key in self.items:
             self.times[key] += 1
+            if isinstance(item, str):
+                self.items[key] = min(str(self.items[key]), item)
         elif len(self.heap) < self.most:
             heapq.heappush(self.heap, turned(key))
             self.items[key], self.times[key] = own(item), 1

@@ -1,5 +1,6 @@
 """Is the sample large enough to tell, and if not how many more texts would do."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,10 +23,12 @@ class Shortage:
     Attributes:
         what: in a sentence.
         more: distinct rows that would do besides those there; None where more would not help.
+        instead: what is to be said where they would not.
     """
 
     what: str
     more: int | None
+    instead: str = "not even the most rows that are held out would tell"
 
 
 def too_few(rows: int) -> Shortage | None:
@@ -45,11 +48,7 @@ def of_debiasing(sample: Sample, debiasing: Debiasing) -> Iterator[Shortage]:
     if sample.halves is None and not sample.drawn.texts:
         return  # of vectors no number of rows would tell
     if sample.halves is None:
-        yield Shortage(
-            f"whether debiasing helps cannot be told: {sample.cut} held-out texts have the {2 * WORDS_LEAST} words "
-            "to be cut in two",
-            2 * (HALVES_LEAST - sample.cut),
-        )
+        yield of_cutting(sample)
         return
     gain = debiasing.trial("R2").gain
     if gain is None or gain.low is None or gain.high is None or gain.sign != 0:
@@ -62,6 +61,22 @@ def of_debiasing(sample: Sample, debiasing: Debiasing) -> Iterator[Shortage]:
             "cut in two",
             rows_held_out(heldout) - len(sample.drawn) if heldout <= HELDOUT_MOST else None,
         )
+
+
+def of_cutting(sample: Sample) -> Shortage:
+    """How many more texts would do, if as few of them can be cut."""
+    told = "whether debiasing helps cannot be told"
+    if sample.cut == 0:
+        return Shortage(
+            f"{told}: none of the held-out texts has the {2 * WORDS_LEAST} words to be cut in two",
+            None,
+            "longer texts would tell, more of these would not",
+        )
+    heldout = math.ceil(HALVES_LEAST * len(sample.heldout) / sample.cut)
+    return Shortage(
+        f"{told}: {sample.cut} held-out texts have the {2 * WORDS_LEAST} words to be cut in two",
+        rows_held_out(heldout) - len(sample.drawn) if heldout <= HELDOUT_MOST else None,
+    )
 
 
 def of_size(sample: Sample) -> Iterator[Shortage]:

@@ -39,7 +39,7 @@ class SizeTrial:
         dimensions: of its output.
         local_spearman: see `transforms.local_spearman`.
         recall_at_10: of the neighbours before.
-        rescored_4x: of them among forty candidates.
+        rescored_4x: of them among forty candidates, ranked again by the vectors before.
         retrieval: mean reciprocal rank of halves of texts; None where none can be cut.
         loss: of that to the full width, in points, paired by text.
         bytes: of a vector in float32.
@@ -151,7 +151,7 @@ class Curve:
 
 
 def gemm_seconds(widths: list[int]) -> dict[int, float]:
-    """Median seconds for the similarities of 256 vectors to 20,000, by width; the widths in turns."""
+    """Least seconds for the similarities of 256 vectors to 20,000, by width; in turns, as others may be busy."""
     drawn = np.random.default_rng(0).standard_normal((GEMM_ROWS, max(widths)), np.float32)
     rows = {width: torch.from_numpy(np.ascontiguousarray(drawn[:, :width])) for width in widths}
     found: dict[int, list[float]] = {width: [] for width in widths}
@@ -160,4 +160,4 @@ def gemm_seconds(widths: list[int]) -> dict[int, float]:
             begun = time.perf_counter()
             torch.mm(vectors[:GEMM_QUERIES], vectors.T)
             found[width].append(time.perf_counter() - begun)
-    return {width: float(np.median(seconds)) for width, seconds in found.items()}
+    return {width: min(seconds) for width, seconds in found.items()}

@@ -10,9 +10,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from training.errors import EngineError
+
+SHORT = "/tmp"
+"""Ray's sockets lie below, whose paths have 107 bytes at most."""
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
@@ -44,7 +48,7 @@ def cluster(address: str | None, cores: int) -> Iterator[list[int]]:
     wanted: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     folder = None
     if address is None:
-        folder = tempfile.mkdtemp(prefix="lathe-ray-")
+        folder = tempfile.mkdtemp(prefix="lathe-ray-", dir=SHORT if Path(SHORT).is_dir() else None)
         wanted |= {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
     else:
         require_answer(address)

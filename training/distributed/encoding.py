@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 
 from training.distributed.tasks import Done, Task
+from training.distributed.token import Token
 from training.encoded_shards import Position, position_in
 from training.encoding import Run
 from training.engines import Report
@@ -29,6 +30,7 @@ class ShardTasks:
 
     def __init__(self, run: Run, positions: Mapping[Shard, Position]) -> None:
         self.run = run
+        self.token = Token.put_into(run.root)
         self.damaged: dict[str, str] = {}
         self.shards: dict[Path, list[Shard]] = {}
         for shard in run.plan.shards:
@@ -47,12 +49,12 @@ class ShardTasks:
         place = file if file in BUILT_IN or is_remote(file) else str(Path(file).absolute())
         shards = [replace(self.shards[folder][0], file=place) for folder in folders]
         name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
-        return Task(name, "encode", (shards, self.run.source.field, folders))
+        return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 
     def look(self, tasks: Iterable[Task], report: Report) -> None:
         """Report how far tasks are, by what lies in the workspace."""
         for task in tasks:
-            for folder in task.arguments[-1]:
+            for folder in folders_of(task):
                 for shard in self.shards[folder]:
                     report(shard, position_in(folder).rows)
 
@@ -64,9 +66,15 @@ class ShardTasks:
             Exception: whatever else the worker raised.
         """
         if isinstance(done.error, SourceError):
-            file = self.shards[done.task.arguments[-1][0]][0].file
+            file = self.shards[folders_of(done.task)[0]][0].file
             self.run.source.leave_out(file, done.error, self.damaged)
         elif done.error is not None:
             raise done.error
         else:
             self.look([done.task], report)
+
+
+def folders_of(task: Task) -> list[Path]:
+    """Where the shards of a task go."""
+    folders: list[Path] = task.arguments[2]
+    return folders

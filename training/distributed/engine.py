@@ -1,9 +1,7 @@
 """The engine that has Ray's workers encode shards and take moments."""
 
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,6 @@ from training.shards import Shard
 from transforms.arrays import Vectors
 from transforms.moments import Moments
 
-TOKEN = ".seen-by-workers"
 BLOCKS_AHEAD = 2
 """For each worker, blocks whose moments may wait for an earlier one: d × d doubles each."""
 
@@ -65,11 +62,9 @@ class RayEngine:
         self.count, self.threads = count, threads
         self.pool: Pool | None = None
         self.encoder: Encoder | None = None
-        self.root = Path()
 
     def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         """See `Engine`; progress is read from the workspace, where a later run reads it too."""
-        self.root = run.root.absolute()
         tasks = ShardTasks(run, positions)
         if tasks.shards:
             for done in self.workers(run.encoder).each(tasks, on_wait=lambda busy: tasks.look(busy, report)):
@@ -108,26 +103,18 @@ class RayEngine:
         return self.pool
 
     def started(self, encoder: Encoder | None) -> Pool:
-        """Workers that load an encoder, and are refused if they see another workspace or have other versions."""
+        """Workers that load an encoder, and are refused if they are of other versions."""
         import ray
 
-        token, secret = self.root / TOKEN, secrets.token_hex()
-        token.write_text(secret)
         mine = describe(encoder)
         device = "cpu" if encoder is None else encoder.device.partition(":")[0]
         spec = None if encoder is None else encoder.spec
         actor = ray.remote(Worker).options(num_cpus=self.threads, num_gpus=int(device == "cuda"))
-
-        def accept(theirs: Introduction) -> None:
-            require_alike(mine, theirs)
-            if theirs.token != secret:
-                raise EngineError(
-                    f"{theirs.node} cannot write where the vectors go, {self.root}: "
-                    "LATHE_HOME must lie in a folder that all nodes share"
-                )
-
         return Pool(
-            lambda: actor.remote(spec, device, self.threads), lambda w: w.introduce.remote(token), accept, self.count
+            start=lambda: actor.remote(spec, device, self.threads),
+            introduce=lambda worker: worker.introduce.remote(),
+            accept=lambda theirs: require_alike(mine, theirs),
+            count=self.count,
         )
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from training.distributed.token import Token
 from training.encoded_shards import encode_shard
 from training.encoders import Encoder
 from training.errors import EngineError
@@ -41,13 +42,11 @@ class Introduction:
         node: the name of its machine.
         pid: of its process.
         described: see `describe`.
-        token: what it finds in the file it was told of; None if it does not see that, or cannot write beside it.
     """
 
     node: str
     pid: int
     described: dict[str, Any]
-    token: str | None
 
 
 @dataclass(frozen=True)
@@ -91,21 +90,18 @@ class Worker:
         """
         return None if self.spec is None else Encoder(self.spec, self.device)
 
-    def introduce(self, token: Path) -> Introduction:
+    def introduce(self) -> Introduction:
         """Load everything, and say what that is."""
-        try:
-            found = token.read_text() if os.access(token.parent, os.W_OK) else None
-        except OSError:
-            found = None
-        return Introduction(socket.gethostname(), os.getpid(), describe(self.encoder), found)
+        return Introduction(socket.gethostname(), os.getpid(), describe(self.encoder))
 
-    def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path]) -> None:
+    def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
         """Encode shards of one file, each into its folder; the file is fetched once if it is elsewhere.
 
         Raises:
-            EngineError: if the file is not here, or another process does not let go of a folder.
+            EngineError: if the file or the folder of the token is not here, or a shard's folder is in use.
             SourceError, FitError: see `encode_shard`.
         """
+        token.require_seen()
         file = shards[0].file
         if not (is_remote(file) or file in BUILT_IN or Path(file).exists()):
             raise EngineError(f"{file} is not on {socket.gethostname()}: every node must see the source's files")

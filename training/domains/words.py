@@ -1,5 +1,6 @@
 """What a comparison says, in plain sentences: what holds, and what so little cannot tell."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from training.domains.characteristics import Characteristics
@@ -26,6 +27,7 @@ def sentences(comparison: Comparison) -> list[str]:
     """Everything that can be said of two suites."""
     return [
         *in_common(comparison),
+        *of_languages(comparison),
         *of_rankings(comparison),
         *of_variance(comparison),
         *of_encoders(comparison),
@@ -48,6 +50,25 @@ def in_common(comparison: Comparison) -> Iterator[str]:
             f"{counted(comparison.shared, 'data set')} of {first} {is_or_are(len(comparison.shared))} in {second} too, "
             f"which makes the suites look alike: {', '.join(comparison.shared)}."
         )
+
+
+def of_languages(comparison: Comparison) -> Iterator[str]:
+    """Whether the suites differ in language besides."""
+    first, second = (languages(comparison, side) for side in (0, 1))
+    if first and second and first != second:
+        told = "; ".join(
+            f"{title}: {', '.join(some)}" for title, some in zip(comparison.titles, (first, second), strict=True)
+        )
+        yield (
+            f"The suites are not of the same languages ({told}): rank correlations, the variance and the map of the "
+            "data sets mix domain and language."
+        )
+
+
+def languages(comparison: Comparison, side: int) -> list[str]:
+    """Those of a suite's data sets, each of several (`de-en`, `de,en`) by itself."""
+    named = {part for one in comparison.texts if one.suite == side for part in re.split("[-,]", one.language)}
+    return sorted(named - {""})
 
 
 def of_rankings(comparison: Comparison) -> Iterator[str]:

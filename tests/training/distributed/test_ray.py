@@ -14,7 +14,6 @@ import pytest
 
 from training.distributed.pool import Pool
 from training.distributed.tasks import TRIES, Task
-from training.distributed.worker import Introduction
 from training.encoded_shards import HASHES, POSITION, VECTORS
 from training.encoders import Encoder
 from training.encoding import encode_source
@@ -26,13 +25,13 @@ from transforms.moments import moments_of
 from transforms.steps import parse_steps
 from transforms.transform import no_progress
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 ROOT = Path(__file__).parents[3]
 FILES = 40
 WIDTH = 10
 
 
-def folder_of_vectors(folder, rows=300):
+def folder_of_vectors(folder, rows=30):
     generator = np.random.default_rng(0)
     for file in range(FILES):
         np.save(folder / f"{file:02}.npy", generator.standard_normal((rows, WIDTH)).astype(np.float32) + 0.3)
@@ -65,32 +64,21 @@ def pids(engine):
 
 @pytest.mark.parametrize("steps", ["r2,pca:4", "r2,geopres:4,steps=20"])
 def test_a_fit_on_vectors_gives_the_artifact_of_the_local_engine(engine, vectors, tmp_path, steps):
-    shared, local = (fit(by, vectors, None, tmp_path / str(by is LOCAL), steps) for by in (engine, LOCAL))
+    shared, local = (fit(by, vectors, None, tmp_path, steps) for by in (engine, LOCAL))
     assert shared[0].metadata["provenance"]["rows_digest"] == local[0].metadata["provenance"]["rows_digest"]
     assert shared[0] == local[0] and shared[1:] == local[1:]
 
 
-def test_a_fit_on_texts_is_the_local_one_though_a_worker_is_killed_in_the_middle(engine, texts, tiny, tmp_path):
-    encoder, killed = Encoder(tiny), []
-
-    def kill_one(fraction, message):
-        if "encoded" in message and not killed:
-            killed.append(pids(engine)[0])
-            os.kill(killed[0], signal.SIGKILL)
-
-    shared = fit(engine, texts, encoder, tmp_path / "shared", "r2,pca:4", kill_one)
-    local = fit(LOCAL, texts, encoder, tmp_path / "local", "r2,pca:4")
-    assert killed and killed[0] not in pids(engine)
-    assert shared[0] == local[0] and shared[1:] == local[1:]
-
-
-def test_moments_of_many_rows_are_the_local_ones(engine, tmp_path):
+def test_moments_are_the_local_ones_though_a_worker_is_killed(engine, tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(1).standard_normal((30_000, WIDTH), dtype=np.float32) + 9)
     encoded = encode_source(open_source(str(tmp_path / "rows.npy")), None, tmp_path / "work", no_progress, engine)
     chosen = np.arange(0, 30_000, 2)
+    killed = pids(engine)[0]
+    os.kill(killed, signal.SIGKILL)
     shared, local = (moments_of(by.rows(encoded.vectors, chosen)) for by in (engine, LOCAL))
     for name, array in shared.arrays().items():
         np.testing.assert_allclose(array, local.arrays()[name], rtol=1e-9, atol=0)
+    assert killed not in pids(engine)
 
 
 def test_after_a_kill_of_the_driver_no_finished_shard_is_encoded_again(engine, vectors, tmp_path):
@@ -136,7 +124,7 @@ def test_a_damaged_file_is_left_out_or_stops_the_fit_as_it_does_here(engine, tmp
     bad = np.load(folder / "07.npy")
     bad[5, 5] = np.inf
     np.save(folder / "07.npy", bad)
-    shared, local = (fit(by, written, None, tmp_path / str(by is LOCAL), "pca:4") for by in (engine, LOCAL))
+    shared, local = (fit(by, written, None, tmp_path, "pca:4") for by in (engine, LOCAL))
     assert shared[0] == local[0] and "07.npy was left out" in " ".join(shared[1]["warnings"])
     assert shared[1] == local[1]
     with pytest.raises(SourceError, match=r"07\.npy.* row 5"):
@@ -155,14 +143,6 @@ def test_files_of_the_same_name_and_content_are_encoded_once_and_count_twice(eng
     assert fractions[-1] == 1.0
 
 
-def test_an_encoder_that_a_worker_cannot_load_stops_the_fit(engine, texts, tiny, tmp_path):
-    encoder = Encoder(tiny)
-    encoder.spec = type(tiny)(name="tiny", model=str(tmp_path / "elsewhere"))
-    with pytest.raises(EngineError, match=r"a worker cannot start: .*elsewhere"):
-        encode_source(open_source(texts), encoder, tmp_path / "work", no_progress, engine)
-    engine.close()
-
-
 def pool_of(actor, count=1):
     import ray
 
@@ -173,7 +153,7 @@ def pool_of(actor, count=1):
 def test_a_task_that_kills_every_worker_is_named_and_the_others_are_done(engine):
     class Mortal:
         def introduce(self):
-            return Introduction("here", os.getpid(), {}, None)
+            return "a worker"
 
         def encode(self, number):
             if number == 1:
@@ -193,6 +173,15 @@ def test_a_task_that_kills_every_worker_is_named_and_the_others_are_done(engine)
             list(pool.each(tasks([1])))
 
 
+def test_what_a_worker_cannot_load_stops_everything_with_its_words(engine):
+    class Unable:
+        def introduce(self):
+            raise ValueError("the encoder e5 cannot be loaded: there is no such folder")
+
+    with closing(pool_of(Unable)) as pool, pytest.raises(EngineError, match="worker cannot start: the encoder e5 can"):
+        list(pool.each([]))
+
+
 def test_a_worker_without_the_package_says_so(engine):
     elsewhere = types.ModuleType("only_in_this_process")
     elsewhere.Worker = type("Worker", (), {"__module__": elsewhere.__name__, "introduce": lambda self: None})
@@ -200,3 +189,17 @@ def test_a_worker_without_the_package_says_so(engine):
     with closing(pool_of(elsewhere.Worker)) as pool:
         with pytest.raises(EngineError, match="No module named 'only_in_this_process'.* needs Lathe"):
             list(pool.each([]))
+
+
+def test_a_fit_on_texts_is_the_local_one_though_a_worker_is_killed_in_the_middle(engine, texts, tiny, tmp_path):
+    encoder, killed = Encoder(tiny), []
+
+    def kill_one(fraction, message):
+        if "encoded" in message and not killed:
+            killed.append(pids(engine)[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    shared = fit(engine, texts, encoder, tmp_path, "r2,pca:4", kill_one)
+    local = fit(LOCAL, texts, encoder, tmp_path, "r2,pca:4")
+    assert killed and killed[0] not in pids(engine)
+    assert shared[0] == local[0] and shared[1:] == local[1:]

@@ -1,11 +1,14 @@
 import socket
+import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from training.distributed import ray_engine
 from training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS
 from training.distributed.engine import require_alike
+from training.distributed.token import Token
 from training.distributed.worker import Introduction, Worker, describe
 from training.errors import EngineError
 from training.shards import Shard
@@ -23,6 +26,7 @@ def test_a_port_where_nothing_listens_is_named(free_port):
         pass
 
 
+@pytest.mark.services  # it waits as long as a user would
 def test_something_that_listens_and_is_no_ray_is_given_up_within_twenty_seconds():
     with socket.create_server(("127.0.0.1", 0)) as bound:
         address, begun = f"127.0.0.1:{bound.getsockname()[1]}", time.monotonic()
@@ -31,8 +35,15 @@ def test_something_that_listens_and_is_no_ray_is_given_up_within_twenty_seconds(
         assert time.monotonic() - begun < CONNECT_SECONDS + ANSWER_SECONDS + 2
 
 
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(EngineError, match=r"pip install 'lathe\[ray\]'"), ray_engine(None, 1):
+        pass
+
+
 def introduction(**other):
-    return Introduction("node-7", 1, describe(None) | other, None)
+    return Introduction("node-7", 1, describe(None) | other)
 
 
 def test_a_worker_of_the_same_versions_is_accepted():
@@ -54,10 +65,10 @@ def test_a_worker_whose_encoder_differs_is_refused_with_what_differs():
 
 
 def test_a_worker_that_does_not_see_a_folder_or_a_file_says_so(tmp_path):
-    worker = Worker(None, "cpu", 1)
-    assert worker.introduce(tmp_path / "nowhere" / "token").token is None
-    (tmp_path / "token").write_text("secret")
-    assert worker.introduce(tmp_path / "token").token == "secret"
+    worker, token = Worker(None, "cpu", 1), Token.put_into(tmp_path)
     shard = Shard(file=str(tmp_path / "a.npy"), key="k", width=3, stop=5)
     with pytest.raises(EngineError, match=r"a\.npy is not on .*every node"):
-        worker.encode([shard], "text", [tmp_path])
+        worker.encode([shard], "text", [tmp_path], token)
+    for unseen in (replace(token, file=tmp_path / "nowhere" / "token"), replace(token, secret="another disk's")):
+        with pytest.raises(EngineError, match="LATHE_HOME must lie in a folder that all nodes share"):
+            worker.encode([shard], "text", [tmp_path], unseen)

@@ -69,12 +69,14 @@ def of_mean(name: str, found: Direction) -> Iterator[str]:
 
 def of_growth(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
     """How few vectors give the mean, whether its square falls as expected, and what consecutive ones give."""
-    near = next((point for point in growth if point.cosine is not None and point.cosine >= NEAR), None)
+    near = next((point for point in growth[:-1] if point.cosine is not None and point.cosine >= NEAR), None)
     ratios = [point.ratio for point in growth[:-1] if point.ratio is not None]
-    if near is not None and ratios:
+    if growth[-1].cosine is not None and ratios:
+        told = f"No smaller sample gives the mean direction of {name} to a cosine of {NEAR}"
+        if near is not None:
+            told = f"{near.n:,} sentences give the mean direction of {name} to a cosine of {near.cosine:.3f}"
         yield (
-            f"{near.n:,} sentences give the mean direction of {name} to a cosine of {near.cosine:.3f}; from "
-            f"{growth[0].n} to {growth[-2].n:,} of them, ‖μ_n‖² is {min(ratios):.2f} to {max(ratios):.2f} times "
+            f"{told}; from {growth[0].n} to {growth[-2].n:,} of them, ‖μ_n‖² is {min(ratios):.2f} to {max(ratios):.2f} times "
             "‖μ‖² + tr Σ / n, as it must be where they are drawn at random."
         )
     several = [point for point in growth if point.consecutive is not None and growth[-1].n >= RUNS * point.n]
