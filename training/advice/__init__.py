@@ -8,6 +8,8 @@ halves          a text cut in two, and how well halves find each other
 debiasing       is there a gain in R1, R2, ABTT, whitening
 sizes           how small can vectors be
 matryoshka      do the first coordinates hold more than others
+elsewhere       does a chain serve other text
+price           what a chain costs
 recommendation  one chain with reasons and price, and the runner-up
 enough          was the sample large enough to tell
 advise          all of it, in order

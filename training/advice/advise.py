@@ -1,35 +1,36 @@
 """Advice on a source and an encoder, from texts to a recommendation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from training.advice.debiasing import GEOMETRY_ROWS, Debiasing, ranks_behind, try_debiasing
+from training.advice.debiasing import Debiasing, try_debiasing
 from training.advice.draw import draw
+from training.advice.elsewhere import Elsewhere, elsewhere
 from training.advice.encoding import Encoding, foreign_text
 from training.advice.enough import LEAST, Shortage, shortages, too_few
-from training.advice.halves import reciprocal_ranks
-from training.advice.matryoshka import Matryoshka, find_matryoshka
+from training.advice.matryoshka import ROWS_LEAST, Matryoshka, find_matryoshka
+from training.advice.price import changes
 from training.advice.question import Question
-from training.advice.recommendation import Recommendation, keeps_enough, recommend
-from training.advice.sample import Foreign, Halves, Sample, text_sample, to_encode, vector_sample
+from training.advice.recommendation import Recommendation, lower, recommend, what_is_kept
+from training.advice.sample import Sample, text_sample, to_encode, vector_sample
 from training.advice.sizes import Curve, Sizes, SizeTrial
 from training.encoders import Encoder
 from training.errors import AdviceError
 from training.evaluation.audit.measure import cosine
-from training.evaluation.statistics import Interval, mean_interval
+from training.evaluation.words import percent
 from training.fitting import DISTINCT_LEAST
 from training.keys import source_key
 from training.sources import open_source
 from training.workspace import claimed_folder
-from transforms.arrays import FloatArray
-from transforms.certificate import fidelity
-from transforms.chain import Chain
+from transforms.arrays import FloatArray, row_blocks
 from transforms.diagnostics import Diagnostics, diagnose
-from transforms.moments import Moments
+from transforms.normalize import unit_rows
 from transforms.transform import Progress, part_of
 
 TRIED, ENCODED = 0.8, 0.7
@@ -39,30 +40,12 @@ MIXED = 0.1
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """The recommended chain, fitted here, on some text; all texts are measured among as many rows.
-
-    Attributes:
-        text: whose.
-        rows: of it.
-        measures: as in a certificate.
-        retrieval: mean reciprocal rank of halves in the raw vectors; None where too few can be cut.
-        gain: of that behind the chain, in points.
-    """
-
-    text: str
-    rows: int
-    measures: dict[str, float | None]
-    retrieval: float | None
-    gain: Interval | None
-
-
-@dataclass(frozen=True)
 class Advice:
     """What to do to the vectors of a source, with the evidence.
 
     Attributes:
         source: its name.
+        keep: see `Question`.
         encoder: what is known of it; None for vectors of nobody's.
         rows: of the source.
         distinct: rows that were looked at.
@@ -70,7 +53,8 @@ class Advice:
         heldout: of those looked at, that were measured on.
         cut: of those, that could be cut in two.
         diagnosis: of the held-out rows; see `transforms.diagnose`.
-        mean_agreement: cosine of their mean with that of the other rows; None where one points nowhere.
+        mean_agreement: cosine of the mean of the held-out unit vectors with that of the others; None where one points
+            nowhere.
         debiasing: what was tried; None where there is too little.
         matryoshka: likewise.
         sizes: likewise.
@@ -83,6 +67,7 @@ class Advice:
     """
 
     source: str
+    keep: float
     encoder: dict[str, Any] | None
     rows: int
     distinct: int
@@ -113,7 +98,8 @@ def advise(question: Question, encoder: Encoder | None, workspace: Path, on_prog
 
     Raises:
         SourceError: if the source cannot be read.
-        AdviceError: if it holds fewer than four distinct rows, or texts without an encoder.
+        AdviceError: if it holds fewer than four distinct rows, or texts without an encoder, or the encoder fails on
+            nearly all.
         EncoderError: if the encoder fails on every text.
     """
     source = open_source(question.source)
@@ -126,16 +112,34 @@ def advise(question: Question, encoder: Encoder | None, workspace: Path, on_prog
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
     with claimed_folder(workspace, f"advice-{source_key(source, encoder)[:32]}") as folder:
-        foreign: Foreign | None = None
-        if len(drawn) >= LEAST:
-            on_progress(0.0, "encoding foreign text")
-            other = "pydoc:topics" if question.source == "pydoc:" else "pydoc:"
-            foreign = foreign_text(other, encoder, workspace / "foreign")
-        encoding = Encoding(encoder, folder)
+        encoding, foreign, said = Encoding(encoder, folder), None, []
         encoding.encode(to_encode(drawn), part_of(on_progress, 0.0, ENCODED))
-        sample = text_sample(drawn, foreign, encoding.vectors, encoding.failed)
-        advice = concluded(question, source.name, sample, encoder.describe(), on_progress)
-    return replace(advice, notes=[*advice.notes, *encoding.notes()])
+        sample = text_sample(drawn, None, encoding.vectors, encoding.failed)
+        require_both_sides(source.name, sample, len(drawn), encoding.failed)
+        if len(sample.drawn) >= LEAST:
+            on_progress(ENCODED, "encoding foreign text")
+            other = "pydoc:topics" if question.source == "pydoc:" else "pydoc:"
+            foreign, said = foreign_text(other, encoder, workspace / "foreign")
+        advice = concluded(
+            question,
+            source.name,
+            replace(sample, foreign=foreign),
+            encoder.describe(),
+            part_of(on_progress, ENCODED, 1),
+        )
+    return replace(advice, notes=[*advice.notes, *encoding.notes(), *said])
+
+
+def require_both_sides(name: str, sample: Sample, drawn: int, failed: Mapping[str, str]) -> None:
+    """Raise `AdviceError` where an encoder that fails leaves a side less than half of what few rows would give it."""
+    least = max(DISTINCT_LEAST // 2, min(drawn, LEAST) // 4)
+    fit, heldout = len(sample.fit), len(sample.heldout)
+    if min(fit, heldout) < least:
+        raise AdviceError(
+            f"the encoder fails on {drawn - fit - heldout:,} of {drawn:,} texts of {name} "
+            f"({next(iter(failed.values()))}): {fit:,} are left to fit on and {heldout:,} to measure on, "
+            f"{least} of each are the least"
+        )
 
 
 def concluded(
@@ -143,15 +147,17 @@ def concluded(
 ) -> Advice:
     """Everything that follows from a sample."""
     few = too_few(len(sample.drawn))
+    diagnosis = diagnose(sample.heldout)
     advice = Advice(
         source=name,
+        keep=question.keep,
         encoder=encoder,
         rows=sample.drawn.rows,
         distinct=len(sample.drawn),
         capped=len(sample.drawn) >= question.rows,
         heldout=len(sample.heldout),
         cut=sample.cut,
-        diagnosis=diagnose(sample.heldout),
+        diagnosis=diagnosis,
         mean_agreement=agreement(sample.fit, sample.heldout),
         debiasing=None,
         matryoshka=None,
@@ -161,77 +167,72 @@ def concluded(
         second=None,
         elsewhere=[],
         shortages=[few] if few else [],
-        notes=list(notes(sample)),
+        notes=list(notes(sample, diagnosis["zero_rows"])),
     )
     if few:
         return advice
     on_progress(ENCODED, "trying what debiasing does")
     debiasing = try_debiasing(sample)
-    matryoshka = find_matryoshka(sample.heldout, question.seed)
     curve = Curve(sample, debiasing.trial(debiasing.chosen).steps)
     sizes = curve.sizes(part_of(on_progress, TRIED, 1.0))
     best, second = recommend(debiasing, sizes, question.keep)
-    chain = curve.fitted(best.steps) if best.steps else None
-    confirmed = curve.measure(best.reducer, chain, best.dimensions) if chain and best.reducer else None
+    confirmed, places = None, []
+    if best.steps:
+        chain = curve.fitted(best.steps)
+        confirmed = curve.measure(best.reducer, chain, best.dimensions) if best.reducer else None
+        places = list(elsewhere(sample, chain))
+        changed = changes(debiasing.trial(best.debiasing), confirmed is not None, places[0])
+        best = replace(best, price=" ".join([best.price, *changed]))
     return replace(
         advice,
         debiasing=debiasing,
-        matryoshka=matryoshka,
+        matryoshka=find_matryoshka(sample.heldout, question.seed) if len(sample.heldout) >= ROWS_LEAST else None,
         sizes=sizes,
         best=best,
         confirmed=confirmed,
         second=second,
-        elsewhere=list(elsewhere(sample, chain)) if chain else [],
+        elsewhere=places,
         shortages=shortages(sample, debiasing, best),
-        notes=[*advice.notes, *doubts(sizes, confirmed, question.keep)],
+        notes=[*advice.notes, *doubts(debiasing, sizes, confirmed, question.keep)],
     )
 
 
 def agreement(fit: FloatArray, heldout: FloatArray) -> float | None:
-    """The cosine of the means of two sets of rows; None where one of them points nowhere."""
-    return cosine(Moments.from_vectors(fit).mean, Moments.from_vectors(heldout).mean)
+    """The cosine of the means of two sets of rows, each of length 1; None where one of them points nowhere."""
+    return cosine(unit_mean(fit), unit_mean(heldout))
 
 
-def elsewhere(sample: Sample, chain: Chain) -> Iterator[Elsewhere]:
-    """A chain on held-out rows and on foreign text, among as many rows and halves of each."""
-    foreign = sample.foreign
-    rows = min(len(sample.heldout), GEOMETRY_ROWS, len(foreign.vectors) if foreign else GEOMETRY_ROWS)
-    cut = [some.halves for some in (sample, foreign) if some is not None and some.halves is not None]
-    halves = min((len(some) for some in cut), default=0)
-    yield on_text("held out", chain, sample.heldout[:rows], sample.halves, halves)
-    if foreign is not None:
-        yield on_text("foreign", chain, foreign.vectors[:rows], foreign.halves, halves)
+def unit_mean(vectors: FloatArray) -> NDArray[np.float64]:
+    """The mean `(d,)` of rows brought to unit length."""
+    sums = [unit_rows(torch.from_numpy(block.astype(np.float64))).sum(0).numpy() for block in row_blocks(vectors)]
+    return np.asarray(np.sum(sums, axis=0) / len(vectors))
 
 
-def on_text(name: str, chain: Chain, vectors: FloatArray, cut: Halves | None, halves: int) -> Elsewhere:
-    """A fitted chain on some vectors, and on so many halves."""
-    retrieval, gain = None, None
-    if cut is not None:
-        some = Halves(cut.first[:halves], cut.second[:halves])
-        raw = reciprocal_ranks(some.first, some.second)
-        retrieval, gain = float(raw.mean()), mean_interval(100 * (ranks_behind(chain, some) - raw))
-    return Elsewhere(name, len(vectors), fidelity(vectors, np.asarray(chain.floats(vectors))), retrieval, gain)
-
-
-def doubts(sizes: Sizes, confirmed: SizeTrial | None, keep: float) -> Iterator[str]:
+def doubts(debiasing: Debiasing, sizes: Sizes, confirmed: SizeTrial | None, keep: float) -> Iterator[str]:
     """What did not work, and whether the recommended chain holds what the curve promised."""
-    for reducer, problem in sizes.problems.items():
-        yield f"{reducer} could not be fitted: {problem}."
-    if confirmed is not None and not keeps_enough(confirmed, sizes.full, keep):
+    problems = {one.method: one.problem for one in debiasing.trials if one.problem is not None} | sizes.problems
+    for name, problem in problems.items():
+        yield f"{name} could not be fitted: {problem}."
+    kept = {} if confirmed is None else what_is_kept(confirmed, sizes.full)
+    missed = [f"{percent(share)} of {what}" for what, share in kept.items() if lower(share) < keep]
+    if confirmed is not None and missed:
         yield (
-            f"Fitted at {confirmed.dimensions} dimensions by itself the chain just misses what must be kept: recall@10 "
-            f"rescored {confirmed.rescored_4x.value:.3f}. Take the next larger size to be sure."
+            f"Fitted at {confirmed.dimensions} dimensions by itself the chain just misses the {100 * keep:g} % that "
+            f"must be kept: it keeps {' and '.join(missed)}. Take the next larger size to be sure."
         )
 
 
-def notes(sample: Sample) -> Iterator[str]:
+def notes(sample: Sample, zero_rows: int) -> Iterator[str]:
     """What a reader of the advice must know of the rows."""
     drawn = sample.drawn
     if drawn.blank:
         yield f"{drawn.blank:,} blank texts were left out."
+    if zero_rows:
+        yield f"{zero_rows:,} of {len(sample.heldout):,} held-out vectors are zero: they have no direction."
     if drawn.repeated > 0:
+        aside = ", spaces and case aside" if drawn.vectors is None else ""
         yield (
-            f"{100 * drawn.repeated:.1f} % of the rows repeat others. Each was looked at once; a fit on the "
+            f"{100 * drawn.repeated:.1f} % of the rows repeat others{aside}. Each was looked at once; a fit on the "
             "source counts it as often as it stands there."
         )
     if drawn.vectors is None and sample.cut < len(sample.heldout) / 2:

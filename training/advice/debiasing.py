@@ -30,11 +30,11 @@ ERROR_RATE = 0.05
 CONFIDENCE = 1 - ERROR_RATE / (len(METHODS) - 1)
 """Of the interval of each gain."""
 LARGE_MEAN = 0.5
-"""‖μ‖ from which it is called large, as a quarter of every vector's length squared is then the mean's; and from which R2
-is worth doing where the halves cannot tell: it classified better in 29 of the mean-bias paper's 38 encoders and worse in
-none. Here, where the halves spoke for nothing, it gained 6.0 points [3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0]
-under mean pooling, over data sets (docs/advice.md)."""
-ELSEWHERE = (
+"""‖μ‖ from which it is called large, as a quarter of every vector's squared length is then the mean's; and from which R2
+is worth doing where the halves cannot tell: it classified better in 29 of the mean-bias paper's 38 encoders and worse
+in none. Here, where the halves spoke for nothing, it gained 6.0 points [3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0]
+under mean pooling, averaged over data sets (docs/advice.md)."""
+BY_POOLING = (
     "on layers of text encoders this rule gained under CLS pooling (+6.0 points, 3.3 to 9.0) and hardly under mean "
     "pooling (+0.9, −0.1 to 2.0)"
 )
@@ -115,7 +115,7 @@ def try_debiasing(sample: Sample) -> Debiasing:
         chosen = by_halves
     if chosen != by_halves:
         why += f"; it is recommended for the length of the mean, not measured here: ‖μ‖ is {nothing.mean_norm:.2f}"
-        why += f"; {ELSEWHERE}" if sample.drawn.vectors is not None else ""
+        why += f"; {BY_POOLING}" if sample.drawn.vectors is not None else ""
     return Debiasing(trials, by_halves, chosen, why)
 
 

@@ -15,7 +15,7 @@ DRAWS = 19
 ROWS = 1000
 """Held-out rows that are looked at."""
 ROWS_LEAST = 100
-"""Of fewer the ten nearest are so large a share that any coordinates find them."""
+"""Among fewer chance moves recall@10 by more than would tell first coordinates from others."""
 AHEAD = 2.0
 """Points of recall@10 at a quarter and less that the first coordinates of a trained encoder are ahead; half of the
 coordinates find nearly all neighbours whichever they are."""

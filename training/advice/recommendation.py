@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from training.advice.debiasing import NOTHING, Debiasing
-from training.advice.sizes import NEIGHBOURS, OVERSAMPLING, REDUCERS, Sizes, SizeTrial
+from training.advice.price import price
+from training.advice.sizes import REDUCERS, Sizes, SizeTrial
+from training.evaluation.statistics import Interval
 
 ROWS_LEAST = 500
 """Held-out rows: among fewer, forty candidates are so many of all that any size seems to keep the neighbours."""
@@ -25,7 +27,7 @@ class Recommendation:
         bytes: of a vector, in float32.
         keeps: whether it keeps what it must; a runner-up may miss it.
         reasons: sentences.
-        price: what it costs, in a sentence.
+        price: what it costs, in sentences.
     """
 
     steps: str
@@ -55,13 +57,22 @@ def recommend(debiasing: Debiasing, sizes: Sizes, keep: float) -> tuple[Recommen
 
 def keeps_enough(trial: SizeTrial, full: SizeTrial, keep: float) -> bool:
     """Whether a size keeps the neighbours, and what halves of texts find, by the lower bounds of their intervals."""
-    rescored = trial.rescored_4x
-    if (rescored.value if rescored.low is None else rescored.low) < keep:
-        return False
-    if trial.loss is None or not full.retrieval:
-        return True
-    loss = trial.loss.value if trial.loss.low is None else trial.loss.low
-    return 100 * full.retrieval + loss >= 100 * keep * full.retrieval
+    return all(lower(kept) >= keep for kept in what_is_kept(trial, full).values())
+
+
+def what_is_kept(trial: SizeTrial, full: SizeTrial) -> dict[str, Interval]:
+    """The shares that a size must keep, each in its interval."""
+    found = {"the ten nearest neighbours with rescoring": trial.rescored_4x}
+    if trial.loss is not None and full.retrieval:
+        raw, loss = 100 * full.retrieval, trial.loss
+        low, high = (None if bound is None else 1 + bound / raw for bound in (loss.low, loss.high))
+        found["what halves of texts find of each other"] = Interval(1 + loss.value / raw, low, high)
+    return found
+
+
+def lower(share: Interval) -> float:
+    """The lower bound; where there is none, the value."""
+    return share.value if share.low is None else share.low
 
 
 def rank(trials: list[SizeTrial]) -> list[SizeTrial]:
@@ -93,7 +104,7 @@ def written(debiasing: Debiasing, sizes: Sizes, trial: SizeTrial | None, keep: f
             reason_for_size(sizes, trial, keep),
             *([] if trial is None else [reason_for_reducer(sizes, trial)]),
         ],
-        price=price(sizes, own),
+        price=price(sizes, own, debiasing.chosen),
     )
 
 
@@ -124,20 +135,3 @@ def reason_for_reducer(sizes: Sizes, trial: SizeTrial) -> str:
     else:
         told = f"it is {below:.3f} below {best.reducer}"
     return f"{trial.reducer}: recall@10 without rescoring is {each} at that size; {told}."
-
-
-def price(sizes: Sizes, own: SizeTrial) -> str:
-    """What is saved and what is lost, in a sentence."""
-    full = sizes.full
-    if own is full:
-        return f"{full.bytes:,} bytes a vector, as before."
-    lost = (
-        f"among {sizes.rows:,} rows recall@10 is {own.recall_at_10:.3f}, and {own.rescored_4x.value:.3f} where "
-        f"{NEIGHBOURS * OVERSAMPLING} candidates are ranked by the full vectors, which must stay for that"
-    )
-    if own.loss is not None:
-        lost += f"; mean reciprocal rank of halves of texts {own.loss.value:+.2f} points"
-    return (
-        f"{own.bytes:,} bytes to search instead of {full.bytes:,} ({100 * (1 - own.bytes / full.bytes):.0f} % less), "
-        f"similarities {full.gemm_ms / own.gemm_ms:.1f}× as fast; {lost}."
-    )

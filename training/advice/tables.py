@@ -1,7 +1,8 @@
 """The tables of an advice, as rows of cells with the header first."""
 
 from training.advice.advise import Advice
-from training.advice.debiasing import NOTHING
+from training.advice.debiasing import CONFIDENCE, NOTHING
+from training.advice.elsewhere import HERE
 from training.advice.sizes import SizeTrial
 from training.evaluation.words import points
 
@@ -36,14 +37,14 @@ def direction_rows(advice: Advice) -> Rows:
 def debiasing_rows(advice: Advice) -> Rows:
     """What every method does."""
     assert advice.debiasing is not None
-    rows = [["", "steps", "MRR × 100", "gain, 99.2 % interval", "‖μ‖ after", "recall@10 of raw"]]
+    rows = [["", "steps", "MRR × 100", f"gain, {100 * CONFIDENCE:.1f} % interval", "‖μ‖ after", "recall@10 of raw"]]
     for one in advice.debiasing.trials:
         chosen = " ←" if one.method == advice.debiasing.chosen else ""
         rows.append(
             [
                 one.method + chosen,
                 "" if one.method == NOTHING else one.steps,
-                one.problem or figure(one.retrieval, 100, 2),
+                figure(one.retrieval, 100, 2),
                 "" if one.gain is None else points(one.gain),
                 figure(one.mean_norm, 1, 3),
                 figure(one.recall_at_10, 1, 3),
@@ -103,7 +104,7 @@ def elsewhere_rows(advice: Advice) -> Rows:
         ["", "rows", "local Spearman", "recall@10", "rescored 4×", "MRR × 100 raw", "gain, 95 % interval"],
         *(
             [
-                "held out (the chain was chosen on these)" if one.text == "held out" else one.text,
+                "held out (the chain was chosen on these)" if one.text == HERE else one.text,
                 f"{one.rows:,}",
                 figure(one.measures["local_spearman"], 1, 3),
                 figure(one.measures["recall_at_10"], 1, 3),

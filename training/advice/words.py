@@ -2,14 +2,19 @@
 
 from collections.abc import Iterator
 
-from training.advice.advise import Advice, Elsewhere
+from training.advice.advise import Advice
+from training.advice.debiasing import LARGE_MEAN, NOTHING
 from training.advice.enough import Shortage
+from training.advice.matryoshka import AHEAD, against
+from training.advice.recommendation import lower
+from training.evaluation.statistics import Interval
+from training.evaluation.words import percent
 from transforms.diagnostics import DIRECTION_MARGIN
 
-LARGE, SMALL = 0.5, 0.2
-"""‖μ‖ from which on, and up to which, it is called so: a norm of .5 is a quarter of every vector's length squared."""
+SMALL_MEAN = 0.2
+"""‖μ‖ up to which it is called so."""
 LOSES_ELSEWHERE = 0.05
-"""Of what halves of texts find, or of recall@10, from held-out to foreign text: worth a word."""
+"""Of what halves of texts find, or of the neighbours, from held-out to foreign text: worth a word."""
 
 
 def sentences(advice: Advice) -> list[str]:
@@ -41,53 +46,74 @@ def direction(advice: Advice) -> Iterator[str]:
         yield f"No mean direction can be told: ‖μ‖ is {norm:.3f}, and chance alone gives {floor:.3f}."
     else:
         own = norm**2 - floor**2
-        size = "large" if norm >= LARGE else "small" if norm <= SMALL else "moderate"
+        size = "large" if norm >= LARGE_MEAN else "small" if norm <= SMALL_MEAN else "moderate"
         agreed = "" if advice.mean_agreement is None else f", cosine {advice.mean_agreement:.3f} to the other rows'"
         yield (
             f"The mean direction of the held-out rows is real, ‖μ‖ = {norm:.3f} against {floor:.3f} by chance{agreed}, "
-            f"and {size}: it holds {100 * own:.0f} % of a vector's squared length. Its size alone promises no gain."
+            f"and {size}: it holds {100 * own:.0f} % of a vector's squared length."
         )
+        if advice.debiasing is not None and not advice.debiasing.by_length:
+            yield "Its size alone promises no gain."
 
 
 def of_matryoshka(advice: Advice) -> Iterator[str]:
-    """Whether the encoder was trained to be cut."""
-    if advice.matryoshka is None or not advice.matryoshka.cuts:
+    """Whether the vectors were trained to be cut."""
+    if advice.best is not None and advice.matryoshka is None:
+        yield f"Of {advice.heldout} held-out rows it cannot be told whether the first coordinates hold more than others."
+    if advice.matryoshka is None or len(advice.matryoshka.cuts) < 2:
         return
-    cut = min(advice.matryoshka.cuts, key=lambda one: one.dimensions)
-    found = f"the first {cut.dimensions} find {cut.first:.1f} % of the neighbours, as many others {cut.random:.1f} %"
-    if advice.matryoshka.first_hold_more:
+    cuts = advice.matryoshka.cuts
+    failing = against(cuts)
+    cut = min(failing, key=lambda one: one.first - one.random) if failing else cuts[-1]
+    found = (
+        f"the first {cut.dimensions} find {cut.first:.1f} % of the neighbours, as many others {cut.random:.1f} % on "
+        f"average and {cut.best:.1f} % at best"
+    )
+    if not failing:
         yield f"The first coordinates hold more than others, as after Matryoshka training or a PCA: {found}."
     else:
-        yield f"The first coordinates hold no more than others, so this encoder is no Matryoshka: {found}."
+        least = f"; {AHEAD:g} points above the average are the least" if cut.first > cut.best else ""
+        yield f"The first coordinates do not reliably hold more than others: {found}{least}."
 
 
 def foreign(advice: Advice) -> Iterator[str]:
     """How the chain does on text it was not fitted for."""
-    places = {one.text: one for one in advice.elsewhere}
-    here, there = (places.get(name) for name in ("held out", "foreign"))
-    if here is None or there is None:
+    if not advice.elsewhere:
+        yield "No chain is recommended, so that there is none to try on foreign text."
         return
-    changes = [relative(one) for one in (here, there)]
-    if None not in changes:
-        what = "what halves of texts find of each other"
-    else:
-        changes = [one.measures["recall_at_10"] for one in (here, there)]
-        what = "recall@10 of the raw neighbours"
-    if changes[0] is None or changes[1] is None:
+    if len(advice.elsewhere) == 1:
+        if advice.encoder is None:
+            yield "Whether the chain serves other text cannot be told: the vectors name no encoder to make any with."
         return
-    lost = changes[0] - changes[1] > LOSES_ELSEWHERE
-    told = "it is made for text like this source" if lost else "it serves both"
-    yield (
-        f"Among as many rows the chain keeps {100 * changes[1]:.1f} % of {what} on foreign text, "
-        f"{100 * changes[0]:.1f} % here: {told}."
-    )
+    here, there = advice.elsewhere
+    kept, what, why = (here.kept_of_halves, there.kept_of_halves), "what halves of texts find of each other", ""
+    if None in kept:
+        kept, what = (here.kept_of_neighbours, there.kept_of_neighbours), "the raw neighbours with rescoring"
+        if advice.best is not None and advice.best.debiasing != NOTHING:
+            why = " Debiasing, which is part of the chain, changes these on purpose."
+    if kept[0] is not None and kept[1] is not None:
+        yield (
+            f"Among as many rows the chain keeps {percent(kept[1])} of {what} on foreign text, {percent(kept[0])} "
+            f"here: {compared(kept[0], kept[1], advice.keep)}.{why}"
+        )
 
 
-def relative(one: Elsewhere) -> float | None:
-    """The share of what halves of texts found in the raw vectors that they find behind the chain."""
-    if one.gain is None or not one.retrieval:
-        return None
-    return (100 * one.retrieval + one.gain.value) / (100 * one.retrieval)
+def compared(here: Interval, there: Interval, keep: float) -> str:
+    """What shares that are kept here and on foreign text say of a chain."""
+    enough = [lower(one) >= keep for one in (here, there)]
+    loses = [upper(one) < keep for one in (here, there)]
+    if all(enough):
+        return "it serves both"
+    if all(loses):
+        return "it loses on both"
+    if loses[1] or (here.value - there.value > LOSES_ELSEWHERE and upper(there) < lower(here)):
+        return "it is made for text like this source"
+    return f"it is not sure to keep {100 * keep:g} % on both"
+
+
+def upper(share: Interval) -> float:
+    """The upper bound; where there is none, the value."""
+    return share.value if share.high is None else share.high
 
 
 def lacks(advice: Advice) -> Iterator[str]:
@@ -102,7 +128,7 @@ def shortage_in_words(one: Shortage, advice: Advice) -> str:
     """What is lacking, and what would do."""
     what = one.what[0].upper() + one.what[1:]
     if one.more is None:
-        return f"{what}; not even the most rows that are held out would tell."
+        return f"{what}; {one.instead}."
     if advice.capped:
         return f"{what}; looking at {advice.distinct + one.more:,} rows might tell (--rows)."
     return f"{what}; about {one.more:,} more distinct rows would do."

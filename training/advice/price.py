@@ -1,0 +1,47 @@
+"""What a recommendation costs, in sentences."""
+
+from collections.abc import Iterator
+
+from training.advice.debiasing import NOTHING, DebiasingTrial
+from training.advice.elsewhere import Elsewhere
+from training.advice.sizes import NEIGHBOURS, OVERSAMPLING, Sizes, SizeTrial
+
+
+def price(sizes: Sizes, own: SizeTrial, debiasing: str) -> str:
+    """What is saved and what is lost by a size, against the vectors that the reducers start from."""
+    full = sizes.full
+    if own is full:
+        return f"{full.bytes:,} bytes a vector, as before."
+    whose = "full" if debiasing == NOTHING else "debiased"
+    lost = (
+        f"among {sizes.rows:,} rows recall@10 of the neighbours that the {whose} vectors have is "
+        f"{own.recall_at_10:.3f}, and {own.rescored_4x.value:.3f} where {NEIGHBOURS * OVERSAMPLING} candidates are "
+        "ranked again by these, which must stay for that"
+    )
+    if own.loss is not None:
+        lost += f"; mean reciprocal rank of halves of texts {own.loss.value:+.2f} points"
+    return (
+        f"{own.bytes:,} bytes to search instead of {full.bytes:,} ({100 * (1 - own.bytes / full.bytes):.0f} % less), "
+        f"similarities about {full.gemm_ms / own.gemm_ms:.0f}× as fast; {lost}."
+    )
+
+
+def changes(trial: DebiasingTrial, reduced: bool, here: Elsewhere) -> Iterator[str]:
+    """What a chain that debiases makes of the neighbours that the raw vectors have.
+
+    Args:
+        trial: of the debiasing in it.
+        reduced: whether a reducer follows.
+        here: the chain on held-out rows.
+    """
+    if trial.method == NOTHING:
+        return
+    if trial.recall_at_10 is not None:
+        changed = f"{NEIGHBOURS * (1 - trial.recall_at_10):.1f} of the ten nearest neighbours"
+        yield f"{trial.method} changes {changed} that the raw vectors have, on purpose."
+    found, rescored = (here.measures[name] for name in ("recall_at_10", "recall_at_10_rescored_4x"))
+    if reduced and found is not None and rescored is not None:
+        yield (
+            f"Of the neighbours that the raw vectors have among {here.rows:,} rows the whole chain finds {found:.3f}, "
+            f"and {rescored:.3f} where the candidates are ranked again by the raw vectors, as an index does."
+        )
