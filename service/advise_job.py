@@ -43,22 +43,15 @@ def fit_advised(
         AdviceError: if no chain was recommended.
         TrainingError, TransformError: if it cannot be fitted.
     """
-    problem = nothing_to_fit(found)
-    if problem is not None or found.best is None:
-        raise AdviceError(problem)
+    if found.best is None:
+        raise AdviceError("nothing was fitted: no chain is recommended, there are too few rows to tell")
+    if not found.best.steps:
+        raise AdviceError("nothing was fitted: no chain is recommended, the vectors are best left as they are")
     home = Home(settings.home)
     registry, places = open_registry(home, settings.redis_url)
     steps = [step.spec() for step in parse_steps(found.best.steps)]
     request = FitRequest(name, steps, question.source, seed=question.seed)
     return run_fit(request, encoder, registry, places, home.vectors, on_progress, command, job=job)
-
-
-def nothing_to_fit(found: "Advice") -> str | None:
-    """Why there is nothing to fit; None where a chain is recommended."""
-    if found.best is not None and found.best.steps:
-        return None
-    why = "the vectors are best left as they are" if found.best is not None else "there are too few rows to tell"
-    return f"nothing was fitted: no chain is recommended, {why}"
 
 
 def job_request(

@@ -1,7 +1,7 @@
 """`lathe advise`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -12,10 +12,16 @@ from service.cli.fit import in_words as fit_in_words
 from service.cli.options import SOURCE, ProgressBar, command_line, flag, load_encoder, registry_with_places, state
 from service.errors import BadValueError
 from service.names import require_name
+from service.settings import Settings
 from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST, Question
+from training.encoders import Encoder
+from training.errors import AdviceError
 from training.fitting import DISTINCT_LEAST
 from training.sources import open_source
 from transforms.artifact import replace_synced
+
+if TYPE_CHECKING:
+    from training.advice.advise import Advice
 
 
 def advise(
@@ -64,13 +70,23 @@ def advise(
         typer.echo(in_terminal(found))
     if report is not None:
         replace_synced(report, as_page(found).encode())
-    fitted = None
+    outcome: dict[str, Any] = {"fit": None}
     try:
         if fit is not None:
-            with ProgressBar() as progress:
-                fitted = fit_advised(found, fit, question, loaded, settings, progress, command_line())
+            outcome = fitted(found, fit, question, loaded, settings)
             if not as_json:
-                typer.echo("\n" + fit_in_words(fitted))
+                typer.echo("\n" + (outcome.get("fit_error") or fit_in_words(outcome["fit"])))
     finally:  # what was measured is told though the fit fails
         if as_json:
-            typer.echo(orjson.dumps(in_json(found) | {"fit": fitted}, option=orjson.OPT_INDENT_2))
+            typer.echo(orjson.dumps(in_json(found) | outcome, option=orjson.OPT_INDENT_2))
+
+
+def fitted(
+    found: "Advice", name: str, question: Question, encoder: Encoder | None, settings: Settings
+) -> dict[str, Any]:
+    """What came of the fit, as the API's jobs say it; that nothing is recommended is an answer and no failure."""
+    try:
+        with ProgressBar() as progress:
+            return {"fit": fit_advised(found, name, question, encoder, settings, progress, command_line())}
+    except AdviceError as error:
+        return {"fit": None, "fit_error": str(error)}

@@ -69,6 +69,11 @@ def test_what_cannot_be_advised_on_is_said_at_once(app, status, body):
     assert ask(app, status, **body)["error"]["message"]
 
 
+def test_a_name_that_cannot_be_is_the_fault_of_fit(app):
+    error = ask(app, 400, source={"texts": ["a"]}, fit="a b")["error"]
+    assert error["param"] == "fit" and "'a b' cannot name a chain" in error["message"]
+
+
 def test_too_little_is_said_by_the_job(app, finish):
     rows = [[1.0, 2.0]] * 1200
     done = finish(ask(app, source={"vectors": rows})["job_id"], app)

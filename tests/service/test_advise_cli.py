@@ -67,14 +67,26 @@ def test_the_recommended_chain_can_be_fitted_at_once(advise, run, texts):
 
 
 def test_nothing_is_fitted_where_nothing_is_recommended(advise, texts):
-    assert "no chain is recommended" in advise(texts[:20], "--fit", "none-of-it", status=1)
+    assert "nothing was fitted: no chain is recommended, there are too few" in advise(texts[:20], "--fit", "none-of-it")
+    found = json.loads(advise(texts[:20], "--fit", "none-of-it", "--json"))
+    assert found["fit"] is None and "nothing was fitted" in found["fit_error"] and found["distinct"] == 20
 
 
-def test_the_advice_is_told_though_nothing_is_fitted(run, tiny_model, texts, tmp_path):
-    (tmp_path / "some.txt").write_text("\n".join(texts[:20]))
-    arguments = ("advise", "--source", tmp_path / "some.txt", "--encoder", tiny_model, "--json", "--fit", "nothing")
-    status, out, _ = run(*arguments)
-    assert status == 1 and json.loads(out)["fit"] is None and json.loads(out)["distinct"] == 20
+def test_where_vectors_are_best_left_as_they_are_nothing_is_fitted_and_nothing_failed(run, tmp_path):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((300, 16)).astype(np.float32))
+    status, out, _ = run("advise", "--source", tmp_path / "rows.npy", "--fit", "nothing")
+    assert status == 0 and "Recommended: leave the vectors as they are." in out
+    assert "nothing was fitted: no chain is recommended, the vectors are best left as they are" in out
+    assert "No chain is recommended, so that there is none to try on foreign text." in out
+
+
+def test_the_advice_is_told_though_the_fit_fails(run, tiny_model, tmp_path):
+    rows = np.random.default_rng(0).standard_normal((1200, 48)) * np.arange(1, 49) ** -1.0
+    np.save(tmp_path / "rows.npy", rows.astype(np.float32))
+    arguments = ("--source", tmp_path / "rows.npy", "--encoder", tiny_model, "--fit", "misfit", "--json")
+    status, out, err = run("advise", *arguments)
+    assert status == 1 and "48" in err and "16" in err
+    assert json.loads(out)["fit"] is None and json.loads(out)["best"]["steps"]
 
 
 def test_ten_texts_are_too_few_and_how_many_would_do(advise, texts):
@@ -87,7 +99,7 @@ def test_texts_that_are_all_the_same_are_an_error(advise):
 
 
 def test_one_word_texts_are_judged_by_their_geometry_alone(advise, texts):
-    words = sorted({word for text in texts for word in text.split()})[:200]
+    words = sorted({word.casefold() for text in texts for word in text.split()})[:200]
     out = advise(words)
     assert "cannot be told" in out and "Only 0 of 100 held-out texts are long enough" in out
     assert "Recommended" in out and "large enough" not in out
@@ -110,9 +122,11 @@ def test_vectors_are_advised_on_without_an_encoder(run, tmp_path):
     np.save(tmp_path / "rows.npy", rows.astype(np.float32))
     status, out, _ = run("advise", "--source", tmp_path / "rows.npy", "--json")
     found = json.loads(out)
-    assert status == 0 and found["encoder"] is None and found["debiasing"]["chosen"] == "nothing"
+    chosen = found["debiasing"]["by_halves"], found["debiasing"]["chosen"]
+    assert status == 0 and found["encoder"] is None and chosen == ("nothing", "R2")
     assert found["cut"] == 0 and found["best"]["dimensions"] < 48
-    assert any("vectors without texts" in said for said in found["sentences"])
+    assert any("vectors without texts" in said and "not measured here" in said for said in found["sentences"])
+    assert "Of the neighbours that the raw vectors have among 600 rows the whole chain finds" in found["best"]["price"]
     status, _, err = run("advise", "--source", tmp_path / "rows.npy", "--encoder", "all-MiniLM-L6-v2")
     assert status == 1 and "--fit" in err
 

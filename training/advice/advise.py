@@ -18,7 +18,7 @@ from training.advice.matryoshka import ROWS_LEAST, Matryoshka, find_matryoshka
 from training.advice.price import changes
 from training.advice.question import Question
 from training.advice.recommendation import Recommendation, lower, recommend, what_is_kept
-from training.advice.sample import Sample, text_sample, to_encode, vector_sample
+from training.advice.sample import Foreign, Sample, text_sample, to_encode, vector_sample
 from training.advice.sizes import Curve, Sizes, SizeTrial
 from training.encoders import Encoder
 from training.errors import AdviceError
@@ -112,7 +112,9 @@ def advise(question: Question, encoder: Encoder | None, workspace: Path, on_prog
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
     with claimed_folder(workspace, f"advice-{source_key(source, encoder)[:32]}") as folder:
-        encoding, foreign, said = Encoding(encoder, folder), None, []
+        foreign: Foreign | None = None
+        said: list[str] = []
+        encoding = Encoding(encoder, folder)
         encoding.encode(to_encode(drawn), part_of(on_progress, 0.0, ENCODED))
         sample = text_sample(drawn, None, encoding.vectors, encoding.failed)
         require_both_sides(source.name, sample, len(drawn), encoding.failed)

@@ -59,7 +59,7 @@ def direction(advice: Advice) -> Iterator[str]:
 def of_matryoshka(advice: Advice) -> Iterator[str]:
     """Whether the vectors were trained to be cut."""
     if advice.best is not None and advice.matryoshka is None:
-        yield f"Of {advice.heldout} held-out rows it cannot be told whether the first coordinates hold more than others."
+        yield f"With {advice.heldout} held-out rows it is not told whether the first coordinates hold more than others."
     if advice.matryoshka is None or len(advice.matryoshka.cuts) < 2:
         return
     cuts = advice.matryoshka.cuts

@@ -31,6 +31,15 @@ def test_the_draw_knows_no_order_and_is_the_same_each_time(tmp_path):
     assert set(draw(open_source(str(tmp_path / "a.jsonl")), 50, seed=1).texts) != set(forward.texts)
 
 
+def test_texts_that_differ_in_spaces_and_case_alone_are_one(tmp_path):
+    sentences = [f"The number {number} is written here" for number in range(100)]
+    variants = [(one, f"  {one}", one.replace(" ", "  "), one.upper()) for one in sentences]
+    texts = [text for some in variants for text in some]
+    drawn = draw(source_of(tmp_path / "a.jsonl", texts), 1000)
+    assert len(drawn) == 100 and drawn.repeated == pytest.approx(3 / 4)
+    assert draw(source_of(tmp_path / "b.jsonl", texts[::-1]), 1000).texts == drawn.texts
+
+
 def test_every_row_is_as_likely_as_another(tmp_path):
     source = source_of(tmp_path / "a.jsonl", [str(number) for number in range(100)])
     counts = np.zeros(100)

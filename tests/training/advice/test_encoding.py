@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from training.advice.draw import Drawn
-from training.advice.encoding import Encoding
-from training.advice.sample import HALVES_LEAST, heldout_rows, text_sample, to_encode
+from training.advice.encoding import Encoding, foreign_text
+from training.advice.sample import HALVES_LEAST, cut_all, heldout_rows, text_sample, to_encode
 from training.errors import EncoderError
+from training.fitting import sampled_texts
+from training.sources import open_source
 
 TEXTS = [f"text {number} speaks of the number {number} and then of {number + 1}" for number in range(200)]
 
@@ -14,7 +16,7 @@ TEXTS = [f"text {number} speaks of the number {number} and then of {number + 1}"
 class Scripted:
     """An encoder that fails on some texts, and gives NaN for others."""
 
-    name, dimensions = "scripted", 4
+    name, dimensions, fingerprint = "scripted", 4, "print"
 
     def __init__(self, fails=(), nan=()):
         self.fails, self.nan, self.seen = set(fails), set(nan), []
@@ -63,3 +65,35 @@ def test_texts_on_which_the_encoder_fails_are_left_out_with_their_halves(tmp_pat
 def test_an_encoder_that_fails_on_every_text_is_an_error(tmp_path):
     with pytest.raises(EncoderError, match="scripted fails on every text: RuntimeError: index out of range"):
         Encoding(Scripted(fails=TEXTS), tmp_path).encode(TEXTS, silent)
+
+
+@pytest.fixture(scope="module")
+def built_in():
+    return sampled_texts(open_source("pydoc:topics"))
+
+
+def test_foreign_text_is_encoded_once(built_in, tmp_path):
+    encoder = Scripted()
+    found, said = foreign_text("pydoc:topics", encoder, tmp_path)
+    assert (len(found.vectors), len(found.halves), said) == (len(built_in), len(cut_all(built_in)), [])
+    calls = len(encoder.seen)
+    again, _ = foreign_text("pydoc:topics", encoder, tmp_path)
+    assert len(encoder.seen) == calls
+    np.testing.assert_array_equal(again.vectors, found.vectors)
+
+
+@pytest.mark.parametrize("how", ["fails", "nan"])
+def test_foreign_texts_on_which_the_encoder_fails_are_left_out(built_in, how, tmp_path):
+    pairs = cut_all(built_in)
+    encoder = Scripted(**{how: [built_in[3], built_in[5], pairs[2][0]]})
+    found, said = foreign_text("pydoc:topics", encoder, tmp_path)
+    assert len(found.vectors) == len(built_in) - 2 and len(found.halves) == len(pairs) - 1
+    assert np.isfinite(found.vectors).all() and np.isfinite(found.halves.first).all()
+    assert said == [
+        f"The encoder fails on 2 of {len(built_in):,} built-in foreign texts and on halves of 1, which were left out."
+    ]
+
+
+def test_without_foreign_text_advice_goes_on(built_in, tmp_path):
+    found, (said,) = foreign_text("pydoc:topics", Scripted(fails=built_in), tmp_path)
+    assert found is None and said.startswith(f"The encoder fails on {len(built_in):,} of {len(built_in):,} built-in")

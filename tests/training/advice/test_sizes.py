@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from training.advice.debiasing import ranks_behind
-from training.advice.matryoshka import find_matryoshka
+from training.advice.matryoshka import AHEAD, against, find_matryoshka
 from training.advice.sizes import REDUCERS, Curve, sizes_of
 from transforms import Chain, local_spearman, parse_steps, recall_at_k
 from transforms.metrics import recall_of_anchors
@@ -64,4 +64,6 @@ def test_coordinates_in_the_order_of_their_weight_are_told_from_others():
     assert all(cut.random <= cut.best for cut in found.cuts)
     assert found.cuts[1].first == pytest.approx(100 * recall_at_k(rows, rows[:, :16]))
     mixed = ordered @ np.linalg.qr(random.standard_normal((64, 64)))[0]
-    assert not find_matryoshka(mixed).first_hold_more
+    found = find_matryoshka(mixed)
+    assert not found.first_hold_more and against(found.cuts)
+    assert all(cut.first <= cut.best or cut.first - cut.random < AHEAD for cut in against(found.cuts))

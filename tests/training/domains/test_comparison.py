@@ -9,7 +9,9 @@ from scipy import stats
 
 import training.domains
 from training.domains import compare, in_terminal, write_comparison
+from training.domains.characteristics import characteristics
 from training.domains.compare import titles_of
+from training.domains.comparison import DataSetTexts
 from training.domains.tables import tables
 from training.domains.words import sentences
 from training.errors import EvaluationError
@@ -174,6 +176,16 @@ def test_a_data_set_of_both_suites_is_named(build, pair):
     found = compared(first, shared)
     assert found.shared == ("entry of finance",)
     assert "1 data set of finance is in general too" in sentences(found)[0]
+
+
+def test_suites_of_other_languages_are_pointed_out(comparison):
+    def of(side, *languages):
+        return [DataSetTexts(side, f"d{side}{n}", one, characteristics([], one)) for n, one in enumerate(languages)]
+
+    same = replace(comparison, texts=[*of(0, "en", "de"), *of(1, "de-en", "")])
+    assert not any("languages" in one for one in sentences(same))
+    (said,) = [one for one in sentences(replace(same, texts=[*of(0, "en"), *of(1, "en,de")])) if "languages" in one]
+    assert said.startswith("The suites are not of the same languages (finance: en; general: de, en): rank correlations")
 
 
 def test_suites_of_one_title_are_told_apart():

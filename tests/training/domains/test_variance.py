@@ -2,8 +2,11 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
+from statsmodels.formula.api import ols
+from statsmodels.stats.anova import anova_lm
 
 from training.domains.variance import one_way, two_way
 
@@ -47,6 +50,22 @@ def test_sums_of_squares_degrees_and_tests_are_those_computed_by_hand():
     assert (found["residual"].f, found["residual"].p) == (None, None)
     assert sum(one.share for one in found.values()) == pytest.approx(1)
     assert found["domain"].share == pytest.approx(sums["domain"] / sum(sums.values()))
+
+
+def test_unbalanced_samples_are_analysed_with_the_interaction_as_statsmodels_does():
+    scores = balanced(interaction=0.1)
+    for drop, cell in enumerate(scores):
+        scores[cell] = np.where(np.arange(40) < 5 * drop, np.nan, scores[cell])
+    rows = [(score, *cell) for cell, some in scores.items() for score in some[np.isfinite(some)]]
+    frame = pd.DataFrame(rows, columns=["score", "encoder", "suite"])
+    table = anova_lm(ols("score ~ C(encoder) * C(suite)", frame).fit(), typ=2)
+    found = two_way("STS", scores, (60, 60)).sources
+    assert [one.sum_of_squares for one in found] == pytest.approx(table["sum_sq"].tolist())
+    assert [one.degrees for one in found] == table["df"].tolist() == [2, 1, 2, 159]
+    assert [one.f for one in found[:3]] == pytest.approx(table["F"].tolist()[:3])
+    residuals = [ols(f"score ~ {model}", frame).fit().ssr for model in ("C(suite)", "C(encoder) + C(suite)")]
+    assert found[0].sum_of_squares == pytest.approx(residuals[0] - residuals[1])  # of type II: beside the other factor
+    assert sum(one.share for one in found) == pytest.approx(1)
 
 
 def test_only_an_encoder_that_loses_more_than_the_others_makes_an_interaction():

@@ -71,13 +71,13 @@ def of_growth(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
     """How few vectors give the mean, whether its square falls as expected, and what consecutive ones give."""
     near = next((point for point in growth[:-1] if point.cosine is not None and point.cosine >= NEAR), None)
     ratios = [point.ratio for point in growth[:-1] if point.ratio is not None]
-    if growth[-1].cosine is not None and ratios:
+    if ratios and growth[-1].cosine is not None:
         told = f"No smaller sample gives the mean direction of {name} to a cosine of {NEAR}"
         if near is not None:
             told = f"{near.n:,} sentences give the mean direction of {name} to a cosine of {near.cosine:.3f}"
         yield (
-            f"{told}; from {growth[0].n} to {growth[-2].n:,} of them, ‖μ_n‖² is {min(ratios):.2f} to {max(ratios):.2f} times "
-            "‖μ‖² + tr Σ / n, as it must be where they are drawn at random."
+            f"{told}; from {growth[0].n} to {growth[-2].n:,} sentences, ‖μ_n‖² is {min(ratios):.2f} to "
+            f"{max(ratios):.2f} times ‖μ‖² + tr Σ / n, as it must be where they are drawn at random."
         )
     several = [point for point in growth if point.consecutive is not None and growth[-1].n >= RUNS * point.n]
     if several:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from training.evaluation.audit.findings import AuditFindings, find_audit
-from training.evaluation.audit.measure import Direction, LanguageMean, MeanPoint, Norms, PromptMean
+from training.evaluation.audit.measure import Direction, LanguageMean, MeanPoint, Norms, PromptMean, mean_growth
 from training.evaluation.audit.profile import Profile, profile, random_controls
 from training.evaluation.audit.record import Audit, CorpusMean, Languages, Prompts, load_audit, save_audit
 from training.evaluation.audit.tables import audit_tables, overview
@@ -14,6 +14,7 @@ from training.evaluation.audit.words import audit_sentences
 from training.evaluation.comparison import cells
 from training.evaluation.findings import find
 from training.evaluation.report import in_terminal, write_report
+from transforms import Moments
 
 TASKS = [f"t{place}" for place in range(8)]
 RAW = [0.5] * 8
@@ -110,7 +111,7 @@ def test_what_is_told_of_an_encoder():
         "e5 gives unit vectors (norm 1.000 ± 0.000 over 200 texts).",
         "‖μ‖ of e5 is 0.260 over 100 sentences, more than chance (0.120); the first principal component lies at |cos| "
         "= 0.976 to μ before centring and 0.266 after.",
-        "30 sentences give the mean direction of e5 to a cosine of 0.991; from 10 to 30 of them, ‖μ_n‖² is 0.97 to "
+        "30 sentences give the mean direction of e5 to a cosine of 0.991; from 10 to 30 sentences, ‖μ_n‖² is 0.97 to "
         "1.02 times ‖μ‖² + tr Σ / n, as it must be where they are drawn at random.",
         "The mean of 10 consecutive sentences of the corpus under e5 has 1.60 times the squared error of that of as "
         "many random ones.",
@@ -121,6 +122,16 @@ def test_what_is_told_of_an_encoder():
         "e5 has no prompts of its own; of generic ones, 'query: ' moves its mean most: ‖μ‖ is 0.500 with it and 0.250 "
         "without, at a cosine of 0.500 (60.0°).",
     ]
+
+
+def test_a_sample_of_all_sentences_is_not_called_few():
+    """All of them have a cosine of 1 to themselves, however noisy their mean is."""
+    rows = np.random.default_rng(0).standard_normal((200, 32))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    growth = tuple(mean_growth(rows, Moments.from_vectors(rows)))
+    assert growth[-1].cosine == pytest.approx(1) and growth[-2].cosine < 0.99
+    said = "\n".join(told(replace(SPOTLESS, corpus=replace(SPOTLESS.corpus, growth=growth))))
+    assert "No smaller sample gives the mean direction of e5 to a cosine of 0.99; from 10 to 100 sentences" in said
 
 
 ODD = {

@@ -1,0 +1,124 @@
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from training.advice.advise import advise, agreement, concluded, doubts, notes, require_both_sides
+from training.advice.debiasing import METHODS, NOTHING, Debiasing, DebiasingTrial
+from training.advice.draw import Drawn
+from training.advice.question import Question
+from training.advice.sizes import Sizes, SizeTrial
+from training.advice.words import sentences
+from training.errors import AdviceError
+from training.evaluation.statistics import Interval
+
+FULL = SizeTrial("", 384, 1.0, 1.0, Interval(1.0, None, None), 0.5, Interval(0.0, None, None), 1536, 8.0)
+SIZE = replace(FULL, reducer="PCA", dimensions=96, rescored_4x=Interval(0.97, 0.96, 0.98), loss=Interval(-1, -2, 0))
+
+
+def silent(_fraction, _sentence):
+    return
+
+
+def doubted(confirmed, trials=(), problems=None, keep=0.95):
+    sizes = Sizes(FULL, [], problems or {}, 1000)
+    return list(doubts(Debiasing(list(trials), NOTHING, NOTHING, "why"), sizes, confirmed, keep))
+
+
+def test_agreement_is_of_directions_whatever_their_lengths():
+    east, north = np.tile([1.0, 0.0], (10, 1)), np.tile([0.0, 1.0], (10, 1))
+    fit, heldout = np.concatenate([100 * east, north]), np.concatenate([east, 100 * north])
+    assert agreement(fit, heldout) == pytest.approx(1)
+    assert agreement(fit, 5 * east) == pytest.approx(np.sqrt(0.5))
+    assert agreement(fit, np.concatenate([east, -7 * east])) is None
+
+
+def test_a_chain_that_keeps_enough_leaves_no_doubt():
+    assert doubted(SIZE) == [] and doubted(None) == []
+
+
+def test_what_just_misses_is_named():
+    (halves,) = doubted(replace(SIZE, loss=Interval(-2, -3, -1)))
+    assert "just misses the 95 %" in halves and "96.0 % [94.0, 98.0] of what halves of texts find" in halves
+    assert "neighbours" not in halves
+    (neighbours,) = doubted(replace(SIZE, rescored_4x=Interval(0.952, 0.948, 0.956)))
+    assert "95.2 % [94.8, 95.6] of the ten nearest neighbours with rescoring" in neighbours
+    assert "halves" not in neighbours
+    (both,) = doubted(SIZE, keep=0.97)
+    assert "of the ten nearest neighbours with rescoring and 98.0 % [96.0, 100.0] of what halves" in both
+
+
+def test_what_could_not_be_fitted_is_a_note():
+    trials = [
+        DebiasingTrial(NOTHING, "normalize"),
+        DebiasingTrial("whitening", METHODS["whitening"], problem="singular"),
+    ]
+    said = doubted(SIZE, trials, {"PCA": "too few rows"})
+    assert said == ["whitening could not be fitted: singular.", "PCA could not be fitted: too few rows."]
+
+
+def test_zero_vectors_are_noted(make_sample):
+    sample = make_sample(rows=300)
+    sample.heldout[:3] = 0
+    assert "3 of 150 held-out vectors are zero: they have no direction." in notes(sample, 3)
+    assert not any("zero" in note for note in notes(make_sample(), 0))
+
+
+@pytest.mark.parametrize(
+    ("fit", "heldout", "drawn", "refused"),
+    [(0, 50, 100, True), (50, 0, 100, True), (24, 500, 1000, True), (25, 500, 1000, False), (1, 2, 4, True)]
+    + [(2, 2, 4, False), (40, 40, 100, False)],
+)
+def test_too_little_that_can_be_encoded_is_an_error_that_says_why(make_sample, fit, heldout, drawn, refused):
+    sample = replace(make_sample(), fit=np.ones((fit, 4)), heldout=np.ones((heldout, 4)))
+    failed = {"text": "RuntimeError: index out of range"}
+    if not refused:
+        require_both_sides("some.txt", sample, drawn, failed)
+        return
+    told = rf"fails on {drawn - fit - heldout} of .* of some.txt \(RuntimeError: index .*\): {fit} are left to fit on"
+    with pytest.raises(AdviceError, match=told):
+        require_both_sides("some.txt", sample, drawn, failed)
+
+
+class FailsOnMost:
+    """An encoder that knows one text."""
+
+    name, dimensions, fingerprint = "fails on most", 4, "print"
+
+    def encode(self, texts):
+        if list(texts) != ["the text number 7 of many that are here"]:
+            raise RuntimeError("no")
+        return SimpleNamespace(vectors=np.ones((1, 4), np.float32))
+
+    def describe(self):
+        return {"name": self.name, "fingerprint": self.fingerprint}
+
+
+def test_an_encoder_that_fails_on_nearly_all_is_told_of(tmp_path):
+    lines = [f"the text number {number} of many that are here" for number in range(120)]
+    (tmp_path / "some.txt").write_text("\n".join(lines))
+    with pytest.raises(AdviceError, match=r"fails on 119 of 120 texts of some.txt \(RuntimeError: no\)"):
+        advise(Question(str(tmp_path / "some.txt")), FailsOnMost(), tmp_path, silent)
+
+
+def test_vectors_with_a_long_mean_are_told_one_story(make_sample):
+    sample = make_sample(rows=240, common=2.0)
+    vectors = np.concatenate([sample.heldout, sample.fit])
+    drawn = Drawn([], vectors, 240, 0, 0.0)
+    sample = replace(sample, drawn=drawn, halves=None, cut=0, foreign=None)
+    found = concluded(Question("rows.npy"), "rows.npy", sample, None, silent)
+    assert (found.best.steps, found.matryoshka.first_hold_more) == ("r2", False)
+    said = " ".join(sentences(found))
+    assert said.count("recommended for the length of the mean, not measured here") == 1
+    assert "promises no gain" not in said and "gained under CLS pooling" in said and "encoder is" not in said
+    changed = 10 * (1 - found.debiasing.trial("R2").recall_at_10)
+    assert "128 bytes a vector, as before." in said
+    assert f"R2 changes {changed:.1f} of the ten nearest neighbours" in found.best.price
+    assert "the vectors name no encoder to make any with" in said
+
+
+def test_of_few_rows_the_first_coordinates_are_not_judged(make_sample):
+    found = concluded(Question("some.txt"), "some.txt", make_sample(rows=180), {"name": "any"}, silent)
+    assert found.matryoshka is None and found.heldout == 90
+    assert any(one.startswith("With 90 held-out rows it is not told whether the first") for one in sentences(found))
