@@ -188,7 +188,7 @@ class TrainingSettings(Settings):
 
     Attributes:
         learning_rate: at the start of the cosine schedule.
-        batch_size: pairs a step and process; their positives are one another's negatives.
+        batch_size: pairs a step and process; the positives of all processes are one another's negatives.
         mini_batch_size: pairs in memory at once; smaller than `batch_size` caches gradients (GradCache).
         epochs: over the mixture.
         temperature: τ of Eq. 9.

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
+from sentence_transformers.util.distributed import all_gather, all_gather_with_grad, get_rank, get_world_size
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
@@ -40,6 +41,14 @@ class Components:
         self.sums, self.steps = {}, 0
         return means
 
+    def share(self) -> None:
+        """Give every process of torchrun the means over all, which took as many steps; to be called by all of them."""
+        if get_world_size() == 1:
+            return
+        found: list[dict[str, Any]] = [{} for _ in range(get_world_size())]
+        torch.distributed.all_gather_object(found, self.state())
+        self.sums = {name: sum(one["sums"][name] for one in found) / len(found) for name in self.sums}
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of them."""
         return {"sums": {name: float(total) for name, total in self.sums.items()}, "steps": self.steps}
@@ -52,7 +61,9 @@ class Components:
 class ContrastiveLoss(nn.Module):
     """InfoNCE, with REZE's regulariser where there are targets.
 
-    Every row carries its number in the mixture as its label; the loss looks the pair's target up by it.
+    Every row carries its number in the mixture as its label; the loss looks the pair's target up by it. Under torchrun
+    the positives of all processes are one another's negatives, so that a step's loss, and with it the gradient, is that
+    of one process with the whole batch.
 
     Args:
         model: that is trained.
@@ -107,7 +118,9 @@ class ContrastiveLoss(nn.Module):
         with torch.autocast(anchors.device.type, enabled=False):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
             rows = labels.detach().cpu().numpy()
-            contrastive = info_nce(*self.compared(a, p, rows), self.temperature, self.excluded(rows, a.device))
+            anchors, positives = self.compared(a, p, rows)
+            first, excluded = len(rows) * get_rank(), self.excluded(rows, a.device)
+            contrastive = info_nce(anchors, everyones(positives), self.temperature, excluded, first)
             parts = {"contrastive": contrastive}
             total = contrastive
             if self.targets is not None:
@@ -127,12 +140,18 @@ class ContrastiveLoss(nn.Module):
         return normalize(a - of_anchors, dim=1), normalize(p - of_positives, dim=1)
 
     def excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
-        """Which negatives are none, `(b, b)`: their anchor or positive is the pair's own text."""
-        if self.identical is None:
+        """Which negatives are none, `(b, B)`: their anchor or positive is the pair's own text, or they are the pair.
+
+        The last is so where the last batch of several processes is filled up with pairs that it holds already.
+        """
+        if self.identical is None and get_world_size() == 1:
             return None
-        texts = torch.from_numpy(self.identical[rows]).to(device)
-        same = (texts[:, None, :] == texts[None, :, :]).any(dim=2)
-        return same & ~torch.eye(len(rows), dtype=torch.bool, device=device)
+        numbers = rows[:, None] if self.identical is None else np.column_stack([rows, self.identical[rows]])
+        own = torch.from_numpy(numbers).to(device)
+        same = (own[:, None, :] == everyones(own)[None, :, :]).any(dim=2)
+        places = torch.arange(len(rows), device=device)
+        same[places, len(rows) * get_rank() + places] = False
+        return same
 
 
 class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
@@ -164,12 +183,21 @@ def on_device(values: NDArray[np.float32], rows: NDArray[np.int64], device: torc
     return torch.from_numpy(np.ascontiguousarray(values[rows])).to(device)
 
 
-def info_nce(anchors: Tensor, positives: Tensor, temperature: float, excluded: Tensor | None = None) -> Tensor:
-    """Eq. 9: every anchor finds its positive among those of the batch; unit vectors `(b, d)`."""
+def everyones(values: Tensor) -> Tensor:
+    """The rows `(B, …)` of all processes, in their order; gradients flow back to each. Alone, those given."""
+    if get_world_size() == 1:
+        return values
+    return all_gather_with_grad(values) if values.requires_grad else all_gather(values)
+
+
+def info_nce(
+    anchors: Tensor, positives: Tensor, temperature: float, excluded: Tensor | None = None, first: int = 0
+) -> Tensor:
+    """Eq. 9: every anchor `(b, d)` finds its positive among `(B, d)`, the first its own at `first`; unit vectors."""
     similarities = anchors @ positives.T / temperature
     if excluded is not None:
         similarities = similarities.masked_fill(excluded, float("-inf"))
-    return cross_entropy(similarities, torch.arange(len(anchors), device=anchors.device))
+    return cross_entropy(similarities, first + torch.arange(len(anchors), device=anchors.device))
 
 
 def identical_texts(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from transforms.artifact import replace_synced
 from transforms.transform import Progress
 
 WHOLE = "whole.json"
-"""A file that a checkpoint gets when everything of it is written: the losses since the last line of progress."""
+"""A file that a checkpoint gets when everything of it is written: the losses since the last line, pairs of a step."""
 PREFIX = "checkpoint-"
 
 
@@ -55,6 +55,7 @@ class Reporter(TrainerCallback):
         """A line, where the trainer logs a loss."""
         if logs is None or "loss" not in logs:
             return
+        self.components.share()
         losses = self.components.take()
         if not state.is_world_process_zero:
             return
@@ -76,11 +77,13 @@ class Checkpoints(TrainerCallback):
 
     Args:
         components: of the loss, kept with the checkpoint.
+        batch: pairs of a step in all processes, kept likewise.
         require_finite: raises if the model is not sound.
     """
 
-    def __init__(self, components: Components, require_finite: Callable[[], None]) -> None:
+    def __init__(self, components: Components, batch: int, require_finite: Callable[[], None]) -> None:
         self.components = components
+        self.batch = batch
         self.require_finite = require_finite
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -90,9 +93,15 @@ class Checkpoints(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Everything of this step is on disk."""
+        self.components.share()
         if state.is_world_process_zero:
             folder = Path(str(args.output_dir)) / f"{PREFIX}{state.global_step}"
-            replace_synced(folder / WHOLE, orjson.dumps(self.components.state()))
+            replace_synced(folder / WHOLE, orjson.dumps(self.components.state() | {"batch": self.batch}))
+
+
+def batch_of(checkpoint: Path) -> int:
+    """Pairs of a step in all processes that made a checkpoint."""
+    return int(orjson.loads((checkpoint / WHOLE).read_bytes())["batch"])
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -16,7 +16,7 @@ from training.errors import JobError
 from training.finetuning.job import TrainingSettings
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError, identical_texts
 from training.finetuning.mixture import Mixture
-from training.finetuning.progress import Checkpoints, Reporter, last_checkpoint
+from training.finetuning.progress import Checkpoints, Reporter, batch_of, last_checkpoint
 from training.finetuning.targets import Targets
 from training.precision import PROBES, has_bfloat16
 from training.unpadding import leave_padding_out
@@ -27,7 +27,17 @@ LINES = "progress.jsonl"
 
 
 class Trainer(SentenceTransformerTrainer):
-    """The library's, without what it writes that nobody reads: its settings pickled, a card with the user's texts."""
+    """The library's, without what it writes that nobody reads: its settings pickled, a card with the user's texts.
+
+    Under torchrun it would leave out pairs that make no whole step; here such a step is filled up from the beginning.
+    """
+
+    def get_train_dataloader(self) -> Any:
+        """The batches of this process, as many and as large as those of the others."""
+        loader: Any = super().get_train_dataloader()
+        if process_count() > 1:
+            loader.batch_sampler.even_batches = True
+        return loader
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """No card."""
@@ -80,9 +90,13 @@ def train(
         checkpoints: whether any are kept.
 
     Raises:
+        JobError: if the checkpoint's steps cannot be shared by so many processes.
         NonFiniteLossError: if the loss or the weights stop being numbers; the last good checkpoint stays.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = last_checkpoint(folder)
+    if checkpoint is not None:
+        settings = shared(settings, batch_of(checkpoint), saves_activations(model))
     loss = make_loss(model, mixture, settings, targets, loss_weight)
     data = Dataset.from_dict(
         {"anchor": mixture.anchors, "positive": mixture.positives, "label": np.arange(len(mixture))}
@@ -95,12 +109,11 @@ def train(
         loss=loss,
         callbacks=[
             Reporter(folder / LINES, loss.components, on_progress),
-            Checkpoints(loss.components, lambda: require_finite(model)),
+            Checkpoints(loss.components, settings.batch_size * process_count(), lambda: require_finite(model)),
         ],
     )
     for unwanted in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(unwanted)
-    checkpoint = last_checkpoint(folder)
     resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     try:
         with warnings.catch_warnings():
@@ -114,6 +127,40 @@ def train(
         raise NonFiniteLossError(f"{error} at step {step}; {rest}. A smaller learning rate often helps") from None
     model.eval()
     return Trained(trainer.state.global_step, float(result.metrics["train_runtime"]), resumed_from)
+
+
+def process_count() -> int:
+    """How many processes of torchrun there are; 1 alone."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def saves_activations(model: Any) -> bool:
+    """Whether there is something to save by caching gradients: not in a static encoder."""
+    return hasattr(next(iter(model)), "auto_model")
+
+
+def shared(settings: TrainingSettings, batch: int, activations: bool) -> TrainingSettings:
+    """The settings for one of these processes, so that a step has the pairs that it had before the checkpoint.
+
+    Order of the pairs, number of steps and learning rates stay as they were. Where a process gets more pairs than the
+    job gave each, gradients are cached, and it needs no more memory than before.
+
+    Args:
+        settings: of the job.
+        batch: pairs of a step in all processes that made the checkpoint.
+        activations: whether the model has some that caching saves.
+
+    Raises:
+        JobError: if these processes cannot share the pairs evenly.
+    """
+    pairs, rest = divmod(batch, process_count())
+    if rest or not pairs:
+        raise JobError(
+            f"the checkpoint's steps have {batch} pairs, which {process_count()} processes cannot share evenly; "
+            f"start a number of processes that divides {batch}"
+        )
+    mini = settings.mini_batch_size or (settings.batch_size if activations and pairs > settings.batch_size else None)
+    return settings.model_copy(update={"batch_size": pairs, "mini_batch_size": mini})
 
 
 @torch.no_grad()
@@ -143,7 +190,7 @@ def make_loss(
     if targets is not None:
         options |= {"targets": targets.rows, "offsets": targets.offsets, "sources": mixture.sources}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
-        if not hasattr(next(iter(model)), "auto_model"):
+        if not saves_activations(model):
             raise JobError("a static encoder needs no mini_batch_size: it has no activations to save")
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
     position, _ = leave_padding_out(model, PROBES) or (None, "")
@@ -156,9 +203,8 @@ def arguments(
     """The settings as the library wants them."""
     device = str(model.device).partition(":")[0]
     wanted = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    steps = -(-pairs // (settings.batch_size * processes)) * settings.epochs
-    return SentenceTransformerTrainingArguments(
+    steps = -(-pairs // (settings.batch_size * process_count())) * settings.epochs
+    found = SentenceTransformerTrainingArguments(
         output_dir=str(folder),
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=settings.batch_size,
@@ -181,3 +227,5 @@ def arguments(
         dataloader_num_workers=0,
         dataloader_pin_memory=device == "cuda",
     )
+    found.dataloader_drop_last = False  # which the library sets under torchrun
+    return found

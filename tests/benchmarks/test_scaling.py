@@ -1,0 +1,144 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rates import FULL, graphs, read_rates, recalls
+from benchmarks.scaling import (
+    FORMATS,
+    Growing,
+    Inputs,
+    amount,
+    between,
+    encoding,
+    fitting,
+    graph_bytes,
+    keeping,
+    lasting,
+    main,
+    most_rows,
+    size,
+    takeovers,
+)
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+INPUTS = Inputs(
+    bfloat16=200,
+    float32=100,
+    moments=10,
+    trained=60,
+    ids=64,
+    beside=100,
+    build_full=400,
+    build_full_growth=0.5,
+    build_compact=100,
+    build_compact_growth=0.5,
+    search_full=100,
+    search_full_growth=0.5,
+    search_compact=50,
+    search_compact_growth=0.5,
+    cores=10,
+    memory=1,
+    usable=0.5,
+    disk=1,
+    day=12,
+    patience=1,
+)
+
+
+def test_encoding_is_texts_by_rate_and_cores():
+    assert encoding(7_200_000, INPUTS) == {"bfloat16": 10, "float32": 20, "days": pytest.approx(1 / 12)}
+
+
+def test_a_pass_is_as_quick_as_the_slower_of_cores_and_disk():
+    rows = 60_000_000
+    assert fitting(rows, INPUTS)["pass"] == pytest.approx(rows * 4 * FULL / 1e9 / 60)  # 92 s against 60 s
+    assert fitting(rows, Inputs(**vars(INPUTS) | {"disk": 1e6}))["pass"] == pytest.approx(1)
+    assert fitting(rows, Inputs(**vars(INPUTS) | {"disk": 1e6}), 2 * FULL)["pass"] == pytest.approx(4)
+    assert fitting(1, INPUTS)["trained"] == fitting(rows, INPUTS)["trained"] == 1
+
+
+def test_the_bytes_of_a_graph_are_those_that_were_measured():
+    figures = json.loads((RESULTS / "ann.json").read_text())["figures"]
+    measured = graphs(figures)
+    assert len(measured) >= 5
+    for dimensions, m, count in measured:
+        assert graph_bytes(dimensions, m) == pytest.approx(count, rel=1e-3)
+
+
+def test_an_index_keeps_originals_in_its_record_and_halves_of_them_with_its_rows():
+    kept = keeping(1000, INPUTS, 128)
+    assert kept["record"] == 1000 * (1536 + 64)
+    assert kept["rows"] == 1000 * (768 + 512 + 8)
+    assert kept["memory"] - kept["graph"] == pytest.approx(1000 * 100)
+
+
+def test_graphs_larger_than_a_machine_are_shared_and_every_machine_is_asked():
+    fits = most_rows(INPUTS, FULL)
+    one, three = (keeping(int(times * fits), INPUTS, FULL) for times in (0.999, 2.999))
+    assert (one["machines"], three["machines"]) == (1, 3)
+    for least, most in zip(one["query_core_ms"], three["query_core_ms"], strict=True):
+        assert most == pytest.approx(3 * least, rel=1e-2)
+
+
+def test_a_graphs_time_grows_between_a_logarithm_and_a_power():
+    growing = Growing(micros=100, growth=0.5, rows=100)
+    assert growing.at(100) == (100, 100)
+    assert growing.at(400) == pytest.approx((100 * (1 + 0.5 * math.log(4)), 200))
+    rows = growing.rows_within(1e6)
+    assert rows * growing.at(rows)[1] == pytest.approx(1e6)
+
+
+def test_one_process_is_enough_for_what_it_does_in_the_hours_given():
+    enough = dict((what, rows) for what, rows, _ in takeovers(INPUTS))
+    assert enough["one process encodes within 1 h, float32"] == 100 * 10 * 3600
+    assert enough["one machine's memory holds the graph, full width"] == most_rows(INPUTS, FULL)
+
+
+def test_every_measured_input_is_read_and_says_from_where():
+    rates = read_rates(RESULTS)
+    wanted = {name for name, value in vars(Inputs()).items() if math.isnan(value)}
+    assert rates.keys() == wanted
+    assert all((RESULTS / rate.file).is_file() and rate.key and rate.value > 0 for rate in rates.values())
+    index = json.loads((RESULTS / "index.json").read_text())["figures"]
+    kept = keeping(index["rows"], Inputs(**vars(INPUTS) | {"ids": rates["ids"].value}), 128)
+    for part, measured in index["filling"]["bytes"].items():
+        assert kept[part] == pytest.approx(measured, rel=1e-3), part
+    found = recalls(json.loads((RESULTS / "ann.json").read_text())["figures"])
+    assert all(method in found for _, _, method in FORMATS if method)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (amount(0.731), "0.73"),
+        (amount(7.6), "7.6"),
+        (amount(885), "880"),
+        (amount(99_960), "100,000"),
+        (amount(1e9), "1 billion"),
+        (amount(1.13e8), "110 million"),
+        (size(6.6e9), "6.6 GB"),
+        (size(2.31e14), "231 TB"),
+        (between([5.0, 3.2]), "3.2 to 5"),
+        (between([2.0, 2.0]), "2"),
+        (lasting(0.0099), "14 min"),
+        (lasting(1), "24 h"),
+        (lasting(99), "99 days"),
+    ],
+)
+def test_numbers_are_said_as_people_say_them(said, expected):
+    assert said == expected
+
+
+def test_an_option_takes_the_place_of_what_was_measured(monkeypatch, capsys):
+    monkeypatch.setattr(
+        "sys.argv", ["scaling", "--results", str(RESULTS), "--cores", "64", "--bfloat16", "100", "--json"]
+    )
+    main()
+    found = json.loads(capsys.readouterr().out)
+    assert found["from"]["cores"] == found["from"]["bfloat16"] == "given"
+    assert found["costs"][0]["encoding"]["bfloat16"] == pytest.approx(1e7 / 100 / 3600)
+    monkeypatch.setattr("sys.argv", ["scaling", "--results", str(RESULTS), "--cores", "0"])
+    with pytest.raises(SystemExit):
+        main()

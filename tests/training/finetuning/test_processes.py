@@ -1,0 +1,178 @@
+"""One process of eight pairs a step and two of four: the same targets, losses and model, also when taken up again."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import orjson
+import pytest
+
+from training.errors import JobError
+from training.finetuning.job import Job, TrainingSettings
+from training.finetuning.run import run
+from training.finetuning.trainer import shared
+from training.spec import EncoderSpec
+
+RUNS = """
+import sys
+from pathlib import Path
+import torch
+from training.finetuning.job import Job, read_settings
+from training.finetuning.run import run
+from training.spec import EncoderSpec
+
+torch.set_num_threads(1)
+folder, stopped = Path(sys.argv[1]), sys.argv[2]
+
+def progress(_, sentence):
+    if stopped == name and sentence.startswith("step 9 "):
+        sys.exit("stopped")
+
+for name in sys.argv[3:]:
+    job = read_settings(folder / f"{name}.yaml", Job)
+    run("reze", job, EncoderSpec(name="tiny", model=job.encoder, dtype="float32"), "cpu", folder / name, progress)
+"""
+PAIRS, BATCH = 40, 8
+WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
+TRAINING = {"precision": "float32", "epochs": 2, "log_steps": 1, "checkpoint_steps": 4, "max_length": 12}
+
+
+class Stop(BaseException):
+    """Stands for Ctrl-C."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_model):
+    """A folder with two sources and a model without dropout, whose noise is each process's own."""
+    folder = tmp_path_factory.mktemp("processes")
+    shutil.copytree(tiny_model, folder / "model")
+    for path in folder.glob("model/**/config.json"):
+        settings = orjson.loads(path.read_bytes())
+        if "hidden_dropout_prob" in settings:
+            path.write_bytes(orjson.dumps(settings | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
+    for source in "ab":
+        rows = [
+            {"anchor": f"{source} {WORDS[n % 10]} {n}", "positive": f"{WORDS[n % 7]} {source} of {n // 2}"}
+            for n in range(PAIRS // 2)
+        ]
+        (folder / f"{source}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def job_of(folder):
+    """A maker of jobs and of their files, for processes of that many pairs a step."""
+
+    def build(name, batch_size, cap=None, **given):
+        job = Job.model_validate(
+            {
+                "encoder": str(folder / "model"),
+                "sources": [{"jsonl": folder / f"{source}.jsonl"} for source in "ab"],
+                "cap": cap,
+                "regularizer": {"scale": 0.5},
+                "training": TRAINING | {"batch_size": batch_size} | given,
+            }
+        )
+        (folder / f"{name}.yaml").write_bytes(orjson.dumps(job.model_dump(mode="json", exclude_none=True)))
+        return job
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    """A runner of a job in this process, which can be stopped at its ninth step."""
+
+    def finish(name, job, stop=False):
+        def progress(_, sentence):
+            if stop and sentence.startswith("step 9 "):
+                raise Stop
+
+        spec = EncoderSpec(name="tiny", model=job.encoder, dtype="float32")
+        return run("reze", job, spec, "cpu", folder / name, progress)
+
+    return finish
+
+
+@pytest.fixture(scope="module")
+def done(folder, job_of, alone):
+    """Everything that is compared: jobs of one process, then of two, which also finish what one began."""
+    alone("whole", job_of("whole", BATCH))
+    with pytest.raises(Stop):
+        alone("handed over", job_of("handed over", BATCH), stop=True)
+    job_of("straight", BATCH // 2)
+    job_of("cached", BATCH // 2, mini_batch_size=2)
+    job_of("handed back", BATCH // 2)
+    job_of("uneven", BATCH // 2, cap=PAIRS // 2 - 1)
+    (folder / "runs.py").write_text(RUNS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    names = ["uneven", "straight", "cached", "handed over", "handed back"]
+    command += [str(folder / "runs.py"), str(folder), "handed back", *names]  # the last one is stopped
+    found = subprocess.run(command, env=os.environ.copy(), capture_output=True, text=True, timeout=120)
+    assert "stopped" in found.stderr, found.stderr
+    return folder
+
+
+@pytest.fixture
+def require_as_whole(done):
+    """A check that a job's losses and model are those of one process that never stopped."""
+    from sentence_transformers import SentenceTransformer
+
+    def lines(name):
+        return [orjson.loads(line) for line in (done / name / "training" / "progress.jsonl").read_bytes().splitlines()]
+
+    def vectors(name):
+        return SentenceTransformer(str(done / name / "model"), device="cpu").encode(["the ledger is closed", "rain"])
+
+    def check(name):
+        found, expected = lines(name), lines("whole")
+        assert [line["step"] for line in found] == list(range(1, 2 * PAIRS // BATCH + 1))
+        for one, other in zip(found, expected, strict=True):
+            for part in ("contrastive", "regularizer", "grad_norm", "learning_rate"):
+                assert one[part] == pytest.approx(other[part], rel=1e-4, abs=1e-6), (part, one, other)
+        np.testing.assert_allclose(vectors(name), vectors("whole"), atol=1e-5)
+
+    return check
+
+
+def test_two_processes_regularise_towards_the_bytes_of_one(done):
+    for name in ("relations.npy", "targets.npy", "shrinkage.safetensors"):
+        expected = (done / "whole" / "targets" / name).read_bytes()
+        assert (done / "straight" / "targets" / name).read_bytes() == expected
+
+
+@pytest.mark.parametrize("name", ["straight", "cached"])
+def test_two_processes_have_the_losses_and_gradients_of_one_with_their_batches(require_as_whole, name):
+    require_as_whole(name)
+
+
+def test_a_last_batch_that_does_not_come_out_even_is_a_step_too(done):
+    lines = [orjson.loads(line) for line in (done / "uneven" / "training" / "progress.jsonl").read_bytes().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 11))  # 38 pairs, 8 a step, twice
+    assert all(np.isfinite(line["contrastive"]) for line in lines)
+
+
+def test_what_one_process_began_two_finish(done, require_as_whole):
+    require_as_whole("handed over")
+    assert orjson.loads((done / "handed over" / "training.json").read_bytes())["resumed_from"] == 8
+
+
+def test_what_two_processes_began_one_finishes(done, job_of, alone, require_as_whole):
+    assert not (done / "handed back" / "model").exists()
+    assert alone("handed back", job_of("handed back", BATCH // 2)).summary["resumed_from"] == 8
+    require_as_whole("handed back")
+
+
+def test_processes_that_cannot_share_a_checkpoints_steps_are_refused(monkeypatch):
+    settings = TrainingSettings(batch_size=4)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(JobError, match="steps have 8 pairs, which 3 processes cannot share evenly"):
+        shared(settings, 8, True)
+    assert shared(settings, 12, True) == settings
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert shared(settings, None, True) == settings
+    assert shared(settings, 8, True) == settings.model_copy(update={"batch_size": 8, "mini_batch_size": 4})
+    assert shared(settings, 8, False) == settings.model_copy(update={"batch_size": 8})
