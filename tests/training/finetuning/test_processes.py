@@ -173,6 +173,5 @@ def test_processes_that_cannot_share_a_checkpoints_steps_are_refused(monkeypatch
         shared(settings, 8, True)
     assert shared(settings, 12, True) == settings
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert shared(settings, None, True) == settings
     assert shared(settings, 8, True) == settings.model_copy(update={"batch_size": 8, "mini_batch_size": 4})
     assert shared(settings, 8, False) == settings.model_copy(update={"batch_size": 8})
