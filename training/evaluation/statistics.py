@@ -16,6 +16,7 @@ Array = NDArray[np.float64]
 DECISIVE_T = 2.0
 """|t| beyond which a difference counts as won or lost: the mean-bias paper's window of effect size, no test of
 significance (its Section 2)."""
+RESAMPLED_LEAST = 5
 RESAMPLES = 10_000
 """Of a bootstrap, as in that paper (its Appendix U)."""
 LARGE_SCORE, LARGE_SHARE = 0.1, 0.02
@@ -155,8 +156,13 @@ def correlate(x: Array, y: Array, seed: int = 0) -> Correlation | None:
 
 
 def with_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, drawn: NDArray[np.int64]) -> Interval:
-    """A correlation of all pairs, and the interval of those of resampled ones; draws of one pair alone say nothing."""
+    """A correlation of all pairs, and the interval of those of resampled ones; draws of one pair alone say nothing.
+
+    Of fewer than `RESAMPLED_LEAST` pairs there is none: nearly every draw repeats some, and three in a row give [1, 1].
+    """
     value = float(measure(x[None], y[None])[0])
+    if len(x) < RESAMPLED_LEAST:
+        return Interval(value, None, None)
     resampled = measure(x[drawn], y[drawn])
     resampled = resampled[np.isfinite(resampled)]
     low, high = np.quantile(resampled, [0.025, 0.975])

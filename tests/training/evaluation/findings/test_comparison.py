@@ -209,15 +209,15 @@ def test_one_encoder_more_of_the_same_kind_does_not_make_us_surer(grid_of, table
 
 def test_a_gain_that_follows_the_norm_is_found(grid_of, table):
     values, norms = {}, {}
-    for place, norm in enumerate([0.2, 0.5, 0.6, 0.8, 0.9, None]):
+    for place, norm in enumerate([0.2, 0.4, 0.5, 0.6, 0.8, 0.9, None]):
         after, raw = shifted(10 * (norm or 5), 5)
         values |= table(f"e{place}", [f"c{i}" for i in range(5)], control=raw, R2=after)
         norms[f"e{place}"] = norm
     grid = grid_of(values, MIXED, norms=norms)
     found = comparison.norm_correlations(grid, comparison.cells(grid, ["R2"]), "R2")
     counts = {what: one.n for what, one in found.items()}
-    assert counts == {"classification t": 5, "mean difference": 5} | {
-        f"classification t without e{place}": 4 for place in range(5)
+    assert counts == {"classification t": 6, "mean difference": 6} | {
+        f"classification t without e{place}": 5 for place in range(6)
     }
     assert all(one.pearson.value == pytest.approx(1) and one.pearson.sign == 1 for one in found.values())
 

@@ -216,3 +216,10 @@ def test_a_ratio_is_that_of_the_means_and_its_interval_that_of_resampled_tasks()
 def test_ratios_of_encoders_are_averaged_and_one_task_has_no_interval():
     scores, control = np.array([[0.4, 0.3]]), np.array([[0.8, 0.4]])
     assert bootstrap_ratio(scores, control) == Interval(pytest.approx(0.625), None, None)
+
+
+def test_a_correlation_of_four_has_no_interval():
+    x = np.arange(4.0)
+    found = correlate(x, x)
+    assert (found.pearson.value, found.pearson.low, found.spearman.sign) == (pytest.approx(1), None, 0)
+    assert correlate(np.arange(5.0), np.arange(5.0)).pearson.low is not None
