@@ -1,0 +1,228 @@
+"""The app under a real Ray Serve of this machine: what reaches callers, and what is refused before it starts."""
+
+import base64
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.services
+
+SERVING = """
+import json, sys
+from ray import serve
+from service.ray_serve import Arguments, build
+from training.distributed.cluster import cluster
+
+with cluster(None, cores=4):
+    serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
+    serve.run(build(Arguments(**json.loads(sys.argv[2]))), name="lathe")
+    print("serving", flush=True)
+    for _line in sys.stdin:
+        states = serve.status().applications["lathe"].deployments["Lathe"].replica_states
+        print(states.get("RUNNING", 0), flush=True)
+    serve.shutdown()
+"""
+ADMIN = {"authorization": "Bearer for-all-replicas"}
+QUEUED_TEXTS = 256
+START_SECONDS = 60
+SCALING = {"max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0}
+
+
+class Served:
+    """Lathe under a Ray Serve of its own, in a process of its own, for a Ray is one a process."""
+
+    def __init__(self, home, port, **environment):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVING, str(port), json.dumps(SCALING)],
+            env=os.environ | {"LATHE_HOME": str(home)} | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout.readline() == "serving\n"
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+
+    def replicas(self):
+        self.process.stdin.write("how many\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def stop(self):
+        self.client.close()
+        self.process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, free_port, one_redis):
+    environment = {
+        "LATHE_REDIS_URL": one_redis.url,
+        "LATHE_ADMIN_KEYS": "for-all-replicas",
+        "LATHE_PUBLIC_WITHOUT_KEYS": "true",
+        "LATHE_MAX_QUEUED_TEXTS": str(QUEUED_TEXTS),
+        "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
+        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
+    }
+    served = Served(tmp_path_factory.mktemp("served"), free_port(), **environment)
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="module")
+def ray_serve():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # importing Ray warns of its own affairs
+        from service import ray_serve
+
+        return ray_serve
+
+
+@pytest.fixture
+def deployment(ray_serve, monkeypatch, tmp_path):
+    """Build with arguments and variables; gives the deployment."""
+
+    def build(arguments, **environment):
+        monkeypatch.setenv("LATHE_HOME", str(tmp_path))
+        for name, value in ({"LATHE_PUBLIC_WITHOUT_KEYS": "true"} | environment).items():
+            monkeypatch.setenv(name, value)
+        return ray_serve.build(ray_serve.Arguments(**arguments))._bound_deployment
+
+    return build
+
+
+def submit(served, texts):
+    """A job that waits: there is no worker."""
+    body = {"name": "mine", "steps": [{"kind": "r2"}], "source": {"texts": texts}}
+    return served.client.post("/fit-transform", json=body, headers=ADMIN).json()["job_id"]
+
+
+def decoded(data):
+    return [np.frombuffer(base64.b64decode(item["embedding"]), np.float32) for item in data]
+
+
+def test_texts_get_the_plain_apps_vectors_and_headers(served, client, sentences):
+    for more in ({}, {"dimensions": 64}):
+        body = {"inputs": sentences} | more
+        plain, ours = client.post("/embed", json=body), served.client.post("/embed", json=body)
+        np.testing.assert_allclose(ours.json(), plain.json(), atol=1e-5)
+        for header in ("content-type", "x-space-id", "x-chain", "x-dimensions"):
+            assert ours.headers[header] == plain.headers[header]
+
+
+def test_openai_base64_passes(served, client, sentences):
+    body = {"model": "all-MiniLM-L6-v2", "input": sentences, "encoding_format": "base64"}
+    ours, plain = (where.post("/v1/embeddings", json=body).json()["data"] for where in (served.client, client))
+    np.testing.assert_allclose(decoded(ours), decoded(plain), atol=1e-5)
+
+
+def test_binary_bodies_pass_both_ways(served, client, raw):
+    body = io.BytesIO()
+    np.save(body, np.asarray(raw, np.float32))
+    headers = {"content-type": "application/x-npy", "accept": "application/x-npy"}
+    ours, plain = (
+        where.post("/reduce?chain=compact", content=body.getvalue(), headers=headers)
+        for where in (served.client, client)
+    )
+    assert ours.headers["content-type"] == plain.headers["content-type"] == "application/x-npy"
+    np.testing.assert_allclose(np.load(io.BytesIO(ours.content)), np.load(io.BytesIO(plain.content)), atol=1e-6)
+
+
+def test_a_replica_that_gets_requests_is_ready(served):
+    assert served.client.get("/health").json()["status"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [("/embed", b'{"inputs": "a", "dimensions": 5000}'), ("/embed", b"{"), ("/embed", b'{"inputs": 3}'), ("/no", b"")],
+)
+def test_errors_are_the_plain_apps(served, client, path, content):
+    headers = {"content-type": "application/json"}
+    ours, plain = (where.post(path, content=content, headers=headers) for where in (served.client, client))
+    assert (ours.status_code, ours.json()) == (plain.status_code, plain.json())
+    assert ours.status_code >= 400
+
+
+def test_administration_takes_the_key(served):
+    answer = served.client.post("/chains/compact/promote", json={"version": 1})
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert served.client.post("/chains/compact/promote", json={"version": 1}, headers=ADMIN).status_code == 200
+
+
+def test_an_answer_has_one_request_id_the_one_that_was_sent(served):
+    answer = served.client.get("/health", headers={"x-request-id": "mine"})
+    assert answer.headers.get_list("x-request-id") == ["mine"]
+
+
+def test_events_of_a_job_come_while_it_waits(served, sentences):
+    job, states = submit(served, sentences), []
+    with served.client.stream("GET", f"/jobs/{job}/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                states.append(json.loads(line.removeprefix("data: "))["state"])
+                served.client.delete(f"/jobs/{job}", headers=ADMIN)
+    assert (states[0], states[-1]) == ("queued", "cancelled")
+
+
+def test_overload_is_answered_by_lathe(served, sentences):
+    texts = [f"{number}: {' '.join(sentences)}" for number in range(QUEUED_TEXTS)]
+    bodies = [{"inputs": [f"{part} {text}" for text in texts]} for part in range(4)]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        answers = list(pool.map(lambda body: served.client.post("/embed", json=body), bodies))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert all(int(answer.headers["retry-after"]) >= 1 and "try again" in answer.text for answer in refused)
+
+
+def test_requests_in_flight_call_for_a_replica(served, sentences):
+    assert served.replicas() == 1
+    job = submit(served, sentences)
+    with contextlib.ExitStack() as streams:  # in flight without work, so that the replica starts in little time
+        for _ in range(16):
+            streams.enter_context(served.client.stream("GET", f"/jobs/{job}/events"))
+        deadline = time.monotonic() + START_SECONDS
+        while served.replicas() < 2:
+            assert time.monotonic() < deadline, "there is still one replica"
+            time.sleep(0.2)
+        answers = [served.client.post("/embed", json={"inputs": f"Sentence {number}."}) for number in range(20)]
+        served.client.delete(f"/jobs/{job}", headers=ADMIN)
+    assert {answer.status_code for answer in answers} == {200}
+
+
+def test_the_deployment_scales_on_requests_in_flight(deployment):
+    config = deployment(
+        {"max_replicas": 4, "target_ongoing_requests": 8, "num_cpus": 2},
+        LATHE_REDIS_URL="redis://localhost",
+        LATHE_MAX_QUEUED_TEXTS="5000",
+        LATHE_SHUTDOWN_SECONDS="50",
+    )._deployment_config
+    scaling = json.loads(config.autoscaling_config.model_dump_json())
+    assert (scaling["min_replicas"], scaling["max_replicas"], scaling["target_ongoing_requests"]) == (1, 4, 8)
+    assert config.max_ongoing_requests > 5000
+    assert config.graceful_shutdown_timeout_s > 50
+
+
+def test_replicas_that_share_nothing_are_refused(deployment):
+    with pytest.raises(ValueError, match="max_replicas=2 needs LATHE_REDIS_URL"):
+        deployment({"max_replicas": 2})
+
+
+def test_serving_anybody_is_refused_unless_told(deployment):
+    with pytest.raises(ValueError, match="set LATHE_API_KEYS"):
+        deployment({}, LATHE_PUBLIC_WITHOUT_KEYS="false")
+    assert deployment({}, LATHE_PUBLIC_WITHOUT_KEYS="false", LATHE_API_KEYS="secret")
+
+
+@pytest.mark.parametrize("arguments", [{"max_replica": 2}, {"min_replicas": 3}, {"num_cpus": 0}])
+def test_arguments_that_mean_nothing_are_refused(ray_serve, arguments):
+    with pytest.raises(ValueError, match="|".join(arguments)):
+        ray_serve.Arguments(**arguments)
