@@ -26,10 +26,13 @@ def texts(tmp_path_factory, paragraphs):
 
 
 def test_fit_and_embed_give_what_they_give_without_it(run, home, texts, tmp_path):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32))
     for name, engine in (("here", []), ("there", RAY)):
-        status, out, err = run("fit", "--name", name, "--steps", "r2,pca:8", "--source", texts, *engine, "--json")
+        status, _, err = run(
+            "fit", "--name", name, "--steps", "r2,pca:8", "--source", tmp_path / "rows.npy", *engine, "--json"
+        )
         assert status == 0, err
-        out = ["--out", tmp_path / f"{name}.jsonl", "--chain", "here"]
+        out = ["--out", tmp_path / f"{name}.jsonl", "--chain", "compact"]
         assert run("embed", "--source", texts, *out, *engine)[0] == 0
     here, there = (Chain.load(home / "chains" / name / "1") for name in ("here", "there"))
     for mine, theirs in zip(here.buffers(), there.buffers(), strict=True):
