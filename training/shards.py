@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,8 +13,10 @@ from training.readers import FORMATS, file_format, first_kind, read_rows, spans_
 from training.remote import RemoteFile, is_remote
 
 BATCH_ROWS = 1024
-SHARD_ROWS = 64 * BATCH_ROWS
+SHARD_BATCHES = 64
 """At most; whole batches, so that a file's batches are the same whether its shards are read apart or in one go."""
+FILE_SHARDS = 32
+"""What a file is cut into before its shards grow past a batch: so many workers share even a small one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +48,15 @@ def contents(file: str, field: str) -> tuple[list[Span], Kind]:
         SourceError: if it is damaged.
     """
     with looked_at(file) as found:
-        spans = spans_of(found, field, SHARD_ROWS)
+        spans = joined(spans_of(found, field, BATCH_ROWS))
         return spans, first_kind(found, field) if spans else None
+
+
+def joined(batches: list[Span]) -> list[Span]:
+    """Spans of a batch each as spans of a shard, by their number alone: the same file is always cut alike."""
+    most = min(-(-len(batches) // FILE_SHARDS), SHARD_BATCHES) or 1
+    together = [batches[at : at + most] for at in range(0, len(batches), most)]
+    return [replace(spans[0], stop=spans[-1].stop) for spans in together]
 
 
 def read_shards(path: Path, first: Shard, last: Shard, field: str) -> Iterator[Batch]:

@@ -10,13 +10,13 @@ import pytest
 
 from training.errors import AccessError, FitError, SourceError
 from training.fitting import FitRequest, fit_chain
-from training.shards import SHARD_ROWS
+from training.shards import BATCH_ROWS
 from training.sources import open_source
 from transforms.transform import no_progress
 
 WIDTH = 6
 GOOD = 80
-LATE = SHARD_ROWS + 5
+LATE = BATCH_ROWS + 5
 """A row of a file's second shard."""
 
 

@@ -21,12 +21,15 @@ from training.encoded_shards import encode_shard, shard_folder
 from training.encoding import encode_source
 from training.errors import SourceError
 from training.keys import place_key
-from training.shards import BATCH_ROWS, SHARD_ROWS, Shard, read_shards
+from training.raw import Span
+from training.shards import BATCH_ROWS, FILE_SHARDS, SHARD_BATCHES, Shard, joined, read_shards
 from training.sources import open_source
 from training.stacked import Part, Stacked
 from transforms.transform import no_progress
 
-ROWS = SHARD_ROWS + 2 * BATCH_ROWS + 300
+ROWS = (FILE_SHARDS + 2) * BATCH_ROWS + 300
+SHARD_ROWS = 2 * BATCH_ROWS
+"""Of the shards of so many."""
 LINES = [line for row in range(ROWS) for line in ([f"row {row}"] if row % 7 else ["", f"row {row}", " "])]
 """Blank ones among them."""
 
@@ -67,13 +70,33 @@ def write(path):
 def test_the_batches_of_shards_read_apart_are_those_of_the_source(tmp_path, name):
     source = open_source(write(tmp_path / f"a.{name}"))
     shards = [Shard(**json.loads(json.dumps(asdict(shard)))) for shard in source.plan().shards]
-    assert [shard.rows for shard in shards] == [SHARD_ROWS, ROWS - SHARD_ROWS]
+    assert {shard.rows for shard in shards[:-1]} == {SHARD_ROWS}
+    assert [shards[-1].rows, sum(shard.rows for shard in shards)] == [ROWS % SHARD_ROWS, ROWS]
     apart = [batch for shard in shards for batch in read_shards(Path(shard.file), shard, shard, source.field)]
     whole = list(source.batches())
     assert [len(batch) for batch in apart] == [len(batch) for batch in whole]
     for one, other in zip(apart, whole, strict=True):
         np.testing.assert_array_equal(one.values, other.values)
         assert one.records == other.records
+
+
+@pytest.mark.parametrize(
+    ("batches", "shards", "largest"),
+    [
+        (0, 0, 0),
+        (1, 1, 1),
+        (2, 2, 1),
+        (FILE_SHARDS, FILE_SHARDS, 1),
+        (FILE_SHARDS + 1, 17, 2),
+        (10_000, 157, SHARD_BATCHES),
+    ],
+)
+def test_a_small_file_is_cut_into_batches_and_a_large_one_into_no_more_than_it_must(batches, shards, largest):
+    found = joined([Span(start=row, stop=row + 1, byte=5 * row, line=row) for row in range(batches)])
+    assert len(found) == shards
+    assert max((span.rows for span in found), default=0) == largest
+    assert [span.start for span in found[1:]] == [span.stop for span in found[:-1]]
+    assert all(span.byte == 5 * span.start for span in found)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
@@ -83,14 +106,14 @@ def test_an_error_in_a_later_shard_names_the_line_of_the_file(tmp_path, name):
     lines[bad] = '{"text": 1}'
     payload = "\n".join(lines).encode()
     (tmp_path / name).write_bytes(gzip.compress(payload, 1) if name.endswith("gz") else payload)
-    shard = open_source(str(tmp_path / name)).plan().shards[1]
+    shard = open_source(str(tmp_path / name)).plan().shards[-1]
     with pytest.raises(SourceError, match=rf"^{name} line {bad + 1}: 'text' is neither"):
         list(read_shards(tmp_path / name, shard, shard, "text"))
 
 
 @pytest.fixture(scope="module")
 def folder_of_files(tmp_path_factory):
-    """Three files, of which one is two shards."""
+    """Three files, of which one is many shards."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "a.txt").write_text("\n".join(f"first {row}" for row in range(1500)))
     write(folder / "b.jsonl.gz")
@@ -110,7 +133,7 @@ def test_shards_encoded_alone_in_any_order_are_the_encoded_source(folder_of_file
     whole = encode(folder_of_files, counting_hashes(), tmp_path / "whole")
     source, encoder = open_source(folder_of_files), counting_hashes()
     shards = source.plan().shards
-    assert len(shards) == 4
+    assert len(shards) == 2 + 18 + 1
     for shard in random.Random(0).sample(shards, len(shards)):
         folder = shard_folder(tmp_path / "apart", shard, source.field, encoder)
         assert encode_shard(shard, source.field, encoder, folder).rows == shard.rows
@@ -128,7 +151,7 @@ def test_a_shard_that_is_there_already_is_not_read_again(folder_of_files, counti
     encode_shard(last, "text", encoder, shard_folder(tmp_path / "work", last, "text", encoder))
     encoder.texts.clear()
     encode(folder_of_files, encoder, tmp_path / "work")
-    assert len(encoder.texts) == 1500 + SHARD_ROWS + 10
+    assert len(encoder.texts) == 1500 + ROWS - SHARD_ROWS + 10
 
 
 def test_after_a_kill_whole_batches_are_not_encoded_again_and_the_result_is_the_same(
