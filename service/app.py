@@ -31,6 +31,7 @@ from service.jobs.jobs import Jobs
 from service.jobs.local import LocalJobs
 from service.jobs.store import JobStore
 from service.key_file import KEY_VARIABLES
+from service.live.tap import Tap
 from service.middleware import RequestMiddleware
 from service.routes import advice, chains, embed, encoders, fits, health, indexes, jobs, reduce, search
 from service.services import Services
@@ -106,7 +107,7 @@ def build_services(settings: Settings) -> Services:
     make_engine = partial(build_engine, settings)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, behind=replica.cache if replica else None)
-    embedder = Embedder(engines, registry, Targets(registry, places), cache)
+    embedder = Embedder(engines, registry, Targets(registry, places), cache, Tap())
     return Services(
         settings=settings,
         home=home,
@@ -166,6 +167,7 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        services.embedder.tap.start()
         for engine in services.embedder.engines.values():
             engine.start()
         if services.replica is not None:
@@ -181,6 +183,7 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
         await run_in_threadpool(services.indexes.close)
         for engine in list(services.embedder.engines.values()):
             await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
+        await run_in_threadpool(services.embedder.tap.stop)
 
     return lifespan
 

@@ -10,6 +10,7 @@ from service.cache import Entry, VectorCache
 from service.engine import EncodeOptions, Engine, Work
 from service.errors import BadValueError, ConflictError, UnknownNameError, WrongShapeError
 from service.index.spec import IndexSpec
+from service.live.tap import Seen, Tap
 from service.registry import Registry
 from service.targets import Target, Targets
 from training.space import space_id
@@ -20,12 +21,17 @@ CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["e
 
 @dataclass(frozen=True)
 class Answer:
-    """Vectors `(n, k)` with what their headers say."""
+    """Vectors `(n, k)` with what their headers say.
+
+    Attributes:
+        raw: `(n, d)` before the chain, those of the cache first; None where there was no chain, or nobody watches.
+    """
 
     vectors: NDArray[np.float32]
     target: Target
     tokens: int = 0
     timings: dict[str, float] = field(default_factory=dict)
+    raw: NDArray[np.float32] | None = None
 
     def headers(self) -> dict[str, str]:
         """The headers of every vector answer; times in milliseconds."""
@@ -45,6 +51,7 @@ class Pending:
     Attributes:
         encoder: its name.
         target: where the vectors go.
+        tap: where they pass by those that watch.
         keys: of the texts in the cache; none if it is not used.
         found: what it held.
         missing: places of the texts that it did not hold.
@@ -53,6 +60,7 @@ class Pending:
 
     encoder: str
     target: Target
+    tap: Tap
     cache: VectorCache
     keys: list[bytes]
     found: list[Entry | None]
@@ -63,8 +71,9 @@ class Pending:
         """All vectors in the order of the texts; waits for the encoder if it must."""
         done = None if self.work is None else self.work.future.result()
         CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
+        cached = self.cached()
         if done is None:
-            return Answer(self.cached(), self.target, self.cached_tokens())
+            return Answer(self.target.apply(cached), self.target, self.cached_tokens(), raw=self.shown(cached))
         timings = {"queue": done.queue_ms, "inference": done.inference_ms}
         raw = done.vectors if done.raw is None else done.raw
         if self.keys:
@@ -73,12 +82,24 @@ class Pending:
         if len(self.missing) < len(self.found):
             vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
             vectors[self.missing] = done.vectors
-            vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.cached()
-        return Answer(vectors, self.target, int(done.tokens.sum()) + self.cached_tokens(), timings)
+            vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
+        tokens = int(done.tokens.sum()) + self.cached_tokens()
+        return Answer(vectors, self.target, tokens, timings, self.shown(cached, raw))
 
     def cached(self) -> NDArray[np.float32]:
-        """Vectors of the texts that the cache held, through the chain."""
-        return self.target.apply(np.stack([entry.vector for entry in self.found if entry is not None]))
+        """Vectors that the cache held, before the chain; none are `(0, 0)`."""
+        found = [entry.vector for entry in self.found if entry is not None]
+        return np.stack(found) if found else np.empty((0, 0), np.float32)
+
+    def shown(self, *raw: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """Let those see what is before a chain who watch it."""
+        loaded = self.target.loaded
+        if loaded is None or not self.tap.open:
+            return None
+        parts = [rows for rows in raw if len(rows)]
+        together = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self.tap.pass_by(Seen(self.encoder, loaded, together))
+        return together
 
     def cached_tokens(self) -> int:
         """Tokens those texts took when they were encoded."""
@@ -88,7 +109,10 @@ class Pending:
 class Embedder:
     """The encoders of a server, by name, with the chains behind them."""
 
-    def __init__(self, engines: list[Engine], registry: Registry, targets: Targets, cache: VectorCache) -> None:
+    def __init__(
+        self, engines: list[Engine], registry: Registry, targets: Targets, cache: VectorCache, tap: Tap
+    ) -> None:
+        self.tap = tap
         self.engines = {engine.spec.name: engine for engine in engines}
         self.registry = registry
         self.targets = targets
@@ -165,8 +189,8 @@ class Embedder:
         work = None
         if missing:
             wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
-            work = engine.submit(wanted, options, target.asked, keep_raw=bool(keys))
-        return Pending(engine.spec.name, target, self.cache, keys, found, missing, work)
+            work = engine.submit(wanted, options, target.asked, keep_raw=bool(keys) or self.tap.open)
+        return Pending(engine.spec.name, target, self.tap, self.cache, keys, found, missing, work)
 
     def engine_of_index(self, spec: IndexSpec) -> Engine:
         """The engine whose vectors an index holds.
@@ -215,7 +239,10 @@ class Embedder:
         reduced = target.apply(vectors)
         if not np.isfinite(reduced).all():
             raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
-        return Answer(reduced, target)
+        if target.loaded is None or not self.tap.open:
+            return Answer(reduced, target)
+        self.tap.pass_by(Seen(None, target.loaded, vectors))
+        return Answer(reduced, target, raw=vectors)
 
     def models(self) -> list[str]:
         """What `model` may name: bare encoders first, then each with each of its live chains."""

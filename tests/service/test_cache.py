@@ -9,6 +9,7 @@ from service.cache import ENTRY_BYTES, VectorCache
 from service.embedder import Embedder
 from service.engine import Embedded, EncodeOptions, Work
 from service.engine.process import EncoderInfo
+from service.live.tap import Tap
 from service.places import Places
 from service.registry import Registry
 from service.starters import STARTERS
@@ -118,7 +119,7 @@ def embedders():
     registry = Registry(STARTERS)
     engine = Double(registry.load("compact").encoder_fingerprint)
     targets = Targets(registry, Places(STARTERS / "places.json", registry))
-    return [Embedder([engine], registry, targets, VectorCache(size)) for size in (10**6, 0)]
+    return [Embedder([engine], registry, targets, VectorCache(size), Tap()) for size in (10**6, 0)]
 
 
 def answer(embedder, texts, chain=None, dimensions=None, **options):

@@ -11,6 +11,7 @@ from service.cache import VectorCache
 from service.embedder import Embedder
 from service.engine import EncodeOptions
 from service.engine.process import EncoderInfo
+from service.live.tap import Tap
 from service.shared.cache import COSINE, OLD, PATIENCE_SECONDS, STATE, WAITING_MOST, YOUNG, SharedCache
 from training.spec import DEFAULT_ENCODER
 
@@ -324,7 +325,7 @@ def test_damage_in_it_is_never_answered(app, sentences, eventually):
 def test_with_no_bytes_for_a_cache_neither_is_used(app, eventually):
     services, shared = app.services, app.services.replica.cache
     without = Embedder(
-        [services.embedder.default], services.registry, services.embedder.targets, VectorCache(0, shared)
+        [services.embedder.default], services.registry, services.embedder.targets, VectorCache(0, shared), Tap()
     )
     texts = ["a text that only this test sends"]
     before = counted("hits"), counted("misses")

@@ -1,0 +1,1 @@
+"""What is learned of live traffic, beside the requests: vectors pass by, texts never do."""
