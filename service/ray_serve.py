@@ -83,6 +83,7 @@ def build(arguments: Arguments) -> Application:
 def app_builder(settings: Settings) -> Callable[[], ASGIApp]:
     """Makes the app in a replica, whose node may have other variables: Lathe's travel with the application."""
     variables = {k: v for k, v in os.environ.items() if k.startswith("LATHE_") and k not in KEY_VARIABLES}
+    variables["LATHE_THREADS"] = str(settings.threads)  # of the replica, not of the process that builds it
 
     def make_app() -> ASGIApp:
         import torch

@@ -15,15 +15,19 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from training.encoders import Encoder
-from training.errors import FitError, SourceError
+from training.errors import EngineError, FitError, SourceError
 from training.keys import digest
 from training.kinds import Batch
 from training.shards import BATCH_ROWS, Shard, at_hand, read_shards
 
 VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"
+
+LOCK_SECONDS = 180.0
+"""How long a shard waits for a process that had it and is about to die: longer than NFS keeps a lost node's lock."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def encode_shard(
     Raises:
         SourceError: if it cannot be read, or ends before it should.
         FitError: for vectors of another width than the encoder's.
+        EngineError: if another process encodes it and does not end.
     """
     position = position_in(folder)
     if position.rows == shard.rows:
@@ -93,6 +98,19 @@ def write_shard(
 
     Every batch is written out before the next starts; batches that an earlier run wrote are passed over.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=LOCK_SECONDS):
+            return write_locked(shard, batches, encoder, folder, on_rows)
+    except Timeout:
+        name = f"rows {shard.start:,} to {shard.stop:,} of {shard.file.rpartition('/')[2]}"
+        raise EngineError(f"another process has been encoding {name} for {LOCK_SECONDS:.0f} s; end it first") from None
+
+
+def write_locked(
+    shard: Shard, batches: Iterator[Batch], encoder: Encoder | None, folder: Path, on_rows: Callable[[int], None]
+) -> Position:
+    """The same, where nobody else writes to the folder."""
     position, seen = take_up(folder), 0
     with (folder / VECTORS).open("ab") as vectors_file, (folder / HASHES).open("ab") as hashes_file:
         for batch in islice(batches, -(-shard.rows // BATCH_ROWS)):
@@ -113,13 +131,12 @@ def write_shard(
             on_rows(seen)
     if seen != shard.rows:
         name = shard.file.rpartition("/")[2]
-        raise SourceError(f"{name} ended early: it held {shard.stop:,} rows, and then {shard.start + seen:,}")
+        raise SourceError(f"{name} ended early: it held {shard.stop:,} rows or more, and then {shard.start + seen:,}")
     return position
 
 
 def take_up(folder: Path) -> Position:
     """How far an earlier run got; files are cut to the last whole batch, or emptied."""
-    folder.mkdir(parents=True, exist_ok=True)
     position = position_in(folder)
     for name, size in position.sizes.items():
         (folder / name).touch()

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.encoded_shards import HASHES, VECTORS, Position, position_in, require_width, shard_folder
+from training.encoded_shards import HASHES, VECTORS, require_width
 from training.encoders import Encoder
 from training.engines import LOCAL, Engine
 from training.errors import FitError, SourceError
+from training.run import Run
 from training.shards import Shard
-from training.sources import Plan, Source
+from training.sources import Source
 from training.stacked import Part, Stacked
 from transforms.arrays import Vectors
 from transforms.transform import Progress
@@ -71,54 +72,35 @@ def encode_source(
     damaged: dict[str, str] = {}
     while True:
         run = Run(source, source.plan(damaged), encoder, folder)
-        if not (found := run.encode(engine, on_progress)):
+        if not (found := encode_run(run, engine, on_progress)):
             return assembled(run)
         damaged |= found  # planned anew, because other files may have been judged by the one that fell out
 
 
-class Run:
-    """One go through a plan's shards.
+def encode_run(run: Run, engine: Engine, on_progress: Progress) -> dict[str, str]:
+    """Encode all of a run that is not yet; the damaged files found meanwhile, and why.
 
-    Args:
-        source: whose plan it is.
-        plan: what to encode.
-        encoder: None for vectors.
-        root: of the shards' folders.
+    Raises:
+        SourceError, FitError, EngineError: see `encode_source`.
     """
+    run.root.mkdir(parents=True, exist_ok=True)
+    positions = run.positions
+    rows = {shard: position.rows for shard, position in positions.items()}
+    begun, before = time.monotonic(), sum(rows.values())
+    given = run.plan.shards[0].width
+    width = given if run.encoder is None else run.encoder.dimensions
+    if run.encoder is not None and given is not None:
+        require_width(given, run.encoder)
+    require_space(run.root, run.total - before, width or 0)
+    done = before
 
-    def __init__(self, source: Source, plan: Plan, encoder: Encoder | None, root: Path) -> None:
-        self.source, self.plan, self.encoder, self.root = source, plan, encoder, root
-        self.folders = {shard: shard_folder(root, shard, source.field, encoder) for shard in plan.shards}
-        self.total = sum(shard.rows for shard in plan.shards)
+    def report(shard: Shard, of_shard: int) -> None:
+        nonlocal done
+        done += max(of_shard - rows[shard], 0)
+        rows[shard] = max(of_shard, rows[shard])
+        on_progress(done / run.total, pace(done, run.total, done - before, time.monotonic() - begun))
 
-    @property
-    def positions(self) -> dict[Shard, Position]:
-        """How far each shard is."""
-        return {shard: position_in(folder) for shard, folder in self.folders.items()}
-
-    def encode(self, engine: Engine, on_progress: Progress) -> dict[str, str]:
-        """Encode all that is not yet; the damaged files found meanwhile, and why.
-
-        Raises:
-            SourceError, FitError, EngineError: see `encode_source`.
-        """
-        self.root.mkdir(parents=True, exist_ok=True)
-        positions = self.positions
-        rows = {shard: position.rows for shard, position in positions.items()}
-        begun, before = time.monotonic(), sum(rows.values())
-        width = self.plan.shards[0].width if self.encoder is None else self.encoder.dimensions
-        if self.encoder is not None and self.plan.shards[0].width is not None:
-            require_width(self.plan.shards[0].width, self.encoder)
-        require_space(self.root, self.total - before, width or 0)
-        done = before
-
-        def report(shard: Shard, of_shard: int) -> None:
-            nonlocal done
-            done += max(of_shard - rows[shard], 0)
-            rows[shard] = max(of_shard, rows[shard])
-            on_progress(done / self.total, pace(done, self.total, done - before, time.monotonic() - begun))
-
-        return engine.encode(self, positions, report)
+    return engine.encode(run, positions, report)
 
 
 def assembled(run: Run) -> EncodedSource:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import dropwhile, groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from training.encoded_shards import Position, write_shard
 from training.errors import SourceError
 from training.rows import Rows
+from training.run import Run
 from training.shards import Shard, at_hand, read_shards
 from transforms.arrays import Vectors
-
-if TYPE_CHECKING:
-    from training.encoding import Run
 
 Report = Callable[[Shard, int], None]
 """Told a shard and how many of its rows are done."""
@@ -24,7 +22,7 @@ Report = Callable[[Shard, int], None]
 class Engine(Protocol):
     """Who does the work that shards can share."""
 
-    def encode(self, run: "Run", positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
+    def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         """Encode the shards of a run that are not finished; the damaged files found meanwhile, and why.
 
         Raises:
@@ -40,7 +38,7 @@ class Engine(Protocol):
 class LocalEngine:
     """This process: file after file, each read in one go from the first shard that is not finished."""
 
-    def encode(self, run: "Run", positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
+    def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         """See `Engine`."""
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
@@ -52,7 +50,7 @@ class LocalEngine:
                 run.source.leave_out(file, error, damaged)
         return damaged
 
-    def encode_file(self, run: "Run", shards: list[Shard], report: Report) -> None:
+    def encode_file(self, run: Run, shards: list[Shard], report: Report) -> None:
         """Encode consecutive shards of one file."""
         with at_hand(shards[0].file, run.root) as path:
             batches = read_shards(path, shards[0], shards[-1], run.source.field)

@@ -108,9 +108,9 @@ def fit(
     if add_to is not None:
         encoder = encoder or encoder_of(settings, registry.manifest(*registry.resolve(add_to)))
         texts = False
-    loaded = load_encoder(settings, encoder) if texts or encoder else None
-    target = load_encoder(settings, target_encoder) if target_encoder else None
-    with open_engine(engine, address, workers, settings) as by, ProgressBar() as progress:
+    with open_engine(engine, address, workers, settings) as by, ProgressBar() as progress:  # a cluster answers soon
+        loaded = load_encoder(settings, encoder) if texts or encoder else None
+        target = load_encoder(settings, target_encoder) if target_encoder else None
         result = run_fit(
             request, loaded, registry, places, home.vectors, progress, command_line(), transform, target, engine=by
         )

@@ -86,8 +86,8 @@ def without_gpu() -> str:
             "for its CUDA version"
         )
     return (
-        f"the CPU encodes (cores: {os.cpu_count()}): enough for short texts and small models; docs/scaling.md says how many "
-        "hours a corpus takes"
+        f"the CPU encodes (cores: {os.cpu_count()}): enough for short texts and small models; docs/scaling.md says how "
+        "many hours a corpus takes"
     )
 
 

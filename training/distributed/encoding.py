@@ -8,11 +8,11 @@ from pathlib import Path
 from training.distributed.tasks import Done, Task
 from training.distributed.token import Token
 from training.encoded_shards import Position, position_in
-from training.encoding import Run
 from training.engines import Report
 from training.errors import SourceError
 from training.readers import BUILT_IN
 from training.remote import is_remote
+from training.run import Run
 from training.shards import Shard
 
 

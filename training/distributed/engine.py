@@ -15,9 +15,9 @@ from training.distributed.tasks import Task
 from training.distributed.worker import Block, Introduction, Worker, describe
 from training.encoded_shards import Position
 from training.encoders import Encoder
-from training.encoding import Run
 from training.engines import Report
 from training.errors import EngineError
+from training.run import Run
 from training.shards import Shard
 from transforms.arrays import Vectors
 from transforms.moments import Moments

@@ -19,6 +19,11 @@ POLL_SECONDS = 0.5
 START_SECONDS = 300.0
 """Within which some worker must be ready; a node may have to load a large model."""
 
+OUT_OF_MEMORY = "out of memory"
+"""What torch, the system and Ray's memory monitor have in their messages."""
+
+MORE_MEMORY = "take fewer workers (--workers) or machines with more memory"
+
 
 class Pool:
     """Workers that are started at once and used as they become ready.
@@ -151,10 +156,8 @@ class Pool:
 def raised(error: Any, task: Task) -> Exception:
     """What a worker's method raised, as this process would have."""
     cause: Exception = error.cause or error
-    if isinstance(cause, MemoryError) or "out of memory" in str(cause) or "can't allocate memory" in str(cause):
-        return EngineError(
-            f"a worker ran out of memory at {task.name}: take fewer workers (--workers) or machines with more memory"
-        )
+    if isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or OUT_OF_MEMORY in str(cause):
+        return EngineError(f"a worker ran out of memory at {task.name}: {MORE_MEMORY}")
     return cause
 
 
@@ -163,4 +166,6 @@ def in_short(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if missing := next((line for line in lines if "No module named" in line), None):
         return f"{missing.partition(': ')[2] or missing}: every node needs Lathe, installed as it is here"
+    if OUT_OF_MEMORY in str(error):  # Ray's last line is a page of its manual
+        return f"out of memory; {MORE_MEMORY}"
     return lines[-1] if lines else type(error).__name__

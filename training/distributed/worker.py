@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from training.distributed.token import Token
@@ -29,9 +28,6 @@ from transforms.chain import Chain
 from transforms.debias import at_unit_length
 from transforms.moments import centred_moments
 from transforms.packed import unpacked
-
-LOCK_SECONDS = 60.0
-"""How long a worker waits for the one that had its shard before, and is about to die: its driver was killed."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +94,8 @@ class Worker:
         """Encode shards of one file, each into its folder; the file is fetched once if it is elsewhere.
 
         Raises:
-            EngineError: if the file or the folder of the token is not here, or a shard's folder is in use.
-            SourceError, FitError: see `encode_shard`.
+            EngineError: if the file or the folder of the token is not here.
+            SourceError, FitError, EngineError: see `encode_shard`.
         """
         token.require_seen()
         file = shards[0].file
@@ -107,12 +103,7 @@ class Worker:
             raise EngineError(f"{file} is not on {socket.gethostname()}: every node must see the source's files")
         with at_hand(file, folders[0]) as path:
             for shard, folder in zip(shards, folders, strict=True):
-                folder.mkdir(parents=True, exist_ok=True)
-                try:
-                    with FileLock(folder / ".lock", timeout=LOCK_SECONDS):
-                        encode_shard(replace(shard, file=str(path)), field, self.encoder, folder)
-                except Timeout:
-                    raise EngineError(f"another process has been encoding into {folder.name}; end it first") from None
+                encode_shard(replace(shard, file=str(path)), field, self.encoder, folder)
 
     def moments(self, block: Block, chain: bytes | None, unit: bool) -> dict[str, NDArray[Any]]:
         """The moments of a block behind a packed chain, of its rows at unit length if so asked; as their arrays.
@@ -135,10 +126,6 @@ class Worker:
 
 def describe(encoder: Encoder | None) -> dict[str, Any]:
     """What must be the same in every process that works on one fit."""
-    return {
-        "lathe": version("lathe"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "encoder": None if encoder is None else encoder.describe(),
-    }
+    packages = ("lathe", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
+    about = {package: version(package) for package in packages} | {"python": platform.python_version()}
+    return about | {"encoder": None if encoder is None else encoder.describe()}
