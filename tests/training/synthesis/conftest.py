@@ -1,0 +1,37 @@
+import json
+
+import pytest
+
+from training.finetuning.job import read_settings
+from training.synthesis.endpoint import open_endpoint
+from training.synthesis.job import SynthesisJob
+from training.synthesis.run import prepare, run
+from transforms.transform import no_progress
+
+
+@pytest.fixture
+def write_lines():
+    """A writer of JSON lines; gives the path."""
+
+    def write(path, rows):
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def read_lines():
+    """What a file of JSON lines holds."""
+    return lambda path: [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def synthesize(synthesis_job, tmp_path):
+    """Do a job as its settings say; gives what came of it."""
+
+    def do(out=None, on_progress=no_progress, **given):
+        job = read_settings(synthesis_job(**given), SynthesisJob)
+        return run(prepare(job), open_endpoint(job.endpoint), out or tmp_path / "out", on_progress)
+
+    return do

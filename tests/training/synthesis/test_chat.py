@@ -1,0 +1,171 @@
+import asyncio
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from training.synthesis.chat import Chat, ChatError, seconds_of
+from training.synthesis.endpoint import Endpoint
+from training.synthesis.job import EndpointSettings
+from training.synthesis.pace import Pace
+
+KEY = "sk-secret"
+
+
+@pytest.fixture
+def ask(chat_server):
+    """Ask once; gives the answer."""
+
+    def once(url=None, timeout=5.0):
+        async def asked():
+            settings = EndpointSettings(base_url=url or chat_server.url, model="m", timeout=timeout)
+            async with Chat(Endpoint(url or chat_server.url, "host", KEY), settings) as chat:
+                return await chat.ask("m", "Say yes.", {"max_tokens": 5})
+
+        return asyncio.run(asked())
+
+    return once
+
+
+def test_an_answer_is_its_text_its_reason_and_its_tokens(ask, chat_server):
+    answer = ask()
+    assert (answer.text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens) == (
+        "Yes.",
+        "stop",
+        50,
+        20,
+    )
+    assert chat_server.bodies == [
+        {"model": "m", "messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 5}
+    ]
+    assert chat_server.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "reason"),
+    [
+        ({"content": [{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]}, "in parts", "stop"),
+        ({"content": None}, "", "stop"),
+        ({"content": None, "refusal": "I will not."}, "I will not.", "content_filter"),
+        ({"content": None, "tool_calls": [{}]}, "", "stop"),
+    ],
+)
+def test_messages_of_other_shapes_are_read(ask, chat_server, message, text, reason):
+    body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+    chat_server.script = lambda server, asked: (200, {}, body)
+    answer = ask()
+    assert (answer.text, answer.finish_reason, answer.counted) == (text, reason, False)
+    assert answer.prompt_tokens == 3  # guessed of eight characters
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "again", "said"),
+    [
+        ((401, {}, b'{"error": {"message": "bad key sk-secret"}}'), "refused with 401", False, "401: bad key …"),
+        ((404, {}, b'{"detail": "no such model"}'), "refused with 404", False, "no such model"),
+        ((400, {}, b"too long"), "refused with 400", False, "400: too long"),
+        (
+            (307, {"location": "http://elsewhere/"}, b""),
+            "refused with 307",
+            False,
+            "http://elsewhere/, which is not followed",
+        ),
+        ((429, {"retry-after": "7"}, b"{}"), "rate limit", True, "429"),
+        ((500, {}, b""), "server error 500", True, "500: Internal Server Error"),
+        ((408, {}, b"{}"), "server error 408", True, "408"),
+        (
+            (200, {"content-type": "text/html"}, b"<html>sk-secret</html>"),
+            "not JSON",
+            True,
+            "not JSON but text/html came",
+        ),
+        ((200, {}, b""), "not JSON", True, "came back: ''"),
+        ((200, {}, b"[]"), "other JSON", True, "JSON without choices came back: []"),
+        ((200, {}, b'{"choices": [{}]}'), "other JSON", True, "JSON without a message"),
+        ((200, {}, b'{"choices": [{"message": "x"}]}'), "other JSON", True, "JSON without a message"),
+        ((200, {}, b'{"error": "busy"}'), "other JSON", True, "an error came back: busy"),
+        ((200, {"content-length": 999}, b'{"choices"'), "cut connection", True, "the connection was cut"),
+        ((200, {"content-encoding": "gzip"}, b"no gzip"), "cut connection", True, "the connection was cut"),
+    ],
+)
+def test_what_is_no_answer_is_a_failure_of_a_kind(ask, chat_server, reply, kind, again, said):
+    chat_server.script = lambda server, asked: reply
+    with pytest.raises(ChatError) as raised:
+        ask()
+    error = raised.value
+    assert (error.kind, error.again) == (kind, again) and said in str(error) and KEY not in str(error)
+    assert error.after == (7 if reply[0] == 429 else None) and len(chat_server.bodies) == 1
+
+
+def test_an_endpoint_that_is_not_there_says_so(ask, free_port):
+    with pytest.raises(ChatError, match="no connection") as raised:
+        ask(f"http://127.0.0.1:{free_port()}/v1")
+    assert (raised.value.kind, raised.value.again, raised.value.status) == ("no connection", True, 0)
+
+
+def test_an_address_that_cannot_be_written_says_so(ask):
+    with pytest.raises(ChatError, match="no connection: Invalid"):
+        ask("http://a\x7fb/v1")
+
+
+def test_an_answer_that_drips_does_not_outlast_its_time(ask, chat_server):
+    chat_server.script = lambda server, asked: (200, {}, (time.sleep(0.05) or b" " for _ in range(100)))
+    begun = time.monotonic()
+    with pytest.raises(ChatError, match="no answer within 0.2 s"):
+        ask(timeout=0.2)
+    assert time.monotonic() - begun < 4
+
+
+def test_an_endless_answer_is_cut(ask, chat_server):
+    chat_server.script = lambda server, asked: (200, {}, b" " * 17_000_000)
+    with pytest.raises(ChatError, match="more than 16,000,000 bytes"):
+        ask()
+
+
+def test_proxies_of_the_environment_get_nothing(ask, free_port, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    assert ask().text == "Yes."
+
+
+def test_a_retry_after_is_seconds_or_a_date():
+    assert (seconds_of("2.5"), seconds_of("-1"), seconds_of(None), seconds_of("soon")) == (2.5, 0, None, None)
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=90))
+    assert 85 < seconds_of(later) <= 90
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_no_minute_holds_more_requests_than_its_limit():
+    pace = Pace(30, None, Clock())
+    starts = [pace.claim(500) for _ in range(90)]
+    assert starts[0] == 100 and all(b - a == 2 for a, b in zip(starts, starts[1:], strict=False))
+
+
+def test_tokens_space_requests_and_what_was_not_used_is_given_back():
+    pace = Pace(None, 6000, Clock())
+    assert [pace.claim(1000), pace.claim(500)] == [100, 110]
+    pace.correct(-300)
+    assert pace.claim(1) == 112
+
+
+def test_a_hold_keeps_everybody_waiting_and_a_clock_that_was_idle_gives_no_burst():
+    clock = Clock()
+    pace = Pace(60, None, clock)
+    start = pace.claim(1)
+    pace.hold(5)
+    assert pace.left(start) == 5
+    clock.now = 200.0
+    assert [pace.claim(1), pace.claim(1)] == [200, 201] and pace.left(200) == 0
+
+
+def test_without_limits_nobody_waits():
+    pace = Pace(None, None, Clock())
+    assert {pace.claim(10**6) for _ in range(5)} == {100}

@@ -1,0 +1,179 @@
+import time
+
+import pytest
+
+from training.errors import JobError
+from training.synthesis.report import as_json, sentences
+
+
+def of_stage(stage):
+    """Whether a prompt is one of a stage's."""
+    marks = {"personas": "objects, like", "queries": "strings, like", "filter": "yes or no", "documents": "passage"}
+    return lambda prompt: marks[stage] in prompt
+
+
+def is_probe(body):
+    return body["messages"][0]["content"] == "Say yes."
+
+
+@pytest.mark.parametrize(
+    ("stage", "said", "reason"),
+    [
+        ("personas", "Hello!", "not as asked"),
+        ("personas", "I'm sorry, but I cannot help with that.", "refused"),
+        ("queries", '["short?"]', "too short"),
+        ("queries", "", "empty"),
+        ("filter", "It depends.", "not as asked"),
+        ("documents", "Too little.", "too short"),
+        ("documents", "Dear [insert name], " + "many words follow here. " * 10, "blanks left open"),
+        ("documents", "Отчёт о прибылях и убытках банка за прошлый год. " * 6, "another script"),
+        ("documents", "the same words again " * 40, "repeats itself"),
+        ("documents", "word " * 2000, "too long"),
+    ],
+)
+def test_nonsense_is_asked_for_again_and_then_rejected_with_its_reason(
+    synthesize, chat_server, tmp_path, read_lines, stage, said, reason
+):
+    is_asked = of_stage(stage)
+    chat_server.script = lambda server, body: said if is_asked(body["messages"][0]["content"]) else None
+    outcome = synthesize(seeds=1, limits={"attempts": 2})
+    figures = as_json(outcome)["stages"][stage]
+    assert figures["answers"] == 2 * figures["calls"] == figures["asked_again"][reason]
+    assert figures["rejected"] == {reason: figures["calls"]} and outcome.is_complete
+    rejected = [row for row in read_lines(tmp_path / "out" / "rejected.jsonl") if row["stage"] == stage]
+    assert [(row["reason"], row["attempts"]) for row in rejected] == [(reason, 2)] * figures["calls"]
+    asked = len(chat_server.bodies)
+    synthesize(seeds=1, limits={"attempts": 2})
+    assert len(chat_server.bodies) == asked, "what is rejected is not asked again"
+
+
+def test_a_second_attempt_is_made_warmer_and_its_good_answer_counts(synthesize, chat_server):
+    seen = set()
+
+    def bad_at_first(server, body):
+        prompt = body["messages"][0]["content"]
+        if of_stage("filter")(prompt) and prompt not in seen:
+            seen.add(prompt)
+            return "Perhaps."
+        return None
+
+    chat_server.script = bad_at_first
+    outcome = synthesize(seeds=1)
+    asked = [body["temperature"] for body in chat_server.bodies if of_stage("filter")(body["messages"][0]["content"])]
+    assert sorted(asked) == [0, 0, 0.7, 0.7] and len(outcome.pipeline.pairs) == 2
+    assert as_json(outcome)["stages"]["filter"]["asked_again"] == {"not as asked": 2}
+
+
+def test_an_answer_cut_off_by_its_limit_is_no_document(synthesize, chat_server, chat_completion):
+    def cut(server, body):
+        long = of_stage("documents")(body["messages"][0]["content"])
+        return (200, {}, chat_completion("Half a passage of many words, " * 10, "length")) if long else None
+
+    chat_server.script = cut
+    outcome = synthesize(seeds=1)
+    assert as_json(outcome)["stages"]["documents"]["rejected"] == {"cut off": 2} and outcome.pipeline.pairs == []
+
+
+def test_requests_are_spread_over_the_minute(synthesize, chat_server):
+    synthesize(seeds=1, limits={"requests_per_minute": 600})
+    times = chat_server.times[1:]  # but for the probe
+    assert len(times) == 6 and times[-1] - times[0] > 0.4  # five tenths of a second apart, less what arrives late
+
+
+def test_the_endpoint_that_asks_to_wait_is_left_alone_by_all(synthesize, chat_server, chat_completion):
+    refused = []
+
+    def busy(server, body):
+        if not is_probe(body) and not refused:
+            refused.append(time.monotonic())
+            return 429, {"retry-after": "0.4"}, b'{"error": {"message": "slow down"}}'
+        return None
+
+    chat_server.script = busy
+    outcome = synthesize(limits={"requests_per_minute": 6000})
+    assert outcome.asker.failures == {"rate limit": 1} and outcome.is_complete
+    meanwhile = [when for when in chat_server.times if 0 < when - refused[0] < 0.38]
+    assert len(meanwhile) <= 3, "those that were under way"
+    assert len(outcome.pipeline.pairs) == 8
+
+
+def test_an_endpoint_that_asks_to_wait_for_hours_ends_the_run(synthesize, chat_server):
+    chat_server.script = lambda server, body: None if is_probe(body) else (429, {"retry-after": "7200"}, b"{}")
+    with pytest.raises(JobError, match="asks to wait 120 minutes.*the same command goes on"):
+        synthesize()
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        ((500, {}, b"oops"), "server error 500"),
+        ((503, {"retry-after": "0"}, b"{}"), "server error 503"),
+        ((429, {}, b'{"error": {"message": "slow down"}}'), "rate limit"),
+        ((200, {"content-type": "text/html"}, b"<html>A gateway</html>"), "not JSON"),
+        ((200, {}, b'{"object": "list", "data": []}'), "other JSON"),
+        ((200, {}, b'{"choices": []}'), "other JSON"),
+        ((200, {}, b'{"error": {"message": "overloaded"}}'), "other JSON"),
+        ((200, {"content-length": 5000}, b'{"choices": [{"mess'), "cut connection"),
+    ],
+)
+def test_failures_that_pass_are_tried_again_and_counted(synthesize, chat_server, failure, kind):
+    turns = iter(range(100))
+    chat_server.script = lambda server, body: None if is_probe(body) or next(turns) % 3 else failure
+    outcome = synthesize()
+    assert outcome.is_complete and len(outcome.pipeline.pairs) == 8
+    assert outcome.asker.failures.keys() == {kind} and outcome.asker.failures[kind] >= 7
+
+
+def test_a_slow_answer_is_given_up_and_asked_for_again(synthesize, chat_server):
+    slow = []
+
+    def wait(server, body):
+        if not is_probe(body) and not slow:
+            slow.append(body)
+            time.sleep(1)
+
+    chat_server.script = wait
+    outcome = synthesize(seeds=1, endpoint={"timeout": 0.5})
+    assert outcome.asker.failures["time-out"] >= 1 and outcome.is_complete
+
+
+def test_a_call_the_endpoint_refuses_is_left_for_the_next_run_and_the_others_go_on(synthesize, chat_server):
+    poison = "What is a bond?"
+    chat_server.script = lambda server, body: (
+        (400, {}, b'{"error": {"message": "flagged"}}') if poison in body["messages"][0]["content"] else None
+    )
+    outcome = synthesize()
+    found = as_json(outcome)
+    assert found["this_run"]["failures"] == {"refused with 400": 1} and not found["complete"]
+    assert found["pairs"] == 6 and "1 calls were not answered" in " ".join(sentences(found))
+    chat_server.script = None
+    assert len(synthesize().pipeline.pairs) == 8
+
+
+def test_refused_prompts_however_many_do_not_end_the_run(synthesize, chat_server):
+    chat_server.script = lambda server, body: (
+        None if is_probe(body) or "What is a bond?" in body["messages"][0]["content"] else (422, {}, b"{}")
+    )
+    found = as_json(synthesize(seeds=20, limits={"concurrency": 1}))
+    assert found["this_run"]["unanswered"] == 19 + 1 and found["stages"]["personas"]["kept"] == 1
+
+
+def test_an_endpoint_that_fails_again_and_again_ends_the_run_with_what_was_answered(synthesize, chat_server):
+    chat_server.script = lambda server, body: (
+        (500, {}, b'{"error": {"message": "out of memory"}}') if len(server.bodies) > 6 else None
+    )
+    with pytest.raises(JobError, match="5 calls in a row were not answered, the last: 500: out of memory. What was"):
+        synthesize(seeds=20, limits={"retries": 1})
+    chat_server.reset()
+    synthesize(seeds=20)
+    assert len(chat_server.prompts) == 20 - 5 + 20 + 40 + 40
+
+
+def test_a_key_that_is_not_taken_ends_the_run_at_once(synthesize, chat_server, monkeypatch):
+    monkeypatch.setenv("LLM_KEY", "sk-secret")
+    chat_server.script = lambda server, body: (
+        None if is_probe(body) else (401, {}, b'{"error": {"message": "bad key sk-secret"}}')
+    )
+    with pytest.raises(JobError, match="does not take the key: 401: bad key …"):
+        synthesize(seeds=20, endpoint={"key_variable": "LLM_KEY"}, limits={"concurrency": 1})
+    assert len(chat_server.prompts) == 1

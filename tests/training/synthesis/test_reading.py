@@ -1,0 +1,161 @@
+import json
+
+import pytest
+
+from training.synthesis.chat import Answer
+from training.synthesis.faults import fault_of, is_another_script, is_refusal
+from training.synthesis.job import DocumentStage, FilterStage, PersonaStage, QueryStage
+from training.synthesis.reading import read_document, read_personas, read_queries, read_verdict, without_thought
+from training.synthesis.stages import Call, read
+
+PERSONA = {"persona": "A risk officer at a bank.", "task": "Checks limits."}
+SPOKEN = "A risk officer at a bank. Checks limits."
+QUERIES = ["What did rates do?", "How high is the limit?"]
+PASSAGE = "The auditor found that reserves fell short of the covenant by a tenth in March, " * 3
+ENGLISH, CHINESE = "What is a bond? A debt.", "什么是债券？债券是一种债务。"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        json.dumps([PERSONA]),
+        json.dumps(PERSONA),
+        json.dumps({"personas": [PERSONA]}),
+        f"```json\n{json.dumps([PERSONA], indent=2)}\n```",
+        f"Here you are [as asked]:\n{json.dumps([PERSONA])}\nI hope that helps {{really}}!",
+        f"<think>Should it be [1, 2]?</think>\n{json.dumps([PERSONA])}",
+        f"It should be a list.</think>{json.dumps([PERSONA])}",
+    ],
+)
+def test_personas_are_found_however_they_are_wrapped(said):
+    assert read_personas(without_thought(said)) == [SPOKEN]
+
+
+@pytest.mark.parametrize(
+    "said", ["", "A risk officer.", '[{"persona": "A risk officer"}]', '[{"persona": 1, "task": 2}]', "[" * 9000, "[1]"]
+)
+def test_what_holds_no_persona_gives_none(said):
+    assert read_personas(said) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        json.dumps(QUERIES),
+        json.dumps({"queries": QUERIES}),
+        json.dumps([{"query": text} for text in QUERIES]),
+        "```\n" + json.dumps(QUERIES) + "\n```",
+        f"1. {QUERIES[0]}\n2) {QUERIES[1]}",
+        f'Some of them:\n- "{QUERIES[0]}"\n* {QUERIES[1]}\n',
+        f"As in [1]:\n{json.dumps(QUERIES)}",
+    ],
+)
+def test_queries_are_found_however_they_are_wrapped(said):
+    assert read_queries(said) == QUERIES
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ("yes", ["yes"]),
+        ("**No**, common knowledge is enough.", ["no"]),
+        ("True", ["yes"]),
+        ('{"needs_documents": false}', ["no"]),
+        ('{"answer": "Yes"}', ["yes"]),
+        ("```json\n[true]\n```", ["yes"]),
+        ("Nobody can say.", []),
+        ("It takes documents: yes", []),
+        ("", []),
+    ],
+)
+def test_a_verdict_is_one_word_or_a_truth_value(said, verdict):
+    assert read_verdict(said) == verdict
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "A passage.\n\nIts end.",
+        "```\nA passage.\n\nIts end.\n```",
+        "Sure, here is the passage:\n\nA passage.\n\nIts end.",
+        '{"document": "A passage.\\n\\nIts end."}',
+    ],
+)
+def test_a_passage_loses_what_is_around_it(said):
+    assert read_document(said) == ["A passage.\n\nIts end."]
+
+
+def test_halves_of_characters_become_what_can_be_written_down():
+    (found,) = read_queries('["What is \\ud83d a bond?"]')
+    assert found.encode() and found == "What is ? a bond?"
+
+
+@pytest.mark.parametrize(
+    ("text", "sample", "fault"),
+    [
+        (PASSAGE, ENGLISH, None),
+        ("", ENGLISH, "empty"),
+        ("As an AI language model, " + PASSAGE, ENGLISH, "refused"),
+        (PASSAGE[:199], ENGLISH, "too short"),
+        (PASSAGE * 30, ENGLISH, "too long"),
+        (CHINESE * 30, ENGLISH, "another script"),
+        (PASSAGE + "Signed by [Your Name] on {{date}}.", ENGLISH, "blanks left open"),
+        ("It rose again and again. " * 30, ENGLISH, "repeats itself"),
+        (PASSAGE + " See note [3] and α, β.", ENGLISH, None),
+        (PASSAGE, "42?", None),
+    ],
+)
+def test_faults_of_a_passage(text, sample, fault):
+    assert fault_of(text, DocumentStage(), sample) == fault
+
+
+def test_scripts_are_compared_with_those_of_the_seed():
+    assert not is_another_script("債券とは借金のことです。カタカナも。", "これは何ですか。")
+    assert is_another_script(ENGLISH, CHINESE) and not is_another_script(CHINESE, CHINESE)
+
+
+@pytest.mark.parametrize(
+    "text", ["I’m sorry, no.", "**I cannot** do that", "抱歉，我不能", "Unfortunately, I must stop"]
+)
+def test_refusals_are_known(text):
+    assert is_refusal(text)
+
+
+@pytest.mark.parametrize("text", ["1. I can't log in, why?", "Sorry state of the ledgers", "No."])
+def test_what_only_sounds_like_a_refusal_is_none(text):
+    assert not is_refusal(text)
+
+
+def reading(stage, settings, text, reason="stop", count=2):
+    call = Call(stage, "?", "m", {}, "t", "s", count, ENGLISH)
+    found = read(Answer(text, reason, 1, 1, True), call, settings)
+    return found.items, [fault for fault, _ in found.dropped]
+
+
+def test_what_is_good_of_an_answer_is_kept_and_the_rest_counted():
+    said = json.dumps(["short?", *QUERIES, QUERIES[0], "One more than was wanted?"])
+    assert reading("queries", QueryStage(), said, count=3) == (QUERIES, ["too short"])
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "why"),
+    [
+        (json.dumps([PERSONA]), "length", "cut off"),
+        (json.dumps([PERSONA]), "content_filter", "refused"),
+        ("<think>and so on", "stop", "empty"),
+        ("I cannot do that.", "stop", "refused"),
+        ("Whatever.", "", "not as asked"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_says_why(said, reason, why):
+    assert reading("personas", PersonaStage(), said, reason) == ([], [why])
+
+
+def test_a_verdict_counts_though_its_reasons_were_cut_off():
+    assert reading("filter", FilterStage(), "Yes, because the figures of", "length") == (["yes"], [])
+    assert reading("filter", FilterStage(), "The figures of", "length") == ([], ["cut off"])
+
+
+def test_a_verdict_in_another_language_than_the_seed_is_one():
+    call = Call("filter", "?", "m", {}, "t", "s", 1, CHINESE)
+    assert read(Answer("yes", "stop", 1, 1, True), call, FilterStage()).items == ["yes"]

@@ -1,0 +1,258 @@
+import json
+import threading
+
+import pytest
+
+from training.errors import JobError
+from training.finetuning.datasets import FileDataSet
+from training.finetuning.job import SourceSettings, read_settings
+from training.finetuning.positives import find_pairs
+from training.synthesis.job import SynthesisJob
+from training.synthesis.report import as_json, sentences
+from training.synthesis.run import foresee, prepare
+
+PROVENANCE = {"key", "attempt", "model", "endpoint", "template", "parameters", "created_at", "prompt_tokens", "seconds"}
+
+
+def of_stage(stage):
+    """Whether a prompt is one of a stage's."""
+    marks = {"personas": "objects, like", "queries": "strings, like", "filter": "yes or no", "documents": "passage"}
+    return lambda prompt: marks[stage] in prompt
+
+
+def is_probe(body):
+    return body["messages"][0]["content"] == "Say yes."
+
+
+def test_seeds_become_pairs_that_a_training_reads(synthesize, tmp_path, read_lines):
+    outcome = synthesize()
+    rows = read_lines(tmp_path / "out" / "pairs.jsonl")
+    assert outcome.is_complete and len(rows) == 8  # 4 seeds, a persona each, 2 queries each
+    found = find_pairs(FileDataSet("pairs", tmp_path / "out" / "pairs.jsonl"), SourceSettings(jsonl="pairs.jsonl"))
+    assert [(pair.anchor, pair.positive) for pair in found.pairs] == [(row["anchor"], row["positive"]) for row in rows]
+    assert all(row["anchor"].endswith("?") and len(row["positive"]) > 200 for row in rows)
+
+
+def test_every_pair_says_which_answers_it_comes_from(synthesize, tmp_path, read_lines, chat_server):
+    synthesize()
+    answers = {row["key"]: row for path in (tmp_path / "out" / "answers").iterdir() for row in read_lines(path)}
+    for row in read_lines(tmp_path / "out" / "pairs.jsonl"):
+        assert list(row["provenance"]) == ["personas", "queries", "filter", "documents"]
+        for stage, said in row["provenance"].items():
+            assert said.keys() >= PROVENANCE and said["endpoint"] == chat_server.url[7:-3]
+            assert answers[said["key"]]["stage"] == stage and answers[said["key"]]["seed"] == row["seed"]
+        assert row["anchor"] in answers[row["provenance"]["queries"]["key"]]["items"]
+        assert [row["positive"]] == answers[row["provenance"]["documents"]["key"]]["items"]
+        assert row["seed_place"].startswith("seeds.jsonl line ")
+
+
+def test_what_is_asked_follows_the_settings(synthesize, chat_server, monkeypatch):
+    monkeypatch.setenv("LLM_KEY", "sk-secret")
+    endpoint = {"key_variable": "LLM_KEY", "limit_field": "max_completion_tokens", "parameters": {"top_p": 0.9}}
+    stages = {"documents": {"model": "larger", "temperature": None, "max_tokens": 77, "parameters": {"min_p": 0.1}}}
+    synthesize(seeds=1, endpoint=endpoint, stages=stages)
+    assert {headers["authorization"] for headers in chat_server.headers} == {"Bearer sk-secret"}
+    documents = [body for body in chat_server.bodies if body["model"] == "larger" and not is_probe(body)]
+    assert [body.keys() - {"messages"} for body in documents] == [
+        {"model", "max_completion_tokens", "top_p", "min_p"}
+    ] * 2
+    assert documents[0]["max_completion_tokens"] == 77 and documents[0]["min_p"] == 0.1
+    others = [body for body in chat_server.bodies if body["model"] == "tester" and not is_probe(body)]
+    assert all(body["top_p"] == 0.9 and body["temperature"] in (0, 1) for body in others)
+
+
+def test_both_models_of_a_job_are_probed_before_anything_is_asked(synthesize, chat_server):
+    synthesize(seeds=1, stages={"documents": {"model": "larger"}})
+    assert [(body["model"], is_probe(body)) for body in chat_server.bodies[:3]] == [
+        ("tester", True),
+        ("larger", True),
+        ("tester", False),
+    ]
+
+
+def test_a_finished_folder_asks_nothing_more_and_writes_the_same(synthesize, tmp_path, chat_server):
+    synthesize()
+    files = [tmp_path / "out" / name for name in ("pairs.jsonl", "rejected.jsonl")]
+    before, asked = [path.read_bytes() for path in files], len(chat_server.bodies)
+    assert synthesize().asker.sent == 0
+    assert len(chat_server.bodies) == asked and [path.read_bytes() for path in files] == before
+
+
+def test_a_spent_budget_stops_cleanly_and_a_larger_one_goes_on_to_the_same_pairs(
+    synthesize, tmp_path, chat_server, read_lines
+):
+    synthesize(out=tmp_path / "whole")
+    asked = sorted(chat_server.prompts)
+    chat_server.reset()
+    outcome = synthesize(limits={"max_requests": 7})
+    assert not outcome.is_complete and outcome.asker.sent == len(chat_server.bodies) == 7
+    assert "the budget of 7 requests is spent" in " ".join(sentences(as_json(outcome)))
+    for most in (15, 100):
+        outcome = synthesize(limits={"max_requests": most})
+    assert outcome.is_complete and sorted(chat_server.prompts) == asked, "nothing is asked twice"
+    whole, resumed = (
+        [(row["anchor"], row["positive"]) for row in read_lines(tmp_path / name / "pairs.jsonl")]
+        for name in ("whole", "out")
+    )
+    assert whole == resumed
+
+
+def test_a_budget_of_tokens_is_never_passed(synthesize, chat_server, chat_completion):
+    passage = (200, {}, chat_completion("Some words of a passage that is long enough. " * 5, completion_tokens=700))
+    chat_server.script = lambda server, body: passage if of_stage("documents")(body["messages"][0]["content"]) else None
+    outcome = synthesize(limits={"max_tokens": 5000, "concurrency": 1})
+    spent = sum(record.tokens for record in outcome.book)
+    assert "5,000 tokens leaves nothing" in outcome.asker.spent
+    assert 5000 - 1200 < spent <= 5000  # a passage may have 1,000, with its prompt
+
+
+def test_a_line_cut_off_by_a_kill_is_asked_again_and_no_other(synthesize, tmp_path, chat_server):
+    synthesize()
+    book = tmp_path / "out" / "answers" / "documents.jsonl"
+    lines = book.read_bytes().splitlines(keepends=True)
+    book.write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
+    chat_server.reset()
+    assert synthesize().is_complete and len(chat_server.prompts) == 1
+    assert len(book.read_bytes().splitlines()) == len(lines)
+
+
+def test_a_damaged_line_is_named(synthesize, tmp_path):
+    synthesize(seeds=1)
+    book = tmp_path / "out" / "answers" / "filter.jsonl"
+    book.write_bytes(b"{}\n" + book.read_bytes())
+    with pytest.raises(JobError, match="filter.jsonl line 1 is damaged"):
+        synthesize(seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"seeds": 3}, "seeds"),
+        ({"queries": 3}, "queries"),
+        ({"personas": 2}, "personas"),
+        ({"stages": {"filter": {"model": "other"}}}, "stages"),
+        ({"templates": {"folder": "mine"}}, "templates"),
+    ],
+)
+def test_a_folder_of_another_job_is_refused(synthesize, tmp_path, changed, what):
+    synthesize(seeds=1)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "filter.txt").write_text("$query? yes or no")
+    with pytest.raises(JobError, match=f"out holds answers of other {what}; name another folder"):
+        synthesize(**{"seeds": 1} | changed)
+
+
+def test_a_folder_without_answers_yet_takes_another_job(synthesize, chat_server):
+    chat_server.script = lambda server, body: (404, {}, b"{}")
+    with pytest.raises(JobError, match="does not answer as tester should: 404"):
+        synthesize(seeds=1)
+    chat_server.reset()
+    assert synthesize(seeds=2).is_complete
+
+
+def test_limits_prices_and_the_address_may_change_between_runs(synthesize, chat_server):
+    synthesize(seeds=1)
+    other = {"base_url": chat_server.url.replace("127.0.0.1", "localhost")}
+    outcome = synthesize(seeds=1, endpoint=other, limits={"concurrency": 1}, prices={"input": 1, "output": 2})
+    assert outcome.asker.sent == 0
+    assert as_json(outcome)["cost"] == {"amount": (6 * 50 + 2 * 6 * 20) / 1e6, "currency": "USD"}
+
+
+def test_two_runs_in_one_folder_are_refused(synthesize, chat_server, tmp_path):
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait(server, body):
+        entered.set()
+        leave.wait(10)
+
+    chat_server.script = wait
+    first = threading.Thread(target=synthesize, kwargs={"seeds": 1})
+    first.start()
+    assert entered.wait(10)
+    with pytest.raises(JobError, match="another run is at work"):
+        synthesize(seeds=1)
+    leave.set()
+    first.join()
+
+
+def test_queries_that_take_no_document_are_left_out(synthesize, chat_server):
+    def judge(server, body):
+        prompt = body["messages"][0]["content"]
+        if not of_stage("filter")(prompt):
+            return None
+        return "No." if sum(of_stage("filter")(other) for other in server.prompts) % 2 else "yes"
+
+    chat_server.script = judge
+    outcome = synthesize(limits={"concurrency": 1})
+    figures = as_json(outcome)["stages"]
+    assert figures["filter"]["rejected"] == {"takes no document": 4} and figures["documents"]["calls"] == 4
+
+
+def test_queries_and_documents_that_are_alike_are_kept_once(synthesize, chat_server, tmp_path, read_lines):
+    queries = ["What did the auditor of the issuer say about its covenant in 2019?", "A second one about bond yields?"]
+    chat_server.script = lambda server, body: (
+        json.dumps([queries[0].upper(), queries[1]]) if of_stage("queries")(body["messages"][0]["content"]) else None
+    )
+    outcome = synthesize()
+    assert len(outcome.pipeline.pairs) == 2
+    rejected = read_lines(tmp_path / "out" / "rejected.jsonl")
+    assert [row["reason"] for row in rejected] == ["duplicate"] * 6
+    assert {row["of"] for row in rejected} == {queries[0].upper(), queries[1]}
+
+
+def test_what_a_test_set_knows_does_not_come_out_and_is_listed(
+    synthesize, chat_server, tmp_path, read_lines, write_lines, write_data_set
+):
+    clean = synthesize(out=tmp_path / "clean")
+    first, last = clean.pipeline.pairs[0], clean.pipeline.pairs[-1]
+    run_of_words = " ".join(last.document.split()[20:40])
+    write_lines(tmp_path / "held-out.jsonl", [{"text": f"Before it. {run_of_words} And after it."}])
+    rows = [{"sentence1": first.query.lower(), "sentence2": "another", "score": score} for score in (1, 2)]
+    write_data_set(tmp_path / "suite" / "pairs", {"task": "sts"}, {"test.jsonl": rows})
+    seed = {"text": f"what is a {clean.pipeline.pairs[2].seed.question.split()[-1]}"}
+    write_lines(tmp_path / "questions.jsonl", [seed])
+    test_sets = [{"jsonl": name} for name in ("held-out.jsonl", "questions.jsonl")] + [{"folder": "suite"}]
+    outcome = synthesize(test_sets=test_sets)
+    rejected = read_lines(tmp_path / "out" / "rejected.jsonl")
+    assert [(row["stage"], row["test_set"], row["how"].partition(":")[0]) for row in rejected] == [
+        ("seeds", "questions", "the same text"),
+        ("queries", "pairs", "the same text"),
+        ("documents", "held-out", "13 words in a row"),
+    ]
+    left_out = {first.query, last.query, *(pair.query for pair in clean.pipeline.pairs[2:4])}
+    assert {pair.query for pair in outcome.pipeline.pairs} == {p.query for p in clean.pipeline.pairs} - left_out
+    found = as_json(outcome)
+    assert found["test_sets"] == {"held-out": 1, "questions": 1, "pairs": 4}
+    assert found["seeds"]["rejected"] == {"known to a test set": 1}
+
+
+def test_the_key_is_written_nowhere(synthesize, chat_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLM_KEY", "sk-secret")
+    chat_server.script = lambda server, body: (
+        (400, {}, b'{"error": "no sk-secret"}') if "bond" in body["messages"][0]["content"] else None
+    )
+    synthesize(endpoint={"key_variable": "LLM_KEY"})
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(files) >= 9 and not any(b"sk-secret" in path.read_bytes() for path in files)
+
+
+def test_progress_says_how_far_how_fast_and_how_long(synthesize):
+    told = []
+    synthesize(on_progress=lambda fraction, sentence: told.append((fraction, sentence)))
+    assert len(told) == 4 + 4 + 8 + 8 and [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
+    assert told[-1][0] == 1 and told[-1][1].startswith("documents: 8 of 8, ") and "a minute, 0 s left" in told[-1][1]
+
+
+def test_the_estimate_is_what_is_asked_where_nothing_is_left_out(synthesize, synthesis_job, chat_server, tmp_path):
+    def ahead():
+        job = synthesis_job(limits={"max_requests": 9}, prices={"input": 1, "output": 10})
+        return foresee(prepare(read_settings(job, SynthesisJob)), tmp_path / "out")
+
+    before = ahead()
+    assert [need.calls for need in before.needs] == [4, 4, 8, 8] and before.cost() < before.cost(most=True)
+    assert not (tmp_path / "out").exists() and chat_server.bodies == []
+    synthesize(limits={"max_requests": 9})  # a probe, 4 personas, 4 queries
+    after = ahead()
+    assert [need.calls for need in after.needs] == [0, 0, 8, 8] and after.calls == 16
+    synthesize()
+    assert len(chat_server.prompts) == before.calls and ahead().calls == 0

@@ -1,0 +1,147 @@
+"""A synthesis from its settings to pairs that can be trained on.
+
+OUT/
+├── job.json          what was asked for: a folder goes on with that alone
+├── templates/        the prompts as they were
+├── answers/          every answer with where it comes from    book.py
+├── pairs.jsonl       an anchor and a positive a line          ┐
+├── rejected.jsonl    what was left out, and why               │ report.py
+└── report.json       the figures                              ┘
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from training.errors import JobError
+from training.keys import digest
+from training.synthesis.asking import Asker
+from training.synthesis.book import Book
+from training.synthesis.chat import Chat
+from training.synthesis.endpoint import Endpoint
+from training.synthesis.estimate import Estimate, estimate
+from training.synthesis.held_out import HeldOut, read_held_out
+from training.synthesis.job import STAGES, StageName, SynthesisJob
+from training.synthesis.pipeline import Pipeline
+from training.synthesis.report import Outcome, write
+from training.synthesis.seeds import Seed, read_seeds
+from training.synthesis.templates import Prompt, file_of, read_templates
+from training.workspace import exclusive
+from transforms.artifact import replace_synced
+from transforms.transform import Progress
+
+JOB = "job.json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job with everything it reads."""
+
+    job: SynthesisJob
+    prompts: Mapping[StageName, Prompt]
+    seeds: list[Seed]
+    held_out: HeldOut
+
+    def identity(self) -> dict[str, Any]:
+        """What a folder's answers belong to; limits, prices, address and what is sorted out later may change."""
+        stages = {
+            name: {
+                "model": self.job.model_of(name),
+                "parameters": self.job.parameters_of(name),
+                "characters": [self.job.stages[name].min_characters, self.job.stages[name].max_characters],
+            }
+            for name in STAGES
+        }
+        return {
+            "seeds": digest([seed.key for seed in self.seeds]),
+            "templates": {name: prompt.hash for name, prompt in self.prompts.items()},
+            "personas": self.job.personas,
+            "queries": self.job.queries,
+            "stages": stages,
+        }
+
+    def pipeline(self, book: Book) -> Pipeline:
+        """The way from its seeds to pairs."""
+        return Pipeline(self.job, self.prompts, self.seeds, self.held_out, book)
+
+
+def prepare(job: SynthesisJob) -> Prepared:
+    """Read what a job names.
+
+    Raises:
+        JobError: for templates, seeds or test sets that cannot be used.
+        DataSetError: for a file of seeds that is no JSON lines.
+    """
+    prompts = read_templates(job)
+    seeds = read_seeds(job.seeds)
+    return Prepared(job, prompts, seeds, read_held_out(job.test_sets, job.similarity, job.shared_words))
+
+
+def foresee(prepared: Prepared, out: Path) -> Estimate:
+    """What a run will take; nothing is written.
+
+    Raises:
+        JobError: if the folder holds another job's answers, or another run is at work in it.
+    """
+    with exclusive(out, at_work(out)) if out.is_dir() else nullcontext():
+        require_same_job(prepared, out)
+        book = Book(out / "answers")
+        return estimate(prepared.pipeline(book), prepared.job, book)
+
+
+def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> Outcome:
+    """Ask what is not answered yet, and write the pairs.
+
+    Raises:
+        JobError: if the endpoint gives no answers, or the folder holds another job's.
+    """
+    with exclusive(out, at_work(out)):
+        require_same_job(prepared, out)
+        write_job(prepared, out)
+        book, begun = Book(out / "answers"), time.monotonic()
+        pipeline = prepared.pipeline(book)
+        asker = asyncio.run(ask_all(pipeline, endpoint, prepared.job, book, on_progress))
+        outcome = Outcome(prepared.job, pipeline, book, asker, endpoint, time.monotonic() - begun)
+        write(outcome, out)
+        return outcome
+
+
+async def ask_all(
+    pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, book: Book, on_progress: Progress
+) -> Asker:
+    """Every stage in turn."""
+    async with Chat(endpoint, job.endpoint) as chat:
+        asker = Asker(chat, book, job, on_progress)
+        for stage, calls in pipeline.stages():
+            await asker.ask(stage, calls)
+        return asker
+
+
+def at_work(out: Path) -> JobError:
+    """The refusal where another run has the folder."""
+    return JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
+
+
+def require_same_job(prepared: Prepared, out: Path) -> None:
+    """Raise `JobError` if a folder has answers to something else."""
+    path = out / JOB
+    if not path.is_file() or not any((out / "answers").glob("*.jsonl")):
+        return
+    found, wanted = orjson.loads(path.read_bytes()), prepared.identity()
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            raise JobError(f"{out} holds answers of other {name}; name another folder with --out")
+
+
+def write_job(prepared: Prepared, out: Path) -> None:
+    """Say what the folder's answers belong to, with the prompts as they are."""
+    (out / "templates").mkdir(exist_ok=True)
+    for name, prompt in prepared.prompts.items():
+        replace_synced(out / "templates" / file_of(name), prompt.text.encode())
+    replace_synced(out / JOB, orjson.dumps(prepared.identity(), option=orjson.OPT_INDENT_2))
