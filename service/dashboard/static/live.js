@@ -1,0 +1,59 @@
+// What the server does right now: a sample of its metrics every few seconds, while somebody looks.
+
+import { getText } from "./api.js";
+import { growth, parseMetrics, quantile, series, total } from "./prometheus.js";
+
+export const EVERY_MS = 3000;
+const KEPT = 100;
+const GAP_SECONDS = 30;
+
+/** Requests that bring work; those that only look, like this page's, are not counted. */
+const WORK = { method: "POST" };
+
+let last = null;
+
+/** Points in time, oldest first; figures are null where nothing was there to measure. */
+export const points = [];
+
+/** Take a sample, and from the one before it a point. */
+export async function takeSample() {
+  const at = performance.now() / 1000;
+  const sample = parseMetrics(await getText("metrics", { quiet: true }));
+  if (last !== null) {
+    points.push(pointOf(last, { at, sample }));
+    points.splice(0, points.length - KEPT);
+  }
+  last = { at, sample };
+}
+
+/** The series of a name in the last sample; none before the first. */
+export function lastSeries(name, labels = {}) {
+  return last === null ? [] : series(last.sample, name, labels);
+}
+
+function pointOf(before, after) {
+  const seconds = after.at - before.at;
+  const watched = seconds < GAP_SECONDS; // else the page was hidden: an average over that would look like news
+  const grown = (name, labels) => (watched ? growth(before.sample, after.sample, name, labels) : null);
+  const rate = (name, labels) => {
+    const by = grown(name, labels);
+    return by === null ? null : by / seconds;
+  };
+  const latency = (share) =>
+    watched ? quantile(share, before.sample, after.sample, "lathe_request_seconds", WORK) : null;
+  const hits = grown("lathe_cache_hits_total");
+  const misses = grown("lathe_cache_misses_total");
+  return {
+    at: after.at,
+    requests: rate("lathe_requests_total", WORK),
+    encoded: rate("lathe_texts_total"),
+    answered: hits === null || misses === null ? null : (hits + misses) / seconds,
+    median: latency(0.5),
+    slow: latency(0.95),
+    waiting: total(after.sample, "lathe_queue_texts"),
+    hitShare: hits + misses > 0 ? hits / (hits + misses) : null,
+    cacheBytes: total(after.sample, "lathe_cache_bytes"),
+    busy: rate("lathe_inference_seconds_total"),
+    processes: total(after.sample, "lathe_encoder_processes"),
+  };
+}

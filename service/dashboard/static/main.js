@@ -1,0 +1,177 @@
+// The frame: which page is shown, and when it is asked for anew.
+
+import { getText } from "./api.js";
+import { chainView } from "./chain.js";
+import { chainsView } from "./chains.js";
+import { compareView } from "./compare.js";
+import { fill, h } from "./dom.js";
+import { fitView } from "./fit.js";
+import { indexesView } from "./indexes.js";
+import { jobView, jobsView } from "./jobs.js";
+import { wireKeys } from "./keys.js";
+import { EVERY_MS, takeSample } from "./live.js";
+import { sentenceOf } from "./notices.js";
+import { overviewView } from "./overview.js";
+import { tryView } from "./tryit.js";
+
+/**
+ * Pages by the first part of the hash; those with an argument are tried first.
+ *
+ *   title(args)            for the heading
+ *   load(args, options)    what it shows, from the API
+ *   draw(data, page)       as nodes
+ *   every                  milliseconds until it is loaded again, while it is looked at; 0 for never
+ *   enter(page)            what else it does once it is shown, until `page.signal` aborts
+ */
+const PAGES = {
+  "": overviewView,
+  chains: chainsView,
+  "chains/": chainView,
+  try: tryView,
+  "try/": tryView,
+  compare: compareView,
+  "compare/": compareView,
+  jobs: jobsView,
+  "jobs/": jobView,
+  indexes: indexesView,
+  fit: fitView,
+};
+
+/** One page while it is shown. */
+class Page {
+  constructor(view, args) {
+    this.view = view;
+    this.args = args;
+    this.leaving = new AbortController();
+    this.signal = this.leaving.signal;
+    this.place = h("div", { class: "page" }, h("p", { class: "hint" }, "Loading …"));
+    this.drawn = null;
+    this.data = null;
+  }
+
+  /** Load it again and show it. `quiet`: nobody asked, so no key is asked for. */
+  async refresh({ quiet = false } = {}) {
+    try {
+      const data = await this.view.load(this.args, { quiet, signal: this.signal });
+      this.say(null);
+      this.show(data);
+    } catch (error) {
+      if (!this.signal.aborted) {
+        this.say(error);
+      }
+    }
+  }
+
+  /** Show data, if they are others than those shown. */
+  show(data) {
+    const text = JSON.stringify(data);
+    this.data = data;
+    if (!this.signal.aborted && text !== this.drawn) {
+      this.drawn = text;
+      fill(this.place, this.view.draw(data, this));
+    }
+  }
+
+  /** Say why it cannot be loaded; what was shown before stays. */
+  say(error) {
+    document.getElementById("problem")?.remove();
+    if (error === null) {
+      return;
+    }
+    const again = h(
+      "button",
+      { type: "button", id: "again", onclick: () => this.refresh() },
+      [401, 403].includes(error.status) ? "Give a key" : "Try again",
+    );
+    const said = h("p", { id: "problem", class: "notice bad", role: "alert" }, h("span", {}, sentenceOf(error)), again);
+    if (this.drawn === null) {
+      fill(this.place);
+    }
+    this.place.before(said);
+  }
+
+  /** Load it again and again, until it is left. */
+  async keepFresh() {
+    while (this.view.every && !this.signal.aborted) {
+      await new Promise((resolve) => setTimeout(resolve, this.view.every));
+      if (!this.signal.aborted && !document.hidden) {
+        await this.refresh({ quiet: true });
+      }
+    }
+  }
+}
+
+let current = null;
+
+/** Show the page that the address names. */
+async function open() {
+  const [first = "", ...args] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+  const view = PAGES[args[0] ? `${first}/` : first] ?? null;
+  current?.leaving.abort();
+  const title = view ? view.title(args) : "There is no such page";
+  document.title = `${title} · Lathe`;
+  for (const link of document.querySelectorAll("#nav a")) {
+    const here = link.getAttribute("href").replace(/^#\/?/, "") === first;
+    here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+  }
+  const page = new Page(
+    view ?? { load: async () => null, draw: () => h("a", { href: "#/" }, "Overview"), every: 0 },
+    args,
+  );
+  const main = document.getElementById("view");
+  const moved = current !== null;
+  current = page;
+  fill(main, h("h1", { tabindex: "-1" }, title), page.place);
+  if (moved) {
+    main.querySelector("h1").focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
+  await page.refresh();
+  if (!page.signal.aborted) {
+    page.view.enter?.(page);
+    await page.keepFresh();
+  }
+}
+
+/** A part of the address; one that nobody encoded stays as it is. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+/** Take samples while somebody looks; a server that is away is told of by the page itself. */
+async function watchMetrics() {
+  for (;;) {
+    if (!document.hidden) {
+      await takeSample().catch(() => null);
+    }
+    await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+  }
+}
+
+async function sayVersion() {
+  const { version } = JSON.parse(await getText("info", { quiet: true }));
+  fill(document.getElementById("version"), `Lathe ${version}`);
+}
+
+wireKeys();
+addEventListener("hashchange", open);
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && current?.view.every) {
+    current.refresh({ quiet: true });
+  }
+});
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the hash names pages
+  document.getElementById("view").focus();
+});
+takeSample()
+  .catch(() => null)
+  .finally(() => {
+    open();
+    watchMetrics();
+  });
+sayVersion().catch(() => null);

@@ -1,0 +1,179 @@
+"""What the dashboard shows, to everybody: in both themes, on small screens, by keyboard, without colour."""
+
+import re
+from pathlib import Path
+
+import axe_playwright_python
+import pytest
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.services
+
+PAGES = ["#/", "#/chains", "#/chains/compact", "#/try", "#/compare", "#/jobs", "#/indexes", "#/fit", "#/nowhere"]
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+SETTLED = ".page > *:not(.hint), #problem"
+
+
+def tile(page, name):
+    return page.locator(".tiles > div").filter(has=page.get_by_text(name, exact=True)).locator(".value")
+
+
+def test_the_first_look_says_what_is_served_and_shows_what_happens(open_page, server, texts):
+    with open_page() as page:
+        expect(page.locator("main")).to_contain_text("2 of 2 encoders ready")
+        expect(page.locator("main")).to_contain_text("all-MiniLM-L6-v2")
+        expect(page.get_by_role("img", name=re.compile("^Latency"))).to_be_visible()
+        server.call("POST", "/embed", inputs=texts[10:18], dimensions=64)
+        server.call("POST", "/embed", inputs=texts[10:18], dimensions=32)
+        expect(tile(page, "From the cache")).to_have_text(re.compile("^(50|100) %$"))  # in one sample, or in two
+        expect(tile(page, "Latency")).to_have_text(re.compile(r"\d m?s"))
+
+
+def test_the_latency_shown_is_that_of_the_histogram(open_page):
+    """The page's own reading of Prometheus's format, on figures whose quantiles are known."""
+    with open_page() as page:
+        found = page.evaluate(
+            """async () => {
+                const { parseMetrics, quantile, growth } = await import("/dashboard/prometheus.js");
+                const text = (a, b, all, sum) => [
+                    `s_bucket{le="0.1",route="/a\\\\"b"} ${a}`, `s_bucket{le="0.2",route="/a\\\\"b"} ${b}`,
+                    `s_bucket{le="+Inf",route="/a\\\\"b"} ${all}`, `n_total ${sum}`, "# HELP n x"].join("\\n");
+                const [before, after] = [parseMetrics(text(1, 1, 1, 5)), parseMetrics(text(5, 9, 11, 12))];
+                const of = (share) => quantile(share, before, after, "s", { route: '/a"b' });
+                return [of(0.5), of(0.8), of(0.95), growth(before, after, "n_total"), growth(after, before, "n_total"),
+                        quantile(0.5, after, after, "s")];
+            }"""
+        )
+    assert found[:2] == pytest.approx([0.125, 0.2])
+    assert found[2:] == [0.2, 7, None, None]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_serious_keeps_anybody_from_using_it(open_page, theme):
+    with open_page(color_scheme=theme) as page:
+        for address in PAGES:
+            page.evaluate("address => { location.hash = address; }", address)
+            page.wait_for_selector(SETTLED)
+            if address == "#/try":
+                page.click("text=Embed and compare")
+                page.wait_for_selector(".heat")
+            page.evaluate(AXE)
+            found = page.evaluate("axe.run()")
+            bad = [
+                (rule["id"], [node["target"] for node in rule["nodes"]])
+                for rule in found["violations"]
+                if rule["impact"] in ("serious", "critical")
+            ]
+            assert not bad, (address, bad)
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+def test_no_page_is_wider_than_the_screen(open_page, width):
+    with open_page(viewport={"width": width, "height": 800}) as page:
+        for address in PAGES:
+            page.evaluate("address => { location.hash = address; }", address)
+            page.wait_for_selector(SETTLED)
+            page.wait_for_timeout(100)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, address
+
+
+def test_the_theme_is_the_systems_until_somebody_chooses_one_which_stays(open_page):
+    def ground(page):
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    with open_page(color_scheme="dark") as page:
+        dark = ground(page)
+        page.click("#theme")
+        light = ground(page)
+        assert dark != light and page.inner_text("#theme") == "theme: light"
+        page.reload()
+        assert ground(page) == light
+        assert page.evaluate("Object.keys(localStorage)") == ["lathe-theme"]
+        page.click("#theme")
+        page.click("#theme")
+        assert ground(page) == dark and page.inner_text("#theme") == "theme: auto"
+
+
+def test_a_chain_shows_its_certificate_in_figures_sentences_and_pictures(open_page, server):
+    found = server.call("GET", "/chains/compact")["certificate"]
+    with open_page("#/chains/compact") as page:
+        card = page.locator(".figure-card", has_text="Local Spearman")
+        expect(card.locator(".value")).to_have_text(f"{found['local_spearman']:.3f}")
+        expect(card).to_contain_text("neighbours")
+        for picture in ("Quality by size", "Spectrum", "Length of the mean", "Recall@10 on foreign text"):
+            expect(page.get_by_role("img", name=re.compile(picture))).to_be_visible()
+        page.click("summary")
+        expect(page.get_by_role("table", name="Quality by size").locator("tbody tr")).to_have_count(4)
+        expect(page.locator("main")).to_contain_text("Drift of live traffic")
+
+
+def test_texts_are_compared_before_and_after_a_chain(open_page, server):
+    texts = ["A cat sat down.", "<img src=x onerror=alert(1)>", "Rates rose again."]
+    raw = server.call("POST", "/embed", inputs=texts)
+    with open_page("#/try/compact@1") as page:
+        page.fill("#try-texts", "\n".join(texts))
+        page.fill("#try-size", "32")
+        page.click("text=Embed and compare")
+        expect(page.locator("#try-result")).to_contain_text("384 numbers before and 32 after")
+        expect(page.locator("#try-result .texts li").nth(1)).to_contain_text("<img src=x onerror=alert(1)>")
+        cosine = sum(a * b for a, b in zip(raw[0], raw[2], strict=True))
+        first = page.get_by_role("table", name=re.compile("^Cosines before")).locator("tbody tr").first
+        assert float(first.locator("td").nth(2).inner_text().replace("−", "-")) == pytest.approx(cosine, abs=0.006)
+        page.fill("#try-texts", "one alone")
+        page.click("text=Embed and compare")
+        expect(page.locator("#try-result")).to_contain_text("Give 2 to 16 texts")
+
+
+def test_two_chains_are_compared_and_the_better_figure_is_marked_in_words(open_page):
+    with open_page("#/compare/compact@1/debias@1") as page:
+        row = page.get_by_role("row", name=re.compile("^Size of a vector"))
+        expect(row.locator("td").first).to_have_text("512 B better")
+        expect(page.get_by_role("row", name=re.compile("^Recall@10 7")).locator("td").nth(1)).to_contain_text("better")
+        page.select_option("#compare-second", "compact@1")
+        expect(page).to_have_url(re.compile("#/compare/compact@1/compact@1$"))
+        expect(page.locator(".better")).to_have_count(0)
+
+
+def test_an_index_shows_its_space(open_page, server):
+    space = server.call("GET", "/indexes/notes")["space_id"]
+    with open_page("#/indexes") as page:
+        expect(page.get_by_role("row", name=re.compile("^notes 2"))).to_contain_text(space)
+
+
+def test_an_error_of_the_api_is_shown_as_its_sentence(open_page):
+    with open_page("#/chains/nobody", allowed=["404"]) as page:
+        expect(page.get_by_role("alert")).to_contain_text("there is no chain 'nobody'")
+    with open_page("#/compare/nobody@1/%E0%A4", allowed=["404", "422", "400"]) as page:
+        expect(page.locator("main")).to_contain_text("no certificate of nobody@1")
+
+
+def test_a_server_that_is_gone_is_told_of_and_what_was_shown_stays(open_page):
+    with open_page("#/chains", allowed=["ERR_FAILED"]) as page:
+        page.wait_for_selector("text=compact")
+        page.route("**/chains", lambda route: route.abort())
+        expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+        assert page.is_visible("text=compact")
+        page.unroute("**/chains")
+        page.click("text=Try again")
+        expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_the_way_to_a_comparison_takes_no_mouse(open_page):
+    with open_page() as page:
+        page.wait_for_selector(SETTLED)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "view"
+        page.locator("#nav a", has_text="Try it").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("Try it")
+        assert page.evaluate("document.activeElement.tagName") == "H1"  # where reading goes on
+        page.wait_for_selector("#try-form")
+        for _ in range(8):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.type") == "submit":
+                break
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.keyboard.press("Enter")
+        expect(page.locator(".heat")).to_have_count(2)
