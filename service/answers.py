@@ -32,6 +32,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 """What any route may answer beside its own; declared in place of FastAPI's validation error."""
 
+OUT_OF_DOMAIN = "x-out-of-domain"
+
 VECTOR_HEADERS = {
     name: {"schema": {"type": "string"}, "description": text}
     for name, text in {
@@ -41,6 +43,8 @@ VECTOR_HEADERS = {
         "x-request-id": "as sent, or made",
         "x-queue-time": "milliseconds",
         "x-inference-time": "milliseconds",
+        OUT_OF_DOMAIN: "if asked for: the mean percentile of the rows among those held out when the chain was fitted, "
+        "0.500 as fitted; or unknown",
     }.items()
 }
 

@@ -31,9 +31,26 @@ from service.jobs.jobs import Jobs
 from service.jobs.local import LocalJobs
 from service.jobs.store import JobStore
 from service.key_file import KEY_VARIABLES
+from service.live.drift import Drift
+from service.live.drift_refit import Refits
+from service.live.shadows import Shadows
 from service.live.tap import Tap
 from service.middleware import RequestMiddleware
-from service.routes import advice, chains, embed, encoders, fits, health, indexes, jobs, reduce, search
+from service.routes import (
+    advice,
+    chains,
+    dashboard,
+    drift,
+    embed,
+    encoders,
+    fits,
+    health,
+    indexes,
+    jobs,
+    reduce,
+    search,
+    shadow,
+)
 from service.services import Services
 from service.settings import Settings
 from service.shedding import SheddingMiddleware
@@ -53,11 +70,14 @@ ROUTERS = [
     fits.router,
     advice.router,
     jobs.router,
+    shadow.router,  # before the chains: its paths are more particular than theirs
+    drift.router,
     chains.router,
     encoders.router,
     indexes.router,
     search.router,
     health.router,
+    dashboard.router,
 ]
 
 
@@ -108,6 +128,7 @@ def build_services(settings: Settings) -> Services:
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, behind=replica.cache if replica else None)
     embedder = Embedder(engines, registry, Targets(registry, places), cache, Tap())
+    jobs = open_jobs(settings, home, replica)
     return Services(
         settings=settings,
         home=home,
@@ -117,10 +138,23 @@ def build_services(settings: Settings) -> Services:
         places=places,
         embedder=embedder,
         indexes=open_indexes(settings, home, embedder.encode_for_index),
-        jobs=open_jobs(settings, home, replica),
+        jobs=jobs,
+        shadows=Shadows(registry, embedder.tap),
+        drift=open_drift(settings, embedder, jobs if problem is None else None),
         make_engine=make_engine,
         replica=replica,
     )
+
+
+def open_drift(settings: Settings, embedder: Embedder, jobs: Jobs | None) -> Drift:
+    """What watches live traffic, if it is to; without jobs nothing is fitted anew."""
+    refits = None
+    if settings.drift and settings.drift_refit and jobs is not None:
+        refits = Refits(embedder.registry, jobs, embedder.spec_of, settings.drift_window)
+    found = Drift(settings.drift, settings.drift_window, settings.drift_threshold, refits)
+    if settings.drift:
+        embedder.tap.watch(found.watch)
+    return found
 
 
 def open_replica(settings: Settings, home: Home) -> "Replica":

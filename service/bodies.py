@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from service.codec import parse_json
 from service.errors import BadValueError, ClientGoneError, ServiceError, TooLargeError, WrongShapeError
+from service.live.plan import ROWS_READY
 from service.settings import Settings
 from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST
 from training.fitting import DISTINCT_LEAST
@@ -126,9 +127,21 @@ class AdviseBody(Body):
 
 
 class PromoteBody(Body):
-    """A version to make live."""
+    """A version to make live, if it passes its gates; `force` makes it so nevertheless."""
 
     version: int
+    force: bool = False
+    gates: dict[str, float] = {}
+
+
+class ShadowBody(Body):
+    """A version to try beside the live one, on a share of the rows; it holds as many in memory as `rows` says."""
+
+    version: Annotated[int, Field(ge=1)]
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    k: Annotated[int, Field(ge=1, le=100)] = 10
+    rows: Annotated[int, Field(ge=ROWS_READY, le=5000)] = 2000
+    gates: dict[str, float] = {}
 
 
 class PlaceBody(Body):

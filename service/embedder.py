@@ -14,6 +14,7 @@ from service.live.tap import Seen, Tap
 from service.registry import Registry
 from service.targets import Target, Targets
 from training.space import space_id
+from training.spec import EncoderSpec
 from transforms.errors import ArtifactError
 
 CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
@@ -25,6 +26,7 @@ class Answer:
 
     Attributes:
         raw: `(n, d)` before the chain, those of the cache first; None where there was no chain, or nobody watches.
+        out_of_domain: how far they lie from what the chain was fitted on, for a header; None if nobody asked.
     """
 
     vectors: NDArray[np.float32]
@@ -32,16 +34,18 @@ class Answer:
     tokens: int = 0
     timings: dict[str, float] = field(default_factory=dict)
     raw: NDArray[np.float32] | None = None
+    out_of_domain: str | None = None
 
     def headers(self) -> dict[str, str]:
         """The headers of every vector answer; times in milliseconds."""
-        return {
+        found = {
             "x-space-id": self.target.space_id,
             "x-chain": self.target.chain,
             "x-dimensions": str(self.target.dimensions),
             "x-queue-time": f"{self.timings.get('queue', 0.0):.3f}",
             "x-inference-time": f"{self.timings.get('inference', 0.0):.3f}",
         }
+        return found if self.out_of_domain is None else found | {"x-out-of-domain": self.out_of_domain}
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Pending:
     Attributes:
         encoder: its name.
         target: where the vectors go.
-        tap: where they pass by those that watch.
+        tap: where they pass by those that watch; None if nobody did when the request came.
         keys: of the texts in the cache; none if it is not used.
         found: what it held.
         missing: places of the texts that it did not hold.
@@ -60,7 +64,7 @@ class Pending:
 
     encoder: str
     target: Target
-    tap: Tap
+    tap: Tap | None
     cache: VectorCache
     keys: list[bytes]
     found: list[Entry | None]
@@ -94,7 +98,7 @@ class Pending:
     def shown(self, *raw: NDArray[np.float32]) -> NDArray[np.float32] | None:
         """Let those see what is before a chain who watch it."""
         loaded = self.target.loaded
-        if loaded is None or not self.tap.open:
+        if loaded is None or self.tap is None:
             return None
         parts = [rows for rows in raw if len(rows)]
         together = parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -135,6 +139,11 @@ class Embedder:
             raise ConflictError(f"{engine.spec.name} is the default encoder, which is always served", param="encoder")
         self.engines = {key: other for key, other in self.engines.items() if other is not engine}
         return engine
+
+    def spec_of(self, name: str) -> EncoderSpec | None:
+        """How an encoder is loaded; None for one that is served no more."""
+        engine = self.engines.get(name)
+        return engine.spec if engine else None
 
     def give_up(self) -> None:
         """Answer all that is not finished with an error: the server ends."""
@@ -186,11 +195,12 @@ class Embedder:
             keys = self.cache.keys(encoder, options, texts)
             found = self.cache.get(engine.spec.name, keys, options.normalize)
         missing = [index for index, entry in enumerate(found) if entry is None]
+        tap = self.tap if self.tap.open else None  # once: raw vectors come back only if they were asked for
         work = None
         if missing:
             wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
-            work = engine.submit(wanted, options, target.asked, keep_raw=bool(keys) or self.tap.open)
-        return Pending(engine.spec.name, target, self.tap, self.cache, keys, found, missing, work)
+            work = engine.submit(wanted, options, target.asked, keep_raw=bool(keys) or tap is not None)
+        return Pending(engine.spec.name, target, tap, self.cache, keys, found, missing, work)
 
     def engine_of_index(self, spec: IndexSpec) -> Engine:
         """The engine whose vectors an index holds.

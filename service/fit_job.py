@@ -19,7 +19,7 @@ from training.encoders import Encoder
 from training.engines import LOCAL, Engine
 from training.errors import FitError
 from training.fitting import FitRequest, Fitted, fit_chain
-from training.incremental import Earlier
+from training.incremental import Earlier, Version
 from training.spec import EncoderSpec
 from transforms.arrays import row_blocks
 from transforms.transform import Progress
@@ -67,7 +67,10 @@ def run_fit(
     if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
         raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
     earlier = None if request.add_to is None else earlier_version(registry, request.add_to)
-    with fit_chain(request, encoder, workspace, on_progress, command, target_encoder, earlier, engine) as fitted:
+    replaced = None if request.refit_of is None else replaced_version(registry, request.refit_of)
+    with fit_chain(
+        request, encoder, workspace, on_progress, command, target_encoder, earlier, engine, replaced
+    ) as fitted:
         if vectors_to is not None:
             write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
@@ -92,6 +95,17 @@ def earlier_version(registry: Registry, ref: str) -> Earlier:
     """
     found = registry.load(ref)
     return Earlier.read(found.ref, found.chain, found.folder)
+
+
+def replaced_version(registry: Registry, ref: str) -> Version:
+    """The version that a fit is to take the place of.
+
+    Raises:
+        UnknownNameError: if there is none of that name or version.
+        ArtifactError: if it was damaged.
+    """
+    found = registry.load(ref)
+    return Version(found.ref, found.chain)
 
 
 def patiently(change: Callable[[], T]) -> T:
@@ -176,7 +190,7 @@ def run_fit_request(
         places,
         home.vectors,
         on_progress,
-        command="POST /fit-transform",
+        command=None if request.because else "POST /fit-transform",
         vectors_to=vectors_to,
         target_encoder=target_encoder,
         job=folder.name,

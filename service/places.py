@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from service.errors import BadValueError, UnknownNameError
-from service.registry import LoadedChain, Pointer, Registry, made_when
+from service.registry import Gate, LoadedChain, Pointer, Registry, made_when, no_gate
 from transforms.artifact import replace_synced
 from transforms.errors import ArtifactError
 
@@ -64,9 +64,9 @@ class Places:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False)
 
-    def promote(self, name: str, version: int) -> Pointer:
-        """Make a version live and let it take places; errors as `Registry.promote`."""
-        pointer = self.registry.promote(name, version)
+    def promote(self, name: str, version: int, gate: Gate = no_gate) -> Pointer:
+        """Make a version live and let it take places; see `Registry.promote`."""
+        pointer = self.registry.promote(name, version, gate)
         self.take_empty(name)
         return pointer
 

@@ -1,7 +1,7 @@
 """Chains on disk: versions that never change, and a live pointer that does.
 
 chains/<name>/
-├── pointer.json   {"live": 2, "earlier": [1], "last": 3}
+├── pointer.json   {"live": 2, "earlier": [1], "last": 3, "forced": {"2": ["recall_at_10"]}}
 ├── 1/ 2/ 3/       artifacts, see transforms.artifact
 └── .lock          held while versions or the pointer change
 
@@ -13,8 +13,9 @@ import json
 import secrets
 import shutil
 import threading
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,13 @@ from service.names import is_name, require_name, split_ref, whole_number
 from transforms.artifact import Manifest, read_manifest, replace_synced, sync_folder
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
+from transforms.reference import Reference
 
 LOADED_MOST = 64
 """Chains kept in memory; one of 4096 × 1024 floats is 16 MB."""
+
+Gate = Callable[[Manifest], Sequence[str]]
+"""Looks at a version that is to become live: raises if it may not, or names what it was forced past."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,13 @@ class Pointer:
         live: the version that the bare name means; None before the first promotion.
         earlier: versions that were live before, latest last; what rolling back goes to.
         last: the highest version ever given, so that none is given twice.
+        forced: versions that were made live by force, with the gates they did not pass.
     """
 
     live: int | None = None
     earlier: tuple[int, ...] = ()
     last: int = 0
+    forced: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, name: str, content: bytes) -> "Pointer":
@@ -54,9 +61,15 @@ class Pointer:
         """
         try:
             found = json.loads(content)
-            return cls(found["live"], tuple(found["earlier"]), found["last"])
-        except (ValueError, KeyError, TypeError) as error:
+            forced = {int(version): tuple(gates) for version, gates in found.get("forced", {}).items()}
+            return cls(found["live"], tuple(found["earlier"]), found["last"], forced)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
+
+    @property
+    def past(self) -> tuple[str, ...]:
+        """The gates that the live version did not pass."""
+        return () if self.live is None else self.forced.get(self.live, ())
 
     def dump(self) -> bytes:
         """The same as JSON."""
@@ -86,6 +99,14 @@ class LoadedChain:
         encoder = self.chain.metadata.get("encoder")
         return encoder["fingerprint"] if encoder else None
 
+    @cached_property
+    def reference(self) -> Reference | ArtifactError:
+        """What the rows it was fitted on look like, read when first asked for; or why nobody knows."""
+        try:
+            return Reference.read(self.folder)
+        except ArtifactError as error:
+            return error
+
     def fold(self, dimensions: int | None, normalize: bool) -> Chain:
         """The chain as one product, cut to a size."""
         key = (dimensions, self.normalizes(normalize))
@@ -101,6 +122,11 @@ class LoadedChain:
         """Whether it gives unit vectors where that is wanted or not."""
         as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
         return self.chain.normalize and (wanted or as_fitted)
+
+
+def no_gate(_manifest: Manifest) -> Sequence[str]:
+    """Lets any version through."""
+    return ()
 
 
 class Registry:
@@ -134,10 +160,14 @@ class Registry:
 
     def live(self, name: str) -> int | None:
         """The live version of a chain; None if there is none, or its pointer is damaged."""
+        return self.readable_pointer(name).live
+
+    def readable_pointer(self, name: str) -> Pointer:
+        """The pointer of a chain; empty if there is none, or it is damaged."""
         try:
-            return self.pointer(name).live
+            return self.pointer(name)
         except ArtifactError:
-            return None
+            return Pointer()
 
     def resolve(self, ref: str) -> tuple[str, int]:
         """Name and version that `name`, `name@live` or `name@version` stands for.
@@ -225,8 +255,13 @@ class Registry:
             self.point(name, pointer)
         return version, pointer.live == version
 
-    def promote(self, name: str, version: int) -> Pointer:
+    def promote(self, name: str, version: int, gate: Gate = no_gate) -> Pointer:
         """Make a version live.
+
+        Args:
+            name: of the chain.
+            version: of it.
+            gate: asked first; what it raises leaves all as it was.
 
         Raises:
             UnknownNameError: if there is no such version.
@@ -234,8 +269,8 @@ class Registry:
         """
         self.resolve(f"{name}@{version}")
         with self.lock(name):
-            Chain.load(self.root / name / str(version))  # never make live what cannot be served
-            return self.point(name, made_live(self.pointer(name), version))
+            chain = Chain.load(self.root / name / str(version))  # never make live what cannot be served
+            return self.point(name, made_live(self.pointer(name), version, gate(chain.metadata)))
 
     def rollback(self, name: str) -> Pointer:
         """Make the version live that was live before.
@@ -297,11 +332,11 @@ class Registry:
         """
         name, wanted = split_ref(ref)
         self.require_known(name)
-        numbers, live = self.versions(name), self.live(name)
-        shown = self.resolve(ref)[1] if wanted else live or numbers[-1]
+        numbers, pointer = self.versions(name), self.readable_pointer(name)
+        shown = self.resolve(ref)[1] if wanted else pointer.live or numbers[-1]
         versions = [self.describe_version(name, version) for version in numbers]
         current = next((v for v in versions if v["version"] == shown), versions[-1])
-        return current | {"name": name, "live": live, "versions": versions}
+        return current | {"name": name, "live": pointer.live, "forced": list(pointer.past), "versions": versions}
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
         """A version's manifest, or why it cannot be read."""
@@ -334,12 +369,13 @@ class Registry:
         return pointer
 
 
-def made_live(pointer: Pointer, version: int) -> Pointer:
-    """The pointer after a promotion."""
+def made_live(pointer: Pointer, version: int, forced: Sequence[str] = ()) -> Pointer:
+    """The pointer after a promotion, past gates or past none."""
     if pointer.live == version:
         return pointer
     earlier = pointer.earlier if pointer.live is None else (*pointer.earlier, pointer.live)
-    return replace(pointer, live=version, earlier=tuple(v for v in earlier if v != version))
+    past = without_key(pointer.forced, version) | ({version: tuple(forced)} if forced else {})
+    return replace(pointer, live=version, earlier=tuple(v for v in earlier if v != version), forced=past)
 
 
 def with_version(pointer: Pointer, version: int, promote: bool | None) -> Pointer:
@@ -371,7 +407,13 @@ def without(name: str, pointer: Pointer, version: int, versions: Collection[int]
         if len(versions) > 1:
             raise ConflictError(f"{name}@{version} is live; promote another version first", param="version")
         pointer = replace(pointer, live=None)
-    return replace(pointer, earlier=tuple(v for v in pointer.earlier if v != version))
+    earlier = tuple(v for v in pointer.earlier if v != version)
+    return replace(pointer, earlier=earlier, forced=without_key(pointer.forced, version))
+
+
+def without_key(forced: Mapping[int, tuple[str, ...]], version: int) -> dict[int, tuple[str, ...]]:
+    """What is said of the other versions."""
+    return {other: gates for other, gates in forced.items() if other != version}
 
 
 def made_when(path: Path) -> tuple[int, int]:

@@ -15,6 +15,8 @@ from service.errors import UnavailableError
 from service.home import Home
 from service.index.protocol import SearchIndexes
 from service.jobs.jobs import Jobs
+from service.live.drift import Drift
+from service.live.shadows import Shadows
 from service.places import Places
 from service.registry import Registry
 from service.settings import Settings
@@ -45,6 +47,8 @@ class Services:
     embedder: Embedder
     indexes: SearchIndexes
     jobs: Jobs
+    shadows: Shadows
+    drift: Drift
     make_engine: Callable[[EncoderSpec], Engine]
     replica: "Replica | None" = None
     changing_encoders: Lock = field(default_factory=Lock)
@@ -55,7 +59,7 @@ class Services:
         engines = self.embedder.engines.values()
         problems = [self.home_problem, self.indexes.problem, *(engine.problem for engine in engines)]
         shared = self.replica.warnings() if self.replica else []
-        return [problem for problem in problems if problem] + shared + self.jobs.warnings()
+        return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
 
     def require_writable(self) -> None:
         """Raise `UnavailableError` where the state folder cannot be written."""

@@ -69,6 +69,14 @@ class Settings(BaseSettings):
     """Memory of that Redis for vectors of texts seen before; 0: none."""
     redis_cache_seconds: Annotated[int, Field(ge=2)] = 7 * 24 * 3600
     """How long such a vector is kept there at most."""
+    drift: bool = True
+    """Hold what goes through chains against what they were fitted on; see docs/drift.md."""
+    drift_window: Annotated[int, Field(ge=1000)] = 5000
+    """The latest rows that its figures are of: so many to twice as many, of each encoder and version."""
+    drift_threshold: Annotated[float, Field(gt=0, lt=1)] = 0.78
+    """Mean percentile among held-out rows past which a chain is stale; how it was chosen: docs/drift.md."""
+    drift_refit: bool = False
+    """Fit a stale chain anew on those rows, as a version that is not live. They are kept in memory for it."""
     data_root: Path | None = None
     """Where the paths that a fit names over HTTP may lie; unset: nowhere."""
     device: str | None = None

@@ -18,7 +18,7 @@ from training.encoders import Encoder, best_device
 from training.encoding import EncodedSource, encode_source
 from training.engines import LOCAL, Engine
 from training.errors import FitError, SourceError
-from training.incremental import Earlier, keep_moments
+from training.incremental import Earlier, Version, keep_moments
 from training.keys import place_key
 from training.pairs import encoded_targets, require_pairs_or_none
 from training.readers import BUILT_IN
@@ -28,7 +28,9 @@ from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
 from transforms.certificate import Certificate, certify
 from transforms.chain import Chain
+from transforms.reference import Reference
 from transforms.steps import build_steps
+from transforms.subspace import Kept
 from transforms.transform import Progress, Spec, part_of
 
 HELDOUT_SHARE = 0.2
@@ -36,6 +38,8 @@ HELDOUT_MOST = 5000
 """Enough for a recall@10 to ±.003; the measures take memory and time as its square."""
 HELDOUT_LEAST = 50
 DISTINCT_LEAST = 4
+SPLIT_ROWS = 1_000_000
+"""Looked at together when rows are split."""
 FOREIGN_ROWS = 1000
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
 ALIGNMENT = {"alignment.cosine", "alignment.recall_at_10"}
@@ -66,6 +70,8 @@ class FitRequest:
         targets: a source of what each row should become, for steps that are fitted on pairs.
         keep_moments: save the moments of the fitted rows with the chain, so that rows can be added.
         add_to: the version, `name@version`, that the source's rows are added to; steps and normalize are its own.
+        refit_of: the version that this is to take the place of; the certificate compares the two.
+        because: why it is fitted, where nobody asked for it.
         bad_shards: `refuse` stops at a damaged file, `skip` leaves it out and says so.
     """
 
@@ -80,6 +86,8 @@ class FitRequest:
     targets: str | None = None
     keep_moments: bool = False
     add_to: str | None = None
+    refit_of: str | None = None
+    because: str | None = None
     bad_shards: BadShards = "refuse"
 
 
@@ -110,6 +118,7 @@ def fit_chain(
     target_encoder: Encoder | None = None,
     earlier: Earlier | None = None,
     engine: Engine = LOCAL,
+    replaced: Version | None = None,
 ) -> Iterator[Fitted]:
     """Fit a chain on a source and certify it on rows kept aside and on foreign text.
 
@@ -124,6 +133,7 @@ def fit_chain(
         target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
         earlier: the version that `request.add_to` names.
         engine: who encodes, and takes moments.
+        replaced: the version that `request.refit_of` names.
 
     Raises:
         SourceError: if the source cannot be read.
@@ -177,8 +187,12 @@ def fit_chain(
             "provenance": provenance(request, source, encoded, command) | {"training": records(chain)},
             "certificate": certificate,
         }
+        before = earlier.reference if earlier else None
+        if earlier is None or before is not None:  # else nobody knows what the older rows looked like
+            chain.reference = Reference.of(rows, heldout, Kept.of(chain), before)
+        if (version := earlier or replaced) is not None:
+            certificate["compared_to"] = version.measured(heldout, foreign, request.seed)
         if earlier is not None:
-            certificate["compared_to"] = earlier.measured(heldout, foreign, request.seed)
             chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
             chain.metadata["provenance"] |= earlier.provenance()
         yield Fitted(chain, certificate, failed_gates(request.gates, certificate), encoded)
@@ -193,13 +207,34 @@ def split(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDA
     Raises:
         FitError: with too few distinct rows.
     """
-    distinct, first = np.unique(hashes, return_index=True)
+    distinct = different(hashes)
     if len(distinct) < DISTINCT_LEAST:
         raise FitError(f"a fit needs at least {DISTINCT_LEAST} different rows, the source has {len(distinct)}")
     wanted = max(int(len(distinct) * HELDOUT_SHARE), min(HELDOUT_LEAST, len(distinct) // 2))
-    chosen = np.random.default_rng(seed).permutation(len(distinct))[: min(wanted, HELDOUT_MOST)]
-    fit_rows = np.flatnonzero(~np.isin(hashes, distinct[chosen]))
-    return fit_rows, np.sort(first[chosen])
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    chosen = np.sort(distinct[order[: min(wanted, HELDOUT_MOST)]])
+    del distinct, order  # of millions of rows these are what takes memory
+    held = among(chosen, hashes)
+    rows = np.flatnonzero(held)
+    _, first = np.unique(hashes[rows], return_index=True)
+    return np.flatnonzero(~held), rows[np.sort(first)]
+
+
+def different(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The different ones, in order; NumPy's own holds a table of them meanwhile, five times as large."""
+    ordered = np.sort(hashes)
+    found: NDArray[np.uint64] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return found
+
+
+def among(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether each hash `(n,)` is one of those, which are sorted; NumPy's own would sort all of them again."""
+    found = np.zeros(len(hashes), bool)
+    for start in range(0, len(hashes), SPLIT_ROWS):
+        block = hashes[start : start + SPLIT_ROWS]
+        places = np.minimum(np.searchsorted(chosen, block), len(chosen) - 1)
+        found[start : start + SPLIT_ROWS] = chosen[places] == block
+    return found
 
 
 def foreign_vectors(
@@ -274,6 +309,7 @@ def provenance(request: FitRequest, source: Source, encoded: EncodedSource, comm
         "seed": request.seed,
         "gates": dict(request.gates),
         "command": command,
+        **{name: said for name in ("refit_of", "because") if (said := getattr(request, name)) is not None},
         "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
 
@@ -298,7 +334,7 @@ def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -
     found += [f"{name} holds no rows" for name in encoded.empty]
     if encoded.blank:
         found.append(f"{encoded.blank} blank texts were left out")
-    repeated = len(encoded.hashes) - len(np.unique(encoded.hashes))
+    repeated = len(encoded.hashes) - len(different(encoded.hashes))
     if repeated:
         found.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
     return found
@@ -322,19 +358,29 @@ def require_gates(gates: Mapping[str, float]) -> None:
             )
 
 
-def failed_gates(gates: Mapping[str, float], certificate: Certificate) -> list[str]:
+def failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
     """The gates that do not hold; what was not measured does not hold."""
-    failed = []
-    for key, wanted in gates.items():
-        place, _, measure = key.rpartition(".")
-        group, _, corpus = place.partition(".")  # a corpus may have dots in its name
-        measured: Any = certificate
-        for part in filter(None, (group, corpus, measure)):
-            measured = measured.get(part) if isinstance(measured, Mapping) else None
-        small = key in GATES_BELOW or measure == "positional_stress"
-        if measured is None or not (measured <= wanted if small else measured >= wanted):  # NaN never holds
-            failed.append(key)
-    return failed
+    return [gate for gate, wanted in gates.items() if not holds(gate, wanted, gated_figure(gate, certificate))]
+
+
+def gated_figure(gate: str, certificate: Mapping[str, Any]) -> float | None:
+    """What a certificate says of a gate's measure; None if it was not measured."""
+    place, _, measure = gate.rpartition(".")
+    group, _, corpus = place.partition(".")  # a corpus may have dots in its name
+    found: Any = certificate
+    for part in filter(None, (group, corpus, measure)):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) else None
+
+
+def holds(gate: str, wanted: float, found: float | None) -> bool:
+    """Whether a figure is as good as its gate wants; NaN never is."""
+    return found is not None and (found <= wanted if wants_little(gate) else found >= wanted)
+
+
+def wants_little(gate: str) -> bool:
+    """Whether a gate is the most a figure may be, not the least."""
+    return gate in GATES_BELOW or gate.rpartition(".")[2] == "positional_stress"
 
 
 def stage(name: str, on_progress: Progress) -> Progress:

@@ -12,6 +12,7 @@ from transforms.certificate import Certificate, certify
 from transforms.chain import Chain
 from transforms.kept import read_moments
 from transforms.moments import Moments
+from transforms.reference import Reference
 from transforms.refit import with_rows
 from transforms.stages import Stages
 from transforms.transform import Progress
@@ -23,18 +24,39 @@ COMPARED = (
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """A version that rows are added to.
+class Version:
+    """A version that a fit is compared to.
 
     Attributes:
         ref: `name@version`.
         chain: fitted; its metadata is the manifest.
-        moments: of the rows it was fitted on, by stage.
     """
 
     ref: str
     chain: Chain
+
+    @property
+    def count(self) -> int:
+        """The rows that went into it."""
+        return int(self.chain.metadata["certificate"]["n_fit"])
+
+    def measured(self, heldout: FloatArray, foreign: Mapping[str, FloatArray], seed: int) -> Certificate:
+        """Its measures on the vectors that the new one is certified on."""
+        found = certify(self.chain, heldout, n_fit=self.count, seed=seed, foreign=foreign)
+        return {"chain": self.ref} | {key: found[key] for key in COMPARED if key in found}
+
+
+@dataclass(frozen=True)
+class Earlier(Version):
+    """A version that rows are added to.
+
+    Attributes:
+        moments: of the rows it was fitted on, by stage.
+        reference: what those rows look like; None where that is not known.
+    """
+
     moments: dict[int, Moments]
+    reference: Reference | None = None
 
     @classmethod
     def read(cls, ref: str, chain: Chain, folder: Path) -> "Earlier":
@@ -42,10 +64,11 @@ class Earlier:
 
         Raises:
             FitError: if it carries none.
-            ArtifactError: if they were damaged.
+            ArtifactError: if they, or its reference, were damaged.
         """
         require_moments(ref, chain.metadata)
-        return cls(ref, chain, read_moments(folder))
+        reference = Reference.read(folder) if chain.metadata.get("reference") else None
+        return cls(ref, chain, read_moments(folder), reference)
 
     @property
     def count(self) -> int:
@@ -72,11 +95,6 @@ class Earlier:
         if done.chain.quantizer is not None:
             said.append(f"{done.chain.quantizer.kind} has the ranges of the added rows alone")
         return done.chain, [*said, f"measured on rows held out of what was added to {self.ref}, on no older ones"]
-
-    def measured(self, heldout: FloatArray, foreign: Mapping[str, FloatArray], seed: int) -> Certificate:
-        """The measures of the old version on the vectors that the new one is certified on."""
-        found = certify(self.chain, heldout, n_fit=self.count, seed=seed, foreign=foreign)
-        return {"chain": self.ref} | {key: found[key] for key in COMPARED if key in found}
 
     def provenance(self) -> dict[str, Any]:
         """Where the old rows come from, oldest first, and how the steps that are kept were trained."""

@@ -3,7 +3,8 @@
 name/
 ├── manifest.json       schema, steps, sizes, SHA-256 of the tensors and of the manifest itself,
 │                       encoder, provenance, certificate
-└── chain.safetensors   the fitted tensors, named <step>.<buffer>; perhaps moments, see transforms.kept
+├── chain.safetensors   the fitted tensors, named <step>.<buffer>; perhaps moments, see transforms.kept
+└── reference.safetensors   where the fit left one: what its rows look like, see transforms.reference
 
 The folder is written under a temporary name beside its place, fsynced, and renamed: it is there
 whole or not at all. Nothing in it is ever executed.
@@ -27,12 +28,21 @@ from transforms.errors import ArtifactError
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TENSORS = "chain.safetensors"
+REFERENCE = "reference.safetensors"
 
 Manifest = dict[str, Any]
 
 
-def write_artifact(path: Path, manifest: Manifest, tensors: Mapping[str, Tensor]) -> Manifest:
+def write_artifact(
+    path: Path, manifest: Manifest, tensors: Mapping[str, Tensor], reference: bytes | None = None
+) -> Manifest:
     """Write a new artifact folder, whole or not at all; return the manifest as written.
+
+    Args:
+        path: of the folder.
+        manifest: what it is to say.
+        tensors: what was fitted.
+        reference: a file beside them; the manifest says its digest.
 
     Raises:
         ArtifactError: if something is there already.
@@ -47,6 +57,8 @@ def write_artifact(path: Path, manifest: Manifest, tensors: Mapping[str, Tensor]
     try:
         staging.mkdir()
         write_synced(staging / TENSORS, payload)
+        if reference is not None:
+            write_synced(staging / REFERENCE, reference)
         write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
         try:
             staging.rename(path)

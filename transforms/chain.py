@@ -20,6 +20,7 @@ from transforms.normalize import Normalize, unit_rows
 from transforms.outline import Outline
 from transforms.projection import Selection
 from transforms.quantization import Quantizer
+from transforms.reference import Reference
 from transforms.steps import build_steps
 from transforms.transform import TRANSFORMS, Inverse, Progress, Spec, Transform, apply, no_progress, unchanged_on_error
 from transforms.view import behind
@@ -38,6 +39,7 @@ class Chain(nn.Module):
         metadata: what else its artifact says: encoder, provenance, certificate.
         moments: of the rows it was fitted on, by stage, to be saved with it so that rows can be added
             (`refit.with_rows`); none unless they were put there. `load` leaves them where they are.
+        reference: what those rows look like, to be saved with it; likewise.
     """
 
     def __init__(self, steps: Iterable[Transform], normalize: bool = True) -> None:
@@ -55,6 +57,7 @@ class Chain(nn.Module):
         self.normalize = normalize
         self.metadata: Manifest = {}
         self.moments: dict[int, Moments] = {}
+        self.reference: Reference | None = None
         self.outline()
 
     @property
@@ -356,10 +359,13 @@ class Chain(nn.Module):
             "output_dimensions": self.output_dimensions,
             "nested": self.nested,
         }
-        said = {name: value for name, value in self.metadata.items() if name != "moments"}  # of a chain that was loaded
+        not_held = {"moments", "reference"}  # of a chain that was loaded
+        said = {name: value for name, value in self.metadata.items() if name not in not_held}
         manifest |= described(self.moments)
+        manifest |= {"reference": self.reference.described()} if self.reference else {}
         tensors = self.tensors() | tensors_of(self.moments)
-        return write_artifact(Path(path), said | dict(metadata or {}) | manifest, tensors)
+        payload = self.reference.payload if self.reference else None
+        return write_artifact(Path(path), said | dict(metadata or {}) | manifest, tensors, payload)
 
     def tensors(self) -> dict[str, Tensor]:
         """What was learned, by number of the step and name."""

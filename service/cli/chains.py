@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import flag, registry_with_places
+from service.cli.options import flag, numbers, registry_with_places
 from service.errors import BadValueError
+from service.gates import promote_through_gates
 from service.home import Home
 from service.names import split_ref
 from service.places import NESTED, Places
@@ -53,12 +54,19 @@ def show(chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")]) -> 
 
 
 @app.command()
-def promote(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
-    """Make a version live."""
+def promote(
+    chain: Annotated[str, typer.Argument(help="NAME@VERSION")],
+    gate: Annotated[
+        list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, beside the gates of the fit.")
+    ] = None,
+    force: Annotated[bool, flag("--force", "Promote it although gates do not hold.")] = False,
+) -> None:
+    """Make a version live, if its certificate passes its gates; what a server shadows is not known here."""
     _, places = registry_with_places(write=True)
     name, version = versioned(chain)
-    places.promote(name, version)
-    typer.echo(f"{name}@{version} is live")
+    pointer = promote_through_gates(places, name, version, numbers(gate, "--gate"), force)
+    forced = f", promoted past {', '.join(pointer.past)}" if pointer.past else ""
+    typer.echo(f"{name}@{version} is live{forced}")
 
 
 @app.command()

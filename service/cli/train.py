@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.options import ProgressBar, find_encoder, flag, state
+from service.cli.synthesize import synthesize
 from training.errors import JobError
 
 if TYPE_CHECKING:
+    from service.settings import Settings
+    from training.finetuning.job import Job
     from training.finetuning.run import Method
+    from training.spec import EncoderSpec
 
 app = typer.Typer(help="Train encoders on pairs: REZE, its rivals, their comparison.", no_args_is_help=True)
 
@@ -74,6 +78,28 @@ def experiment(
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
 
 
+@app.command()
+def mine(config: ConfigOption, out: OutOption = None) -> None:
+    """Mine the job's hard negatives and say what was found; a training into the same folder takes them from there."""
+    require_extra()
+    from training.evaluation.report import aligned
+    from training.finetuning.job import Job, read_settings
+    from training.finetuning.mine_run import mine as mine_only
+    from training.finetuning.parts import dropped_rows, example_rows, mining_rows
+
+    settings, _ = state()
+    job = read_settings(config, Job)
+    folder = out or default_folder(config, "mine")
+    with ProgressBar() as progress:
+        found = mine_only(job, auxiliary_of(settings, job), settings.device, folder, progress)
+    for rows in (mining_rows(found), dropped_rows(found), example_rows(found)):
+        typer.echo(aligned(rows) + "\n")
+    typer.echo(f"Pairs with their negatives, and the statistics, are in {folder / 'negatives'}", err=True)
+
+
+app.command()(synthesize)
+
+
 def default_folder(config: Path, method: str) -> Path:
     """Where the results of a job go that names no folder."""
     return Path(f"{config.stem}-{method}")
@@ -93,19 +119,34 @@ def run_job(method: "Method", config: Path, out: Path | None) -> None:
     torch.set_num_threads(max(1, settings.threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))  # torchrun's
     spec = find_encoder(settings, job.encoder)
     with ProgressBar() as progress:
-        outcome = run(method, job, spec, settings.device, out or default_folder(config, method), progress)
+        folder = out or default_folder(config, method)
+        outcome = run(method, job, spec, settings.device, folder, progress, auxiliary_of(settings, job))
     if process_rank() > 0:
         return
     from training.evaluation.report import aligned
+    from training.finetuning.afterwards import category_rows
+    from training.finetuning.parts import mining_rows
 
     regularizer = settings_of(method, job.regularizer) if method in REGULARIZED else None
     typer.echo(aligned(source_rows(outcome.mixture)))
+    if outcome.mined:
+        typer.echo("\n" + aligned(mining_rows(outcome.mined)))
     typer.echo("\n" + "\n".join(sentences(outcome.mixture, outcome.targets, regularizer)))
     for warning in outcome.warnings:
         typer.echo(f"Note: {warning}")
     trained = outcome.summary
-    typer.echo(f"Trained {trained['steps']:,} steps in {trained['seconds']:.0f} s; the model is in {outcome.model}")
+    if outcome.compared:
+        typer.echo("\n" + aligned(category_rows(outcome.compared)) + "\n")
+    best = f", step {trained['kept']:,} is kept" if trained["best"] is not None else ""
+    typer.echo(
+        f"Trained {trained['steps']:,} steps in {trained['seconds']:.0f} s{best}; the model is in {outcome.model}"
+    )
     typer.echo(f"Serve it with: lathe encoders add NAME --model {outcome.model}", err=True)
+
+
+def auxiliary_of(settings: "Settings", job: "Job") -> "EncoderSpec":
+    """The encoder that hard negatives are mined with."""
+    return find_encoder(settings, job.negatives.model if job.negatives else None)
 
 
 def require_extra() -> None:

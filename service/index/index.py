@@ -200,10 +200,10 @@ class Index:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Turn errors of a record that was closed meanwhile into what it means."""
+        """Turn errors of a record that was closed, or whose files went meanwhile, into what it means."""
         try:
             yield
-        except sqlite3.Error:
+        except (sqlite3.Error, OSError):
             if self.keeper.stopping.is_set():
                 raise self.closing_error() from None
             raise
@@ -312,7 +312,7 @@ class Index:
         generation = self.generation
         spec, rows = generation.spec, generation.rows
         with self.in_use():
-            sequence = self.record.meta("sequence")
+            sequence, record_bytes = self.record.meta("sequence"), self.record.file_bytes()
         behind = rows.count - generation.covered
         return {
             "name": self.name,
@@ -332,7 +332,7 @@ class Index:
             "in_graph": generation.covered,
             "sequence": sequence,
             "bytes": {
-                "record": self.record.file_bytes(),
+                "record": record_bytes,
                 "rows": rows.bytes,
                 "graph": generation.graph.bytes if generation.graph else 0,
             },

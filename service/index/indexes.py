@@ -82,8 +82,7 @@ class Indexes:
                 return self.opened[name]
             lock = own(folder, name)
             try:
-                if not (folder / "record.db").exists():
-                    raise UnknownNameError(f"the index {name} was deleted", param="name")
+                require_there(folder)
                 index = Index(name, folder, lock, self.threads, self.job_threads, self.encode)
             except BaseException:
                 lock.release()
@@ -131,7 +130,7 @@ class Indexes:
         """Remove an index for good.
 
         Raises:
-            ServiceError: as `get`, but one whose record is damaged goes too.
+            ServiceError: as `get`, also if another deletion was quicker; but one whose record is damaged goes too.
         """
         self.require_owned(name)
         with self.opening_of(name):
@@ -139,7 +138,9 @@ class Indexes:
                 index = self.opened.pop(name, None)
             lock = own(self.root / name, name) if index is None else index.lock
             try:
-                if index is not None:
+                if index is None:
+                    require_there(self.root / name)  # another deletion may have been quicker
+                else:
                     index.deleted = True
                     index.close(snapshot=False, release=False)
                 doomed = self.root / f".{name}.{secrets.token_hex(6)}"
@@ -161,7 +162,8 @@ class Indexes:
         except (UnknownNameError, ConflictError):
             raise
         except Exception:
-            own(self.root / name, name).release()
+            with self.opening_of(name):
+                own(self.root / name, name).release()
 
     def describe(self) -> list[dict[str, Any]]:
         """All indexes; those that cannot be opened say why."""
@@ -169,10 +171,18 @@ class Indexes:
         for name in self.names():
             try:
                 described.append(self.get(name).describe())
+            except UnknownNameError:
+                continue  # deleted since the names were read
             except Exception as error:
                 state = "owned elsewhere" if isinstance(error, ConflictError) else "unavailable"
                 described.append({"name": name, "state": state, "error": as_service_error(error).message})
         return described
+
+
+def require_there(folder: Path) -> None:
+    """Raise `UnknownNameError` if an index's folder went while its lock was waited for."""
+    if not (folder / "record.db").exists():
+        raise UnknownNameError(f"the index {folder.name} was deleted", param="name")
 
 
 def require_same(name: str, there: IndexSpec, asked: Mapping[str, Any]) -> None:

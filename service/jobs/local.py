@@ -5,8 +5,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
 from service.errors import UnknownNameError
 from service.jobs.jobs import ResultFile
@@ -15,6 +16,19 @@ from service.jobs.store import Job, JobStore
 POLL_SECONDS = 0.2
 
 log = logging.getLogger(__name__)
+
+
+class JobProcess(Protocol):
+    """What the process of a job can be asked, as `subprocess.Popen` can."""
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+
+    def wait(self) -> int:
+        """Its exit status, when it has ended."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
 
 
 class LocalJobs:
@@ -27,7 +41,8 @@ class LocalJobs:
     def __init__(self, store: JobStore, environment: dict[str, str]) -> None:
         self.store = store
         self.environment = environment
-        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        self.start_process: Callable[[Path, Mapping[str, str]], JobProcess] = start_process
+        self.children: dict[str, JobProcess] = {}
         self.active: list[str] = []
         self.guard = threading.Lock()
         self.stopping = threading.Event()
@@ -125,18 +140,26 @@ class LocalJobs:
         return job.ended
 
     def spawn(self, job_id: str) -> None:
-        """Start a job's process, in a session of its own so that Ctrl-C on the server spares it."""
-        folder = self.store.folder(job_id)
+        """Start a job's process; a job that cannot have one fails."""
         try:
-            with (folder / "log.txt").open("ab") as output:
-                self.children[job_id] = subprocess.Popen(
-                    [sys.executable, "-m", "service.jobs.local_process", str(folder)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=self.environment,
-                    start_new_session=True,
-                )
+            self.children[job_id] = self.start_process(self.store.folder(job_id), self.environment)
         except OSError:
             log.exception("the process of job %s cannot be started", job_id)
             self.store.settle(self.store.read(job_id))
+
+
+def start_process(folder: Path, environment: Mapping[str, str]) -> JobProcess:
+    """Start the process of the job in a folder, in a session of its own so that Ctrl-C on the server spares it.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+    with (folder / "log.txt").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "service.jobs.local_process", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )

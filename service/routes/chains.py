@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from service.answers import ERRORS, json_answer
 from service.bodies import PromoteBody, declared, read_json
+from service.gates import promote_through_gates
 from service.names import require_number
 from service.registry import Pointer
 from service.services import ADMIN, USE, Services, ServicesDep
@@ -23,16 +24,15 @@ async def list_chains(services: ServicesDep) -> Response:
 @router.get("/{name}", dependencies=USE)
 async def show_chain(name: str, services: ServicesDep) -> Response:
     """Steps, provenance and certificate of a chain's live version, or of `name@version`."""
-    return await json_answer(await run_in_threadpool(services.registry.describe, name))
+    return await json_answer(await run_in_threadpool(described, name, services))
 
 
 @router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=declared(PromoteBody))
 async def promote(name: str, request: Request, services: ServicesDep) -> Response:
-    """Make a version live."""
+    """Make a version live, unless gates of its fit, of its shadow here, or of this request do not hold."""
     services.require_writable()
     body = await read_json(request, services.settings, PromoteBody)
-    pointer = await run_in_threadpool(services.places.promote, name, body.version)
-    return await json_answer(shown(name, pointer))
+    return await json_answer(shown(name, await run_in_threadpool(promoted, name, body, services)))
 
 
 @router.post("/{name}/rollback", dependencies=ADMIN)
@@ -51,11 +51,28 @@ async def delete(name: str, version: str, services: ServicesDep) -> Response:
     return await json_answer({"deleted": f"{name}@{number}"})
 
 
+def promoted(name: str, body: PromoteBody, services: Services) -> Pointer:
+    """The pointer after a promotion that no gate refused, or that was forced."""
+    missed = services.shadows.missed(name, body.version)
+    return promote_through_gates(services.places, name, body.version, body.gates, body.force, missed)
+
+
 def describe_all(services: Services) -> list[dict[str, object]]:
     """Every chain's description."""
-    return [services.registry.describe(name) for name in services.registry.names()]
+    return [described(name, services) for name in services.registry.names()]
+
+
+def described(ref: str, services: Services) -> dict[str, object]:
+    """A chain's description, and whether live traffic makes the version shown stale."""
+    found = services.registry.describe(ref)
+    return found | {"stale": services.drift.stale(f"{found['name']}@{found['version']}")}
 
 
 def shown(name: str, pointer: Pointer) -> dict[str, object]:
     """A pointer's JSON."""
-    return {"name": name, "live": pointer.live, "earlier": list(pointer.earlier)}
+    return {
+        "name": name,
+        "live": pointer.live,
+        "earlier": list(pointer.earlier),
+        "forced": list(pointer.past),
+    }

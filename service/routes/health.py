@@ -8,11 +8,12 @@ from typing import Any
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from service.answers import ERRORS, json_answer
 from service.engine.metrics import ENCODER_PROCESSES, WAITING_TEXTS, WAITING_TOKENS
 from service.errors import UnavailableError, error_body
+from service.live.drift_metrics import observe
 from service.routes.encoders import describe_encoders
 from service.services import Services, ServicesDep
 
@@ -60,12 +61,6 @@ async def metrics(services: ServicesDep) -> Response:
     return Response(await run_in_threadpool(measured, services), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/", include_in_schema=False)
-async def root() -> Response:
-    """The interactive description of the API."""
-    return RedirectResponse("/docs")
-
-
 def measured(services: Services) -> bytes:
     """What was counted, and what is the case now."""
     with MEASURING:
@@ -75,9 +70,11 @@ def measured(services: Services) -> bytes:
             WAITING_TEXTS.labels(name).set(engine.room.texts)
             WAITING_TOKENS.labels(name).set(engine.room.tokens)
             ENCODER_PROCESSES.labels(name).set(len(engine.ready_lanes))
+        observe(services.drift)
         with suppress(UnavailableError):  # Redis is gone, which has a measure of its own
             for job in services.jobs.list():
                 JOBS.labels(job.kind, job.state).inc()
+        services.shadows.measure()
         return generate_latest()
 
 
@@ -94,6 +91,7 @@ def describe(services: Services) -> dict[str, Any]:
         "max_input_length": encoder.max_length if encoder else None,
         "max_batch_tokens": encoder.batch_tokens if encoder else settings.max_batch_tokens,
         "max_client_batch_size": settings.max_texts,
+        "max_body_bytes": settings.max_body_bytes,
         "auto_truncate": True,
         "version": version("lathe"),
         "encoders": describe_encoders(services),

@@ -13,6 +13,7 @@ from service.codec import NPY, as_vectors, parse_npy
 from service.embedder import Answer
 from service.errors import BadValueError
 from service.names import require_number
+from service.routes.drift import PARAMETERS, asked, told
 from service.services import USE, Services, ServicesDep
 
 router = APIRouter(dependencies=USE, tags=["vectors"])
@@ -25,7 +26,7 @@ QUERY = [
 
 @router.post(
     "/reduce",
-    openapi_extra=declared(ReduceBody, **{NPY: BINARY}) | {"parameters": QUERY},
+    openapi_extra=declared(ReduceBody, **{NPY: BINARY}) | {"parameters": [*QUERY, *PARAMETERS]},
     responses=vectors_response({"type": "object"}, **{NPY: BINARY}),
     summary="Take vectors through a chain",
 )
@@ -41,6 +42,7 @@ def answer_reduce(
 ) -> Response:
     """The body's vectors through its chain, in one go: each change of threads costs more than a small product."""
     answer = read(body, request, services)
+    answer = told(answer) if asked(request) else answer
     if wants_npy(request):
         return npy_answer(answer)
     content = {

@@ -5,13 +5,13 @@ import json
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.client import Pipeline
 
 from service.errors import UnavailableError
 from service.registry import Pointer
-from transforms.artifact import MANIFEST, TENSORS
+from transforms.artifact import MANIFEST, REFERENCE, TENSORS
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
@@ -23,9 +23,27 @@ CHAIN = "lathe:chain:"
 POINTER, VERSION = b"pointer", b"version:"
 
 
+class Files(NamedTuple):
+    """The files of a version; `reference` is None where it has none."""
+
+    manifest: bytes
+    tensors: bytes
+    reference: bytes | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> "Files":
+        """Those of an artifact folder."""
+        reference = folder / REFERENCE
+        content = reference.read_bytes() if reference.exists() else None
+        return cls((folder / MANIFEST).read_bytes(), (folder / TENSORS).read_bytes(), content)
+
+
 @dataclass(frozen=True)
 class Stamp:
-    """What the record says of a version: the SHA-256 of its files, and the job that published it."""
+    """What the record says of a version: the SHA-256 of its files, and the job that published it.
+
+    That of a reference is in the manifest, and is checked when it is read.
+    """
 
     manifest: str
     tensors: str
@@ -67,10 +85,11 @@ def read(pipe: Pipeline, name: str) -> Record:
     return Record.parse(name, content)
 
 
-def write_version(pipe: Pipeline, name: str, version: int, manifest: bytes, tensors: bytes, job: str | None) -> None:
+def write_version(pipe: Pipeline, name: str, version: int, files: Files, job: str | None) -> None:
     """Queue a version, whole."""
-    stamp = json.dumps(asdict(Stamp(digest(manifest), digest(tensors), job)))
-    pipe.hset(artifact_key(name, version), mapping={"manifest": manifest, "tensors": tensors})
+    stamp = json.dumps(asdict(Stamp(digest(files.manifest), digest(files.tensors), job)))
+    there: Any = {field: content for field, content in files._asdict().items() if content is not None}
+    pipe.hset(artifact_key(name, version), mapping=there)
     pipe.hset(CHAIN + name, f"version:{version}", stamp)
 
 
@@ -80,12 +99,12 @@ def write_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> None:
     pipe.xadd(CHANGES, {"chain": name}, maxlen=CHANGES_KEPT)
 
 
-def saved(chain: Chain, name: str, version: int) -> tuple[bytes, bytes]:
-    """The two files of a version."""
+def saved(chain: Chain, name: str, version: int) -> Files:
+    """The files of a version."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / str(version)
         chain.save(path, {"name": name, "version": version})
-        return (path / MANIFEST).read_bytes(), (path / TENSORS).read_bytes()
+        return Files.read(path)
 
 
 def artifact_key(name: str, version: int) -> str:

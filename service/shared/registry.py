@@ -1,6 +1,6 @@
 """Chains whose record is in Redis, served from a copy on disk.
 
-Every change is one transaction on the chain's record: a version is there with both its files or not at all. A replica
+Every change is one transaction on the chain's record: a version is there with all its files or not at all. A replica
 copies what its disk lacks, checks it, and only then moves its own pointer, so that it never serves half a version;
 what was altered is refused, and what was live stays so. With Redis gone the copy goes on serving.
 """
@@ -21,13 +21,24 @@ from redis.client import Pipeline
 
 from service.errors import UnavailableError, UnknownNameError
 from service.names import is_name, require_name
-from service.registry import LoadedChain, Pointer, Registry, made_live, rolled_back, with_version, without
+from service.registry import (
+    Gate,
+    LoadedChain,
+    Pointer,
+    Registry,
+    made_live,
+    no_gate,
+    rolled_back,
+    with_version,
+    without,
+)
 from service.shared.link import RedisLink
 from service.shared.record import (
     CHAIN,
     IDENTITY,
     SCHEMA,
     VERSION,
+    Files,
     Record,
     Stamp,
     artifact_key,
@@ -38,7 +49,7 @@ from service.shared.record import (
     write_pointer,
     write_version,
 )
-from transforms.artifact import MANIFEST, TENSORS, replace_synced, sync_folder, write_synced
+from transforms.artifact import MANIFEST, REFERENCE, TENSORS, replace_synced, sync_folder, write_synced
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
@@ -84,10 +95,10 @@ class SharedRegistry(Registry):
                 pipe.multi()
                 return made, record.pointer.live == made
             version = max([record.pointer.last, *record.stamps]) + 1
-            manifest, tensors = saved(chain, name, version)
+            files = saved(chain, name, version)
             pointer = with_version(record.pointer, version, promote)
             pipe.multi()
-            write_version(pipe, name, version, manifest, tensors, job)
+            write_version(pipe, name, version, files, job)
             write_pointer(pipe, name, pointer)
             return version, pointer.live == version
 
@@ -95,7 +106,7 @@ class SharedRegistry(Registry):
         self.pull_if_there(name)
         return published
 
-    def promote(self, name: str, version: int) -> Pointer:
+    def promote(self, name: str, version: int, gate: Gate = no_gate) -> Pointer:
         """Make a version live; see `Registry.promote`."""
 
         def change(pipe: Pipeline) -> Pointer:
@@ -103,8 +114,8 @@ class SharedRegistry(Registry):
             if version not in record.stamps:
                 raise unknown(name, record, version)
             self.pull(name)
-            Chain.load(self.root / name / str(version))  # never make live what cannot be served
-            return self.pointed(pipe, name, made_live(record.pointer, version))
+            chain = Chain.load(self.root / name / str(version))  # never make live what cannot be served
+            return self.pointed(pipe, name, made_live(record.pointer, version, gate(chain.metadata)))
 
         return self.changed(name, change)
 
@@ -241,8 +252,8 @@ class SharedRegistry(Registry):
     def fetch(self, name: str, version: int, stamp: Stamp) -> None:
         """Copy a version, unless it was altered; under the chain's lock."""
         with self.link.reached() as client:
-            files: Any = client.hmget(artifact_key(name, version), ["manifest", "tensors"])
-        manifest, tensors = files
+            files: Any = client.hmget(artifact_key(name, version), Files._fields)
+        manifest, tensors, reference = files
         ref = f"{name}@{version}"
         if manifest is None or tensors is None or not stamp.fits(manifest, tensors):
             REFUSED.inc()
@@ -255,6 +266,8 @@ class SharedRegistry(Registry):
         try:
             staging.mkdir()
             write_synced(staging / TENSORS, tensors)
+            if reference is not None:
+                write_synced(staging / REFERENCE, reference)
             write_synced(staging / MANIFEST, manifest)
             if (self.root / name / str(version)).exists():  # of another Redis, or damaged here
                 self.remove(name, version)
@@ -349,8 +362,7 @@ class SharedRegistry(Registry):
             if known:
                 return False
             for version, folder in folders.items():
-                files = (folder / MANIFEST).read_bytes(), (folder / TENSORS).read_bytes()
-                write_version(pipe, name, version, *files, job=None)
+                write_version(pipe, name, version, Files.read(folder), job=None)
             write_pointer(pipe, name, pointer)
             return True
 

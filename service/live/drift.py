@@ -1,0 +1,120 @@
+"""How far what goes through chains lies from what they were fitted on.
+
+tap's thread ─► Drift.watch ─► a Window for each encoder and version ─► sums (drift_tally), no rows
+                                     └► stale? ─► Refits (drift_refit), if that is on
+requests ─► Drift.report, .warnings, .stale, .looked_at: figures of those sums
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from service.live.drift_refit import Refits
+from service.live.drift_tally import Tally
+from service.live.drift_window import Window
+from service.live.tap import Seen
+from service.registry import LoadedChain
+from transforms.errors import ArtifactError
+from transforms.reference import Reference
+
+WINDOWS_MOST = 32
+"""Encoders with versions that are watched; the least recently used leaves."""
+
+ROWS_LEAST = 1000
+"""Fewer say nothing of staleness."""
+
+SURE = 2.0
+"""Standard errors by which the threshold must be passed."""
+
+Key = tuple[str | None, str, str]
+
+
+class Drift:
+    """The windows of all that goes through chains.
+
+    Args:
+        on: whether anybody is to watch.
+        window: rows of a generation, see `Window`.
+        threshold: of `out_of_domain`, past which a chain is stale.
+        refits: told of what is stale; None where nothing is to be fitted.
+    """
+
+    def __init__(self, on: bool, window: int, threshold: float, refits: Refits | None = None) -> None:
+        self.on, self.window, self.threshold, self.refits = on, window, threshold, refits
+        self.windows: OrderedDict[Key, Window] = OrderedDict()
+        self.looking = threading.Lock()
+
+    def watch(self, seen: Seen) -> None:
+        """Take in the rows of a request; in the thread of the tap."""
+        reference = seen.loaded.reference
+        if isinstance(reference, ArtifactError):
+            return
+        with self.looking:
+            window = self.window_of(seen, reference)
+            tally = window.look() if window.take(seen.raw) else None
+        if tally is not None and self.refits is not None and self.passed(tally):
+            self.refits.consider(window, tally)
+
+    def window_of(self, seen: Seen, reference: Reference) -> Window:
+        """Where the rows of a request belong."""
+        key = (seen.encoder, seen.loaded.ref, seen.loaded.digest)
+        if key not in self.windows:
+            self.windows[key] = Window(seen.encoder, seen.loaded, reference, self.window, self.refits is not None)
+            while len(self.windows) > WINDOWS_MOST:
+                self.windows.popitem(last=False)
+        self.windows.move_to_end(key)
+        return self.windows[key]
+
+    def passed(self, tally: Tally) -> bool:
+        """Whether rows are surely farther from the fitted ones than the threshold allows."""
+        noise = tally.noise
+        enough = tally.rows >= ROWS_LEAST and noise is not None
+        return enough and tally.out_of_domain - SURE * (noise or 0.0) > self.threshold
+
+    def looked_at(self) -> Iterator[tuple[Window, Tally]]:
+        """All windows that rows came to, with their sums up to now."""
+        with self.looking:
+            found = [(window, tally) for window in self.windows.values() if (tally := window.look()) is not None]
+        yield from found
+
+    def report(self, loaded: LoadedChain) -> dict[str, Any]:
+        """What `/chains/{name}/drift` answers for a version."""
+        reference = loaded.reference
+        unknown = str(reference) if isinstance(reference, ArtifactError) else None
+        here = [] if unknown else [(w, t) for w, t in self.looked_at() if is_of(w, loaded)]
+        return {
+            "chain": loaded.ref,
+            "unknown": unknown or (None if self.on else "LATHE_DRIFT is off"),
+            "window": self.window,
+            "threshold": self.threshold,
+            "stale": any(self.passed(tally) for _, tally in here) if here else None,
+            "encoders": [self.described(window, tally) for window, tally in here],
+        }
+
+    def described(self, window: Window, tally: Tally) -> dict[str, Any]:
+        """The figures of a window."""
+        since = datetime.fromtimestamp(window.since, UTC).isoformat(timespec="seconds")
+        figures = tally.figures(window.reference)
+        return {"encoder": window.encoder, "since": since} | figures | {"stale": self.passed(tally)}
+
+    def stale(self, ref: str) -> bool | None:
+        """Whether rows of any encoder make a version stale, as was last looked; None where none came."""
+        tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
+        return any(self.passed(tally) for tally in tallies) if tallies else None
+
+    def warnings(self) -> list[str]:
+        """Which versions are stale, as was last looked, in sentences."""
+        return [
+            f"{window.loaded.ref} is stale: of what came from {window.encoder or 'vectors'}, {tally.rows:,} rows, "
+            f"the mean percentile is {tally.out_of_domain:.3f} (threshold {self.threshold}); "
+            f"see /chains/{window.loaded.ref}/drift"
+            for window in list(self.windows.values())
+            if (tally := window.tally) is not None and self.passed(tally)
+        ]
+
+
+def is_of(window: Window, loaded: LoadedChain) -> bool:
+    """Whether a window is of a version."""
+    return (window.loaded.ref, window.loaded.digest) == (loaded.ref, loaded.digest)

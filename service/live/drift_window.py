@@ -1,0 +1,101 @@
+"""The latest rows that one encoder sent through one version of a chain."""
+
+import random
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.live.drift_tally import Tally
+from service.registry import LoadedChain
+from transforms.reference import Reference
+from transforms.subspace import Kept
+
+Rows = NDArray[np.float32]
+
+BLOCK_ROWS = 256
+"""Rows looked at together: one by one they would take ten times as long."""
+
+OF_A_REQUEST = 16
+"""Rows looked at, at most, of one request: more would say little more, for they are alike, and cost it time."""
+
+
+@dataclass
+class Generation:
+    """Rows that came one after another.
+
+    Attributes:
+        since: when the first came, in seconds since 1970.
+        tally: their sums.
+        rows: themselves, where they are to be kept.
+    """
+
+    since: float
+    tally: Tally
+    rows: list[Rows]
+
+
+class Window:
+    """The last `size` to twice `size` rows, as two generations of which the older leaves when the younger is full.
+
+    Args:
+        encoder: by name; None for vectors that callers sent.
+        loaded: the version.
+        reference: what it was fitted on.
+        size: rows of a generation.
+        keep_rows: whether the rows themselves are kept.
+    """
+
+    def __init__(
+        self, encoder: str | None, loaded: LoadedChain, reference: Reference, size: int, keep_rows: bool
+    ) -> None:
+        self.encoder, self.loaded, self.reference = encoder, loaded, reference
+        self.size, self.keep_rows = size, keep_rows
+        self.kept = Kept.of(loaded.chain)
+        self.generations: list[Generation] = []
+        self.waiting: list[Rows] = []
+        self.waiting_rows = 0
+        self.tally: Tally | None = None
+
+    def take(self, rows: Rows) -> bool:
+        """Put the rows `(n, d)` of a request, or some of them, with those that wait; whether it is time to look."""
+        if rows.shape[1] == self.reference.gaussian.dimensions:
+            self.waiting.append(some(rows))
+            self.waiting_rows += len(self.waiting[-1])
+        return self.waiting_rows >= BLOCK_ROWS
+
+    def look(self) -> Tally | None:
+        """Look at the rows that wait; the sums over all in the window, None without any."""
+        if self.waiting:
+            waiting, self.waiting, self.waiting_rows = self.waiting, [], 0
+            self.add(Tally.of(self.reference, self.kept, waiting), waiting if self.keep_rows else [])
+            tallies = [generation.tally for generation in self.generations]
+            self.tally = sum(tallies[1:], start=tallies[0])
+        return self.tally
+
+    def add(self, tally: Tally, rows: list[Rows]) -> None:
+        """Take some more into the younger generation, or into a new one if that is full."""
+        if self.generations and (younger := self.generations[-1]).tally.rows < self.size:
+            younger.tally += tally
+            younger.rows += rows
+        else:
+            self.generations = [*self.generations[-1:], Generation(time.time(), tally, rows)]
+
+    @property
+    def since(self) -> float:
+        """When the window began; now, if nothing came yet."""
+        return self.generations[0].since if self.generations else time.time()
+
+    def rows(self) -> Rows:
+        """The rows that were kept `(n, d)`."""
+        return np.concatenate([rows for generation in self.generations for rows in generation.rows])
+
+
+def some(rows: Rows) -> Rows:
+    """Up to `OF_A_REQUEST` rows, spread evenly from a random one on; a copy where not all."""
+    if len(rows) <= OF_A_REQUEST:
+        return rows
+    step = len(rows) / OF_A_REQUEST
+    chosen: Rows = rows[((random.random() + np.arange(OF_A_REQUEST)) * step).astype(int)]
+    return chosen

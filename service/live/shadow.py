@@ -1,0 +1,174 @@
+"""A candidate version of a chain beside the live one, on some of the rows that went through that.
+
+running ── the live pointer moves, or the candidate is deleted ──> ended: nothing is taken any more, figures stay
+
+Rows are vectors, never texts; they and all figures are in the memory of this process alone.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.live.neighbours import compared
+from service.live.plan import ROWS_READY, Plan
+from service.live.reservoir import Reservoir
+from service.live.side import Side
+from service.registry import LoadedChain, Registry
+
+BLOCK = 64
+"""Rows that both versions are tried on at once: the call itself would outweigh fewer."""
+
+BLOCKS_TIMED = 500
+"""The latest whose times are kept."""
+
+REPORT_SECONDS = 2.0
+"""How old the figures of a report may be: whoever may read must not be able to keep the processor busy."""
+
+
+class Shadow:
+    """One candidate on trial.
+
+    Args:
+        live: the version that is live.
+        candidate: another one of the same chain, for the same vectors.
+        plan: how it is to run.
+        rng: which rows are taken.
+
+    Attributes:
+        seen: rows that went through the live version since.
+        ended: why nothing is taken any more; None while it runs.
+    """
+
+    def __init__(self, live: LoadedChain, candidate: LoadedChain, plan: Plan, rng: np.random.Generator) -> None:
+        self.live, self.candidate = Side(live), Side(candidate)
+        self.order = [self.live, self.candidate]
+        self.plan = plan
+        self.rng = rng
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.seen = self.tried = 0
+        self.ended: str | None = None
+        self.reservoir: Reservoir | None = None
+        self.waiting: list[NDArray[np.float32]] = []
+        self.took: deque[tuple[float, float]] = deque(maxlen=BLOCKS_TIMED)
+        self.changing, self.computing = threading.Lock(), threading.Lock()
+        self.known: tuple[int, float, dict[str, Any]] | None = None
+
+    def take(self, raw: NDArray[np.float32]) -> int:
+        """Take some of the rows `(n, d)` that went through the live version; how many both were tried on."""
+        with self.changing:
+            if self.reservoir is None:
+                self.reservoir = Reservoir(self.plan.rows, raw.shape[1], self.rng)
+            if raw.shape[1] != self.reservoir.width:  # chains of any width have no neighbours across widths
+                return 0
+            self.seen += len(raw)
+            chosen = raw[self.rng.random(len(raw)) < self.plan.share]
+            if len(chosen):
+                self.reservoir.add(chosen)
+                self.waiting.append(chosen)
+            if sum(map(len, self.waiting)) < BLOCK:
+                return 0
+            block, self.waiting = np.concatenate(self.waiting), []
+        self.try_on(block)
+        return len(block)
+
+    def try_on(self, block: NDArray[np.float32]) -> None:
+        """Apply both to the rows, the one first that was second before."""
+        self.order.reverse()
+        times = {side: side.try_on(block) for side in self.order}
+        self.tried += len(block)
+        live, candidate = times[self.live], times[self.candidate]
+        if live is not None and candidate is not None:
+            self.took.append((live, candidate))
+
+    def end_if_over(self, registry: Registry) -> bool:
+        """Take nothing any more if the live pointer moved or the candidate is gone; whether that was found now."""
+        if self.ended is not None:
+            return False
+        self.ended = self.why_over(registry)
+        return self.ended is not None
+
+    def why_over(self, registry: Registry) -> str | None:
+        """What happened to the two versions; None if nothing did."""
+        live, candidate = self.live.loaded, self.candidate.loaded
+        now = registry.live(live.name)
+        if now == candidate.version:
+            return f"the candidate {candidate.ref} became live"
+        if now != live.version:
+            return f"{live.ref} is no longer live: " + (f"{live.name}@{now} is" if now else "no version is")
+        return None if candidate.folder.is_dir() else f"the candidate {candidate.ref} was deleted"
+
+    def figures(self, within: float = 0.0) -> dict[str, Any]:
+        """How the two compare on the rows held; those of some seconds ago will do, or of the same rows."""
+        with self.computing:
+            with self.changing:
+                taken = 0 if self.reservoir is None else self.reservoir.taken
+                if self.known and (self.known[0] == taken or time.monotonic() - self.known[1] < within):
+                    return self.known[2] | self.latency()
+                raw = np.empty((0, 0), np.float32) if self.reservoir is None else self.reservoir.distinct()
+            live, candidate = (side.apply(raw) if len(raw) else None for side in (self.live, self.candidate))
+            found = {"rows": len(raw)} | compared(raw, live, candidate, self.plan.k)
+            recall = found["raw_recall_at_k"]
+            found["recall_ratio"] = ratio(recall["candidate"], recall["live"])
+            if len(raw):
+                self.known = taken, time.monotonic(), found
+        return found | self.latency()
+
+    def latency(self) -> dict[str, Any]:
+        """Milliseconds for 1,000 rows: the median of the latest blocks, and of their ratios."""
+        took = np.array(list(self.took))
+        if not len(took):
+            return {"latency_ms": None}
+        live, candidate = np.median(took, axis=0)
+        paired = float(np.median(took[:, 1] / took[:, 0]))
+        return {"latency_ms": {"live": float(live), "candidate": float(candidate), "ratio": paired}}
+
+    def report(self) -> dict[str, Any]:
+        """All that `GET /chains/{name}/shadow` says."""
+        figures = self.figures(REPORT_SECONDS)
+        live, candidate = self.live.loaded, self.candidate.loaded
+        return {
+            "chain": live.name,
+            "live": live.version,
+            "candidate": candidate.version,
+            "state": "running" if self.ended is None else "ended",
+            "ended": self.ended,
+            "started_at": self.started_at,
+            "share": self.plan.share,
+            "k": self.plan.k,
+            "seen": self.seen,
+            "tried": self.tried,
+            **figures,
+            "problems": {"live": self.live.problems(), "candidate": self.candidate.problems()},
+            "gates": dict(self.plan.gates),
+            **self.judged(figures),
+        }
+
+    def judged(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """`{verdict, failed_gates}`: `no gates`, `not yet`, `failed` or `passed`."""
+        if not self.plan.gates:
+            return {"verdict": "no gates", "failed_gates": []}
+        if figures["rows"] < ROWS_READY:
+            return {"verdict": "not yet", "failed_gates": []}
+        failed = self.plan.failed(gated(figures))
+        return {"verdict": "failed" if failed else "passed", "failed_gates": failed}
+
+
+def gated(figures: Mapping[str, Any]) -> dict[str, float | None]:
+    """The figures that gates may be set on."""
+    agreement, latency = figures["agreement_at_k"], figures["latency_ms"]
+    return {
+        "agreement_at_k": agreement and agreement["value"],
+        "recall_ratio": figures["recall_ratio"],
+        "latency_ratio": latency and latency["ratio"],
+    }
+
+
+def ratio(one: Mapping[str, float] | None, other: Mapping[str, float] | None) -> float | None:
+    """One value to another; None where either is missing, or the other is 0."""
+    return one["value"] / other["value"] if one and other and other["value"] else None
