@@ -1,6 +1,5 @@
 """How good an encoder is on a target's test, by mteb's own evaluators."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,27 +8,15 @@ from numpy.typing import NDArray
 
 from training.evaluation.layouts import READERS
 from training.evaluation.limits import limit_rows
-from training.evaluation.model import Collector, StoredModel, texts_of
+from training.evaluation.model import Collector, PromptedModel
 from training.evaluation.records import Warnings
-from training.evaluation.store import text_key
+from training.evaluation.store import MemoryStore, text_key
 from training.evaluation.tasks import local_task
 from training.evaluation.worker import measure
 from training.experiment.targets import Target
 from training.finetuning.positives import blank
 
 LABEL_ACCURACY = "label_accuracy"
-
-
-class MemoryStore:
-    """Vectors of texts, as the evaluation's store gives them, of an encoder that is forgotten afterwards."""
-
-    def __init__(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        self.rows = {text_key(text): row for row, text in enumerate(texts)}
-        self.vectors = vectors
-
-    def get(self, keys: Sequence[bytes]) -> NDArray[np.float32]:
-        """Vectors `(n, d)`."""
-        return self.vectors[[self.rows[key] for key in keys]]
 
 
 @dataclass(frozen=True)
@@ -104,16 +91,3 @@ class Scorer:
         labels = store.get([text_key(text) for text in self.prompted_labels()])
         nearest = np.array(list(self.labels.values()))[np.argmax(inputs @ labels.T, axis=1)]
         return float((nearest == self.truth).mean())
-
-
-class PromptedModel(StoredModel):
-    """Stored vectors of texts that carry their prompts."""
-
-    def __init__(self, store: MemoryStore, prompts: dict[str, str]) -> None:
-        super().__init__("lathe/experiment", "none", {}, None, store)  # type: ignore[arg-type]  # a store by its methods
-        self.by_type = prompts
-
-    def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
-        """The vectors of the texts."""
-        prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
-        return self.store.get([text_key(prompt + text) for text in texts_of(inputs)])

@@ -14,16 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from training.finetuning.job import (
-    Count,
-    DataSettings,
-    NotNegative,
-    Overlap,
-    Positive,
-    RegularizerSettings,
-    Seed,
-    TargetSettings,
-)
+from training.finetuning.job import DataSettings, Overlap, RegularizerSettings, TargetSettings
+from training.finetuning.values import Count, NotNegative, Positive, Seed
 
 MethodName = Literal["none", "ft", "pft", "pft_whitening", "pft_flow", "distill", "reze"]
 METHODS: tuple[MethodName, ...] = ("none", "ft", "pft", "pft_whitening", "pft_flow", "distill", "reze")

@@ -8,9 +8,10 @@ import numpy as np
 from training.errors import DataSetError, JobError
 from training.experiment.settings import ExperimentSettings
 from training.finetuning.datasets import FolderDataSet, open_source, open_target
-from training.finetuning.job import Prompts, SourceSettings
+from training.finetuning.job import SourceSettings
 from training.finetuning.overlap import normalized, test_queries, test_texts
 from training.finetuning.positives import Pair, distinct_pairs, find_pairs
+from training.finetuning.values import Prompts
 
 ENGLISH = "en"
 SYMMETRIC = ("sts", "pair_classification")

@@ -16,6 +16,7 @@
     regularizer: {loss_weight: 1.0, strength: 0.7}
     training: {learning_rate: 1e-4, batch_size: 8}
 
+What more a job may say is in extras.py: `negatives`, `evaluate`, `evaluate_after`, and `lora` of the training.
 Paths are relative to the file.
 """
 
@@ -23,9 +24,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from training.errors import JobError
+from training.finetuning.extras import DevelopmentSettings, LoraSettings, NegativeSettings, SuiteSettings
+from training.finetuning.values import Count, Fraction, NotNegative, Positive, Prompts, Seed, Settings
 
 Overlap = Literal["refuse", "drop", "allow"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -39,17 +42,7 @@ Task = Literal[
     "sts",
     "pairs",
 ]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-class Settings(BaseModel):
-    """Values that come from a file: unknown names are refused, and nothing changes later."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+WhichNegatives = Literal["given", "mined", "none"]
 
 
 def by_text(value: Any) -> Any:
@@ -58,13 +51,6 @@ def by_text(value: Any) -> Any:
 
 
 Labels = Annotated[dict[str, str], BeforeValidator(by_text)]
-
-
-class Prompts(Settings):
-    """What is put before the texts of a source, in training and for the reference alike."""
-
-    anchor: str = ""
-    positive: str = ""
 
 
 class SourceSettings(Settings):
@@ -88,6 +74,10 @@ class SourceSettings(Settings):
         min_score: of an STS pair to count as positive; four fifths up the scale unless given.
         texts_per_cluster: that make one anchor.
         exclude: data sets of a folder that are left out.
+        negatives: its hard negatives: those `given` by its rows, those `mined` as the job's `negatives` say, or `none`.
+            Unless said, those of pairs that give some, else mined where the job mines.
+        negative: the field of a file of JSON lines that gives them, a text or several.
+        corpus: what is mined, in place of its own documents: a source of texts, such as `filings.jsonl`.
     """
 
     folder: Path | None = None
@@ -106,6 +96,9 @@ class SourceSettings(Settings):
     min_score: float | None = None
     texts_per_cluster: Count = 4
     exclude: tuple[str, ...] = ()
+    negatives: WhichNegatives | None = None
+    negative: str = "negative"
+    corpus: Path | None = None
 
     @model_validator(mode="after")
     def one_place(self) -> Self:
@@ -201,6 +194,7 @@ class TrainingSettings(Settings):
         checkpoint_steps: between checkpoints.
         log_steps: between lines of progress.
         seed: of the order of pairs and of dropout.
+        lora: trains a few small matrices in place of all weights; for encoders too large for that.
     """
 
     learning_rate: Positive = 1e-4
@@ -217,6 +211,7 @@ class TrainingSettings(Settings):
     checkpoint_steps: Count = 200
     log_steps: Count = 10
     seed: Seed = 0
+    lora: LoraSettings | None = None
 
 
 class DataSettings(Settings):
@@ -240,12 +235,29 @@ class DataSettings(Settings):
 
 
 class Job(DataSettings):
-    """One training; `target` is the data set it must not see."""
+    """One training.
+
+    Attributes:
+        target: the data set it must not see.
+        negatives: how hard negatives are mined; none are without it.
+        evaluate: what the model is measured on while it is trained.
+        evaluate_after: suites on which it is compared with its base.
+    """
 
     target: TargetSettings | None = None
+    negatives: NegativeSettings | None = None
+    evaluate: DevelopmentSettings | None = None
+    evaluate_after: SuiteSettings | None = None
+
+    @model_validator(mode="after")
+    def can_mine(self) -> Self:
+        """Refuse a source that asks for mined negatives where nothing says how to mine them."""
+        if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
+            raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
+        return self
 
 
-Kind = TypeVar("Kind", bound=DataSettings)
+Kind = TypeVar("Kind", bound=Settings)
 
 
 def read_settings(path: Path, kind: type[Kind]) -> Kind:
@@ -269,23 +281,37 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
 
 
 def with_absolute_paths(written: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """The settings with the folders and files of sources and targets taken from where the YAML file lies.
+    """The settings with the folders and files they name taken from where the YAML file lies.
 
-    So is an encoder that lies there.
+    So are encoders and suites that lie there; others are known by name.
     """
-    if isinstance(written.get("encoder"), str) and (beside / written["encoder"]).is_dir():
-        written = written | {"encoder": str(beside / written["encoder"])}
-    return {
+    found = {
         name: [placed(item, beside) for item in value] if isinstance(value, list) else placed(value, beside)
         for name, value in written.items()
     }
+    for part, names in NAMED_OR_PLACED.items():
+        holder = found.get(part) if part else found
+        if isinstance(holder, dict):
+            lying = {name: str(beside / holder[name]) for name in names if lies_at(holder.get(name), beside)}
+            holder |= lying
+    return found
+
+
+NAMED_OR_PLACED = {"": ("encoder",), "negatives": ("model",), "evaluate_after": ("domain", "general")}
+"""Settings that are names, or paths where something lies there; by the part of the job they stand in."""
+PLACES = ("folder", "jsonl", "corpus")
+
+
+def lies_at(value: Any, beside: Path) -> bool:
+    """Whether a setting is a path of something."""
+    return isinstance(value, str) and (beside / value).exists()
 
 
 def placed(item: Any, beside: Path) -> Any:
-    """A source or target with its path made absolute; anything else as it is."""
+    """A part of the job with its paths made absolute; anything else as it is."""
     if not isinstance(item, dict):
         return item
-    paths = {name: item[name] for name in ("folder", "jsonl") if isinstance(item.get(name), str)}
+    paths = {name: item[name] for name in PLACES if isinstance(item.get(name), str)}
     return item | {name: str(beside / Path(path).expanduser()) for name, path in paths.items()}
 
 

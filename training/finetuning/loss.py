@@ -1,4 +1,4 @@
-"""The objective of pre-finetuning: InfoNCE over in-batch negatives, and staying near the targets (Eqs. 8 to 10)."""
+"""The objective: InfoNCE over in-batch and hard negatives, and staying near the targets (Eqs. 8 to 10 of REZE)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -72,6 +72,8 @@ class ContrastiveLoss(nn.Module):
         loss_weight: α of Eq. 10.
         identical: numbers of each pair's anchor text and positive text, `(n, 2)`, equal where the texts are; negatives
             that share either with the pair are then left out. None keeps all.
+        negatives: numbers of each pair's hard negatives, `(n, k)`, −1 where it has fewer; equal to the number of a
+            positive in `identical` where the texts are. None where no pair has any.
         offsets: of each source, `(S, 2d)`, taken from its embeddings before InfoNCE compares them; None takes nothing.
         sources: of each pair, `(n,)`; needed with offsets.
         first_position: of a text's tokens, for a model that takes all texts as one row; None for one that needs them
@@ -88,6 +90,7 @@ class ContrastiveLoss(nn.Module):
         offsets: NDArray[np.float32] | None = None,
         sources: NDArray[np.int64] | None = None,
         first_position: int | None = None,
+        negatives: NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -98,19 +101,28 @@ class ContrastiveLoss(nn.Module):
         self.offsets = offsets
         self.sources = sources
         self.first_position = first_position
+        self.negatives = negatives
         self.components = Components()
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """The loss of a batch: tokens of anchors and of positives, and the numbers `(b,)` of the pairs."""
+        """The loss of a batch: tokens of anchors, positives and what hard negatives they have; the pairs' numbers."""
+        columns = list(sentence_features)
         if self.first_position is None:
-            anchors, positives = (self.model(features)["sentence_embedding"] for features in sentence_features)
-        else:
-            flat = flatten_together(list(sentence_features), self.first_position)
-            anchors, positives = self.model(flat)["sentence_embedding"][: 2 * len(labels)].chunk(2)
-        return self.objective(anchors, positives, labels)
+            anchors, positives, *negatives = (self.model(features)["sentence_embedding"] for features in columns)
+            return self.objective(anchors, positives, labels, *negatives)
+        flat = flatten_together(columns, self.first_position)
+        sizes = [len(features["input_ids"]) for features in columns]
+        anchors, positives, *negatives = self.model(flat)["sentence_embedding"][: sum(sizes)].split(sizes)
+        return self.objective(anchors, positives, labels, *negatives)
 
-    def objective(self, anchors: Tensor, positives: Tensor, labels: Tensor) -> Tensor:
-        """The loss of embeddings `(b, d)`, in float32 whatever the model runs in.
+    def objective(self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None) -> Tensor:
+        """The loss of embeddings, in float32 whatever the model runs in.
+
+        Args:
+            anchors: `(b, d)`.
+            positives: `(b, d)`.
+            labels: numbers of the pairs, `(b,)`.
+            negatives: hard ones of all pairs, `(m, d)`, pair after pair; None where none of them has any.
 
         Raises:
             NonFiniteLossError: if it is not a number.
@@ -118,9 +130,9 @@ class ContrastiveLoss(nn.Module):
         with torch.autocast(anchors.device.type, enabled=False):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
             rows = labels.detach().cpu().numpy()
-            anchors, positives = self.compared(a, p, rows)
+            anchors, candidates = self.compared(a, p, rows, negatives)
             first, excluded = len(rows) * get_rank(), self.excluded(rows, a.device)
-            contrastive = info_nce(anchors, everyones(positives), self.temperature, excluded, first)
+            contrastive = info_nce(anchors, positives_first(everyones(candidates)), self.temperature, excluded, first)
             parts = {"contrastive": contrastive}
             total = contrastive
             if self.targets is not None:
@@ -132,26 +144,45 @@ class ContrastiveLoss(nn.Module):
         self.components.add(**parts)
         return total
 
-    def compared(self, a: Tensor, p: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """What InfoNCE compares, unit vectors `(b, d)`: the embeddings, without their source's offset where asked."""
+    def compared(
+        self, a: Tensor, p: Tensor, rows: NDArray[np.int64], negatives: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """What InfoNCE compares, unit vectors: anchors `(b, d)`, and positives with their hard negatives `(b, 1+k, d)`.
+
+        They are the embeddings, without their source's offset where asked; zero where a pair has fewer negatives.
+        """
+        candidates = p[:, None]
+        if self.negatives is not None:
+            there = torch.from_numpy(self.negatives[rows] >= 0).to(p.device)
+            hard = p.new_zeros(*there.shape, p.shape[1])
+            if negatives is not None:
+                hard[there] = normalize(negatives.float(), dim=1)
+            candidates = torch.cat([candidates, hard], dim=1)
         if self.offsets is None or self.sources is None:
-            return a, p
+            return a, candidates
         of_anchors, of_positives = on_device(self.offsets, self.sources[rows], a.device).chunk(2, dim=1)
-        return normalize(a - of_anchors, dim=1), normalize(p - of_positives, dim=1)
+        return normalize(a - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
 
     def excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
-        """Which negatives are none, `(b, B)`: their anchor or positive is the pair's own text, or they are the pair.
+        """Which candidates are no negatives, `(b, B)`, or `(b, B + B·k)` with hard ones.
 
-        The last is so where the last batch of several processes is filled up with pairs that it holds already.
+        Their anchor or positive is the pair's own text, or they are the pair. The last is so where the last batch of
+        several processes is filled up with pairs that it holds already.
         """
-        if self.identical is None and get_world_size() == 1:
+        if self.identical is None and self.negatives is None and get_world_size() == 1:
             return None
         numbers = rows[:, None] if self.identical is None else np.column_stack([rows, self.identical[rows]])
         own = torch.from_numpy(numbers).to(device)
         same = (own[:, None, :] == everyones(own)[None, :, :]).any(dim=2)
         places = torch.arange(len(rows), device=device)
         same[places, len(rows) * get_rank() + places] = False
-        return same
+        if self.negatives is None:
+            return same
+        hard = everyones(torch.from_numpy(self.negatives[rows]).to(device)).flatten()
+        none = (hard < 0).expand(len(rows), -1)
+        if self.identical is not None:
+            none = none | (hard[None, :] == own[:, -1:])
+        return torch.cat([same, none], dim=1)
 
 
 class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
@@ -171,7 +202,8 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     ) -> Tensor:
         """The loss of all mini-batches' embeddings; the batch is small beside the model."""
         assert labels is not None  # the trainer always hands over the numbers of the pairs
-        loss = self.objective(torch.cat(reps[0]), torch.cat(reps[1]), labels)
+        anchors, positives, *negatives = map(torch.cat, reps)
+        loss = self.objective(anchors, positives, labels, *negatives)
         if with_backward:
             torch.autograd.backward(loss)
             loss = loss.detach()
@@ -190,17 +222,16 @@ def everyones(values: Tensor) -> Tensor:
     return all_gather_with_grad(values) if values.requires_grad else all_gather(values)
 
 
+def positives_first(candidates: Tensor) -> Tensor:
+    """Positives with their hard negatives `(B, 1+k, d)` as rows `(B + B·k, d)`, all positives before all negatives."""
+    return torch.cat([candidates[:, 0], candidates[:, 1:].flatten(0, 1)])
+
+
 def info_nce(
-    anchors: Tensor, positives: Tensor, temperature: float, excluded: Tensor | None = None, first: int = 0
+    anchors: Tensor, candidates: Tensor, temperature: float, excluded: Tensor | None = None, first: int = 0
 ) -> Tensor:
     """Eq. 9: every anchor `(b, d)` finds its positive among `(B, d)`, the first its own at `first`; unit vectors."""
-    similarities = anchors @ positives.T / temperature
+    similarities = anchors @ candidates.T / temperature
     if excluded is not None:
         similarities = similarities.masked_fill(excluded, float("-inf"))
     return cross_entropy(similarities, first + torch.arange(len(anchors), device=anchors.device))
-
-
-def identical_texts(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
-    """Numbers of texts `(n, 2)`, equal where the texts are."""
-    numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
-    return np.array([[numbers[0][a], numbers[1][p]] for a, p in zip(anchors, positives, strict=True)], np.int64)

@@ -1,6 +1,6 @@
 """Sources read and put into one mixture, without what the target must not know."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from training.errors import DataSetError, JobError
 from training.finetuning.datasets import DataSet, FileDataSet, FolderDataSet, open_source
+from training.finetuning.given import without_false_negatives
 from training.finetuning.job import DataSettings, SourceSettings
 from training.finetuning.mixture import Lengths, Mixture, SourceReport
 from training.finetuning.overlap import refuse_shared, shared_places, test_texts, training_texts
@@ -15,34 +16,57 @@ from training.finetuning.positives import Found, Pair, distinct_pairs, find_pair
 
 
 def mix(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
+    """Read every source; see `read_sources`."""
+    return read_sources(settings, target, whole).finish()
+
+
+def read_sources(
+    settings: DataSettings,
+    target: FolderDataSet | None = None,
+    whole: bool = False,
+    measured: Collection[str] = (),
+) -> "Mixing":
     """Read every source.
 
     Args:
         settings: sources, caps, what to do about overlap.
         target: the data set that is left out, with what shares texts with its test.
         whole: leave out what shares texts with its training rows too.
+        measured: normalized texts that the model is measured on while it is trained; pairs with one are left out.
 
     Raises:
         JobError: if a source is not there, shares texts with the target, or nothing is left.
         DataSetError: if a data set that the job names itself cannot be used.
     """
-    mixing = Mixing(settings, target, whole)
+    mixing = Mixing(settings, target, whole, measured)
     for source in settings.sources:
         for data in mixing.opened(source):
             mixing.take(data, source)
-    return mixing.finish()
+    mixing.require_pairs()
+    return mixing
 
 
 class Mixing:
-    """A mixture under way; see `mix`."""
+    """A mixture under way; see `read_sources`.
 
-    def __init__(self, settings: DataSettings, target: FolderDataSet | None, whole: bool) -> None:
+    Attributes:
+        forbidden: normalized texts of the target.
+        data: the data sets that pairs are kept of.
+        sources: what the job says of each.
+        kept: the pairs of each.
+    """
+
+    def __init__(
+        self, settings: DataSettings, target: FolderDataSet | None, whole: bool, measured: Collection[str]
+    ) -> None:
         self.settings, self.target = settings, target
         tested = test_texts(target) if target else set()
         self.forbidden = tested | (training_texts(target) if target and whole else set())
+        self.measured = set(measured)
         self.notes = (
             [f"{target.name} has no test split: no source was compared with it"] if target and not tested else []
         )
+        self.data: dict[str, DataSet] = {}
         self.kept: dict[str, list[Pair]] = {}
         self.sources: dict[str, SourceSettings] = {}
         self.reports: list[SourceReport] = []
@@ -69,15 +93,15 @@ class Mixing:
             raise JobError(f"two sources are called {data.name}; give one a name")
         try:
             found = find_pairs(data, source)
+            pairs, report = self.chosen(found, source, SourceReport(data.name, data.task))
         except DataSetError as error:
             if source.folder is None or place_of(data) == source.folder.resolve():
                 raise DataSetError(f"{data.name}: {error}") from error
             self.reports.append(SourceReport(data.name, data.task, problem=str(error)))
             return
-        pairs, report = self.chosen(found, source, SourceReport(data.name, data.task))
         self.reports.append(report)
         if pairs:
-            self.kept[data.name], self.sources[data.name] = pairs, source
+            self.data[data.name], self.kept[data.name], self.sources[data.name] = data, pairs, source
 
     def chosen(self, found: Found, source: SourceSettings, report: SourceReport) -> tuple[list[Pair], SourceReport]:
         """The pairs that are kept: each once, none the target knows, at most the cap."""
@@ -89,6 +113,14 @@ class Mixing:
         if shared and self.settings.overlap == "drop":
             dropped["shares a text with the target"] = len(shared)
             pairs = [pair for place, pair in enumerate(pairs) if place not in shared]
+        measured = shared_places(pairs, self.measured)
+        if measured:
+            dropped["shares a text with what is measured on the way"] = len(measured)
+            pairs = [pair for place, pair in enumerate(pairs) if place not in measured]
+        pairs, left_out = without_false_negatives(pairs, self.forbidden)
+        dropped |= left_out
+        if source.negatives == "given" and not any(pair.negatives for pair in pairs):
+            raise DataSetError("its rows give no negatives that can be used")
         cap = source.cap or self.settings.cap
         if cap is not None and len(pairs) > cap:
             dropped["over the cap"] = len(pairs) - cap
@@ -106,30 +138,38 @@ class Mixing:
             dropped=dropped,
             shared=len(shared),
             repeated=repeated,
+            negatives=sum(len(pair.negatives) for pair in pairs),
             anchors=Lengths.of([pair.anchor for pair in pairs]) if pairs else None,
             positives=Lengths.of([pair.positive for pair in pairs]) if pairs else None,
             problem=None if pairs else "every pair shares a text with the target",
         )
 
-    def finish(self) -> Mixture:
-        """The mixture.
-
-        Raises:
-            JobError: if sources share texts with the target and that is to be refused, or nothing is left.
-        """
+    def require_pairs(self) -> None:
+        """Raise `JobError` if sources share texts with the target and that is to be refused, or nothing is left."""
         if self.target and self.settings.overlap == "refuse":
             refuse_shared({report.name: report.shared for report in self.reports if report.shared}, self.target.name)
         if not self.kept:
             reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in self.reports)
             raise JobError(f"there is no pair to train on. {reasons}")
-        prompts = {name: source.prompts for name, source in self.sources.items()}
+
+    def give(self, name: str, negatives: Sequence[tuple[str, ...]]) -> None:
+        """Take what was mined for the pairs of a source."""
+        self.kept[name] = [replace(pair, negatives=n) for pair, n in zip(self.kept[name], negatives, strict=True)]
+        count = sum(map(len, negatives))
+        self.reports = [replace(one, negatives=count) if one.name == name else one for one in self.reports]
+
+    def finish(self) -> Mixture:
+        """The mixture, with the prompts of its sources."""
+        pairs = [(self.sources[name].prompts, pair) for name, some in self.kept.items() for pair in some]
+        negatives = [tuple(prompts.positive + text for text in pair.negatives) for prompts, pair in pairs]
         return Mixture(
-            anchors=[prompts[name].anchor + pair.anchor for name, pairs in self.kept.items() for pair in pairs],
-            positives=[prompts[name].positive + pair.positive for name, pairs in self.kept.items() for pair in pairs],
-            sources=np.repeat(np.arange(len(self.kept)), [len(pairs) for pairs in self.kept.values()]),
+            anchors=[prompts.anchor + pair.anchor for prompts, pair in pairs],
+            positives=[prompts.positive + pair.positive for prompts, pair in pairs],
+            sources=np.repeat(np.arange(len(self.kept)), [len(some) for some in self.kept.values()]),
             names=list(self.kept),
             reports=self.reports,
             notes=tuple(self.notes),
+            negatives=negatives if any(negatives) else (),
         )
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ class SourceReport:
         dropped: rows and pairs left out, by why.
         shared: pairs that share a text with the target.
         repeated: kept pairs that an earlier source has too.
+        negatives: hard ones of the kept pairs.
         anchors: lengths of what is kept.
         positives: likewise.
         problem: why nothing of it is used.
@@ -52,6 +53,7 @@ class SourceReport:
     dropped: dict[str, int] = field(default_factory=dict)
     shared: int = 0
     repeated: int = 0
+    negatives: int = 0
     anchors: Lengths | None = None
     positives: Lengths | None = None
     problem: str | None = None
@@ -68,6 +70,7 @@ class Mixture:
         names: of the sources.
         reports: of the sources, those of which nothing is used included.
         notes: what else a user should know of it.
+        negatives: hard ones of each pair, with the source's prompt of documents; empty where no pair has any.
     """
 
     anchors: list[str]
@@ -76,6 +79,7 @@ class Mixture:
     names: list[str]
     reports: list[SourceReport]
     notes: tuple[str, ...] = ()
+    negatives: Sequence[tuple[str, ...]] = ()
 
     def __len__(self) -> int:
         """Pairs."""
@@ -83,10 +87,27 @@ class Mixture:
 
     def digest(self) -> str:
         """What tells two mixtures apart."""
+        found = hashlib.sha256(self.digest_of_pairs().encode())
+        for place, negatives in enumerate(self.negatives):
+            found.update("\0".join((f"\0{place}", *negatives)).encode(errors="surrogatepass"))
+        return found.hexdigest()[:32]
+
+    def digest_of_pairs(self) -> str:
+        """The same, whatever their negatives are."""
         found = hashlib.sha256("\0".join(self.names).encode())
         for source, anchor, positive in zip(self.sources.tolist(), self.anchors, self.positives, strict=True):
             found.update(f"\0{source}\0{anchor}\0{positive}".encode(errors="surrogatepass"))
         return found.hexdigest()[:32]
+
+    def rows(self, places: NDArray[np.int64]) -> "Mixture":
+        """Some of the pairs."""
+        return replace(
+            self,
+            anchors=[self.anchors[place] for place in places],
+            positives=[self.positives[place] for place in places],
+            sources=self.sources[places],
+            negatives=[self.negatives[place] for place in places] if self.negatives else (),
+        )
 
     def warnings(self, dimensions: int, regularized: bool) -> list[str]:
         """What a user should know before such a mixture is trained on with an encoder of that width."""

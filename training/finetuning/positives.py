@@ -15,7 +15,7 @@ STS has no place in that appendix; a high score is its explicit positive.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import digits, punctuation, whitespace
 from typing import Any
 
@@ -39,12 +39,14 @@ class Pair:
         positive: what belongs to it.
         place: the row it comes from.
         texts: whose overlap with other data counts; the members of a cluster's anchor, else anchor and positive.
+        negatives: hard ones that its row gives.
     """
 
     anchor: str
     positive: str
     place: str
     texts: tuple[str, ...] = ()
+    negatives: tuple[str, ...] = ()
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -102,11 +104,24 @@ class Rows:
             elif blank(record[anchor]):
                 self.dropped.add("blank text", record.place)
             else:
-                pairs.append(Pair(text_of(record, anchor), text_of(record, positive), record.place))
+                negatives = self.negatives_of(record)
+                pairs.append(Pair(text_of(record, anchor), text_of(record, positive), record.place, (), negatives))
         if missing:
             more = f" and {len(missing) - NAMED_MOST} more" if len(missing) > NAMED_MOST else ""
             raise DataSetError(f"no {positive!r} at {', '.join(missing[:NAMED_MOST])}{more}: every pair needs one")
         return pairs
+
+    def negatives_of(self, record: Record) -> tuple[str, ...]:
+        """The hard negatives a row gives, without blank ones.
+
+        Raises:
+            DataSetError: if the job wants those the rows give, and this one has no such field.
+        """
+        field, which = self.settings.negative, self.settings.negatives
+        if which in ("mined", "none") or (which is None and field not in record.fields):
+            return ()
+        require(record, (field,))
+        return tuple(dict.fromkeys(texts_of(record, field)))
 
 
 def find_pairs(data: DataSet, settings: SourceSettings) -> Found:
@@ -155,7 +170,8 @@ def reranking_pairs(rows: Rows) -> list[Pair]:
         positives = texts_of(row, "positive")
         if not positives:
             rows.dropped.add("query without a positive", row.place)
-        pairs += [Pair(text_of(row, "query"), text, row.place) for text in positives]
+        negatives = rows.negatives_of(row) if rows.settings.negatives == "given" else ()
+        pairs += [Pair(text_of(row, "query"), text, row.place, (), negatives) for text in positives]
     return pairs
 
 
@@ -315,10 +331,12 @@ def texts_of(record: Record, name: str) -> list[str]:
 
 
 def distinct_pairs(pairs: list[Pair]) -> list[Pair]:
-    """Pairs without repetitions, in the order in which they first stand."""
+    """Pairs without repetitions, in the order in which they first stand; each with the negatives of all its rows."""
     found: dict[tuple[str, str], Pair] = {}
     for pair in pairs:
-        found.setdefault((pair.anchor, pair.positive), pair)
+        known = found.setdefault((pair.anchor, pair.positive), pair)
+        if new := [text for text in pair.negatives if text not in known.negatives]:
+            found[pair.anchor, pair.positive] = replace(known, negatives=(*known.negatives, *new))
     return list(found.values())
 
 

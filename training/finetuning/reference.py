@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from training.encoders import Encoder
 from training.errors import JobError
 from training.evaluation.store import VectorStore, text_key
-from training.finetuning.job import Prompts
 from training.finetuning.mixture import Mixture
+from training.finetuning.values import Prompts
 from transforms.arrays import FloatArray
 from transforms.moments import Moments
 from transforms.transform import Progress

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from training.evaluation.page import render_page
+from training.evaluation.page import Part, render_page
 from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Lengths, Mixture, SourceReport
 from training.finetuning.plots import pictures, pulled
 from training.finetuning.targets import Targets
 
 REFERENCE = "https://arxiv.org/abs/2604.17257"
-HEADER = ("source", "task", "split", "rows", "pairs", "kept", "shared with the target", "also in others", "left out")
+COUNTS = ("rows", "pairs", "kept", "shared with the target", "also in others", "negatives")
+HEADER = ("source", "task", "split", *COUNTS, "left out")
 LENGTHS = ("mean", "min", "max", "median")
 
 
@@ -29,6 +30,7 @@ def source_rows(mixture: Mixture) -> list[list[str]]:
             f"{report.kept:,}",
             f"{report.shared:,}",
             f"{report.repeated:,}",
+            f"{report.negatives:,}",
             left_out(report),
         ]
         for report in mixture.reports
@@ -62,11 +64,12 @@ def sources_csv(mixture: Mixture) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [f"{of}_{name}" for of in ("anchor", "positive") for name in LENGTHS]
-    writer.writerow(["source", "task", "split", "rows", "found", "kept", "shared", "repeated", "left_out", *names])
+    counts = ["rows", "found", "kept", "shared", "repeated", "negatives"]
+    writer.writerow(["source", "task", "split", *counts, "left_out", *names])
     for report in mixture.reports:
         measured = [getattr(part, name) for part in lengths(report) for name in LENGTHS] or [""] * len(names)
-        counts = [report.rows, report.found, report.kept, report.shared, report.repeated]
-        writer.writerow([report.name, report.task, report.split, *counts, left_out(report), *measured])
+        found = [getattr(report, name) for name in counts]
+        writer.writerow([report.name, report.task, report.split, *found, left_out(report), *measured])
     return text.getvalue()
 
 
@@ -120,9 +123,13 @@ def share_of(part: float, whole: float) -> str:
 
 
 def offline_page(
-    mixture: Mixture, targets: Targets | None, settings: RegularizerSettings | None, warnings: Sequence[str]
+    mixture: Mixture,
+    targets: Targets | None,
+    settings: RegularizerSettings | None,
+    warnings: Sequence[str],
+    parts: Sequence[Part] = (),
 ) -> str:
-    """The page of the offline phase, which needs nothing but itself."""
+    """The page of the offline phase, which needs nothing but itself; then further parts."""
     tables = {"Sources: what was kept and dropped, and why": source_rows(mixture)}
     tables["Characters of the texts"] = length_rows(mixture)
     shrunk = targets is not None and targets.shrinkage is not None
@@ -137,4 +144,5 @@ def offline_page(
         problems=warnings,
         files="sources.csv and targets/",
         reference=REFERENCE,
+        parts=parts,
     )

@@ -151,7 +151,7 @@ def manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) 
         "dimensions": encoder.dimensions,
         "max_length": encoder.max_length,
         "pairs": len(mixture),
-        "mixture": mixture.digest(),
+        "mixture": mixture.digest_of_pairs(),
         "sources": mixture.names,
         "regularizer": settings.model_dump(exclude={"loss_weight"}, exclude_defaults=True),
     }

@@ -2,21 +2,29 @@
 
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
+from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from transformers import PrinterCallback, ProgressCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from training.errors import JobError
+from training.finetuning.collator import NEGATIVES, TripletCollator
+from training.finetuning.development import Development
 from training.finetuning.job import TrainingSettings
-from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError, identical_texts
+from training.finetuning.lora import Adapter
+from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError
 from training.finetuning.mixture import Mixture
-from training.finetuning.progress import Checkpoints, Reporter, batch_of, last_checkpoint
+from training.finetuning.numbering import identical_texts, numbered_negatives
+from training.finetuning.progress import PREFIX, Checkpoints, Reporter, batch_of, last_checkpoint
+from training.finetuning.stopping import Measures
 from training.finetuning.targets import Targets
 from training.precision import PROBES, has_bfloat16
 from training.unpadding import leave_padding_out
@@ -32,6 +40,10 @@ class Trainer(SentenceTransformerTrainer):
     Under torchrun it would leave out pairs that make no whole step; here such a step is filled up from the beginning.
     """
 
+    data_collator_class = TripletCollator
+    adapter: Adapter | None = None
+    """What is trained in place of the model's own weights."""
+
     def get_train_dataloader(self) -> Any:
         """The batches of this process, as many and as large as those of the others."""
         loader: Any = super().get_train_dataloader()
@@ -43,7 +55,18 @@ class Trainer(SentenceTransformerTrainer):
         """No card."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        self.model.save_pretrained(str(output_dir or self.args.output_dir), create_model_card=False)
+        folder = Path(str(output_dir or self.args.output_dir))
+        if self.adapter is None:
+            self.model.save_pretrained(str(folder), create_model_card=False)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.adapter.save(folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.adapter is None:
+            super()._load_from_checkpoint(resume_from_checkpoint)
+        else:
+            self.adapter.load(Path(resume_from_checkpoint))
 
 
 @dataclass(frozen=True)
@@ -54,11 +77,15 @@ class Trained:
         steps: of the optimizer.
         seconds: this process trained, without what it went on from.
         resumed_from: the step it went on from; 0 from the start.
+        kept: the step whose model is kept, the best where it was measured on the way; else the last.
+        best: what was measured at that step.
     """
 
     steps: int
     seconds: float
     resumed_from: int
+    kept: int
+    best: float | None = None
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -76,42 +103,47 @@ def train(
     targets: Targets | None = None,
     loss_weight: float = 0.0,
     checkpoints: bool = True,
+    development: Development | None = None,
+    export: Callable[[Adapter], None] | None = None,
 ) -> Trained:
     """Train the model in place; go on from the last whole checkpoint in the folder.
 
     Args:
         model: a sentence-transformers model.
-        mixture: pairs; batches mix all sources (Section 3.2 of the REZE paper).
+        mixture: pairs; batches mix all sources (Section 3.2 of the REZE paper), with and without hard negatives.
         settings: of the training.
         folder: for checkpoints and `progress.jsonl`.
         on_progress: told a fraction and a sentence.
         targets: of the regulariser; None for plain InfoNCE.
         loss_weight: of the regulariser.
         checkpoints: whether any are kept.
+        development: what the model is measured on, so that the best step is kept; None keeps the last.
+        export: told of the adapters before they are merged.
 
     Raises:
-        JobError: if the checkpoint's steps cannot be shared by so many processes.
+        JobError: if the checkpoint's steps cannot be shared by so many processes, or the model takes no adapters.
         NonFiniteLossError: if the loss or the weights stop being numbers; the last good checkpoint stays.
     """
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = last_checkpoint(folder)
     if checkpoint is not None:
         settings = shared(settings, batch_of(checkpoint), saves_activations(model))
+    adapter = Adapter(model, settings.lora, settings.seed) if settings.lora else None
     loss = make_loss(model, mixture, settings, targets, loss_weight)
-    data = Dataset.from_dict(
-        {"anchor": mixture.anchors, "positive": mixture.positives, "label": np.arange(len(mixture))}
-    )
-
+    batch = settings.batch_size * process_count()
+    callbacks: list[TrainerCallback] = [Reporter(folder / LINES, loss.components, on_progress)]
+    if development is not None:
+        encoding = partial(encode, model, settings.batch_size)
+        callbacks.append(Measures(folder / LINES, development, encoding, on_progress))
+    callbacks.append(Checkpoints(loss.components, batch, lambda: require_finite(model)))
     trainer = Trainer(
         model=model,
         args=arguments(model, settings, folder, len(mixture), checkpoints),
-        train_dataset=data,
+        train_dataset=as_data(mixture),
         loss=loss,
-        callbacks=[
-            Reporter(folder / LINES, loss.components, on_progress),
-            Checkpoints(loss.components, settings.batch_size * process_count(), lambda: require_finite(model)),
-        ],
+        callbacks=callbacks,
     )
+    trainer.adapter = adapter
     for unwanted in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(unwanted)
     resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
@@ -119,14 +151,45 @@ def train(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the libraries warn of one another
             result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            if trainer.state.best_global_step and trainer.state.best_global_step < trainer.state.global_step:
+                trainer._load_from_checkpoint(str(folder / f"{PREFIX}{trainer.state.best_global_step}"))
         require_finite(model)
     except NonFiniteLossError as error:
         kept = last_checkpoint(folder)
         rest = f"the last good checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
         step = trainer.state.global_step
         raise NonFiniteLossError(f"{error} at step {step}; {rest}. A smaller learning rate often helps") from None
+    if adapter is not None:
+        if export is not None:
+            export(adapter)
+        adapter.merge()
     model.eval()
-    return Trained(trainer.state.global_step, float(result.metrics["train_runtime"]), resumed_from)
+    state = trainer.state
+    return Trained(
+        steps=state.global_step,
+        seconds=float(result.metrics["train_runtime"]),
+        resumed_from=resumed_from,
+        kept=state.best_global_step or state.global_step,
+        best=state.best_metric,
+    )
+
+
+def as_data(mixture: Mixture) -> Dataset:
+    """The pairs as the trainer takes them, each with its number as its label."""
+    columns: dict[str, Any] = {"anchor": mixture.anchors, "positive": mixture.positives}
+    if mixture.negatives:
+        columns[NEGATIVES] = [list(some) for some in mixture.negatives]
+    return Dataset.from_dict(columns | {"label": np.arange(len(mixture))})
+
+
+def encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Unit vectors `(n, d)` of texts by a model that is being trained, which goes on as it was."""
+    training = model.training
+    found = model.eval().encode(
+        list(texts), prompt="", batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
+    )
+    model.train(training)
+    return np.asarray(found, np.float32)
 
 
 def process_count() -> int:
@@ -186,7 +249,8 @@ def make_loss(
 ) -> ContrastiveLoss:
     """The objective; with gradients cached where a batch is larger than what fits into memory."""
     identical = identical_texts(mixture.anchors, mixture.positives) if settings.mask_identical else None
-    options: dict[str, Any] = {"loss_weight": loss_weight, "identical": identical}
+    negatives = numbered_negatives(mixture.positives, mixture.negatives)
+    options: dict[str, Any] = {"loss_weight": loss_weight, "identical": identical, "negatives": negatives}
     if targets is not None:
         options |= {"targets": targets.rows, "offsets": targets.offsets, "sources": mixture.sources}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:

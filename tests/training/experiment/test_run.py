@@ -16,6 +16,8 @@ from training.experiment.report import as_csv, in_terminal, write_report
 from training.experiment.unit import run_unit
 from training.finetuning.overlap import normalized
 
+pytestmark = pytest.mark.usefixtures("kept_scoring_process")
+
 ROWS = (8, 16)
 TARGETS = ("tone", "search")
 TRAINED = ("pft", "distill", "reze")

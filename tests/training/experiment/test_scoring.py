@@ -9,12 +9,14 @@ from training.evaluation.layouts import READERS
 from training.evaluation.limits import limit_rows
 from training.evaluation.model import StoredModel
 from training.evaluation.records import Warnings
+from training.evaluation.store import MemoryStore
 from training.evaluation.tasks import local_task
 from training.evaluation.worker import measure
-from training.experiment.scoring import LABEL_ACCURACY, MemoryStore, Scorer
+from training.experiment.scoring import LABEL_ACCURACY, Scorer
 from training.experiment.targets import Target
 from training.finetuning.datasets import FolderDataSet
-from training.finetuning.job import Prompts, SourceSettings
+from training.finetuning.job import SourceSettings
+from training.finetuning.values import Prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is ill-defined")  # of labels that nothing is taken for
 

@@ -11,9 +11,9 @@ from training.finetuning.loss import (
     Components,
     ContrastiveLoss,
     NonFiniteLossError,
-    identical_texts,
     info_nce,
 )
+from training.finetuning.numbering import identical_texts
 from training.unpadding import allow_unpadded, first_position
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring", "tomatoes"]

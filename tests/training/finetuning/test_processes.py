@@ -58,6 +58,8 @@ def folder(tmp_path_factory, tiny_model):
             {"anchor": f"{source} {WORDS[n % 10]} {n}", "positive": f"{WORDS[n % 7]} {source} of {n // 2}"}
             for n in range(PAIRS // 2)
         ]
+        for n, row in enumerate(rows if source == "a" else ()):  # some with hard negatives beside others without
+            row["negative"] = [f"{WORDS[n % 3]} of {k}" for k in range(n % 3)]
         (folder / f"{source}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 

@@ -1,0 +1,172 @@
+"""Adapters in place of all weights, and encoders that pool the last token."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+
+from training.encoders import Encoder
+from training.errors import JobError
+from training.finetuning.job import Job
+from training.finetuning.run import run
+from training.spec import DEFAULT_ENCODER, EncoderSpec
+
+WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
+TEXTS = ["the ledger is closed", "rain", "a committee on the hill, in spring, about the interest of a bank"]
+TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 2, "checkpoint_steps": 2, "max_length": 12}
+TRAINING |= {"learning_rate": 1e-2}
+LORA = {"rank": 4, "target_modules": ["query", "value"]}
+INSTRUCTION = "Instruct: Given a question, find what answers it\nQuery: "
+
+
+class Stop(BaseException):
+    """Stands for Ctrl-C."""
+
+
+@pytest.fixture
+def job_of(tmp_path):
+    """A maker of jobs on twelve triplets; the settings of training as given."""
+
+    def build(**given):
+        path = tmp_path / "pairs.jsonl"
+        rows = [
+            {
+                "anchor": f"what of {WORDS[n % 10]}?",
+                "positive": f"{WORDS[n % 7]} of {n}",
+                "negative": WORDS[(n + 1) % 10],
+            }
+            for n in range(12)
+        ]
+        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+        source = {"jsonl": path, "prompts": {"anchor": INSTRUCTION}}
+        return Job.model_validate({"sources": [source], "training": TRAINING | {"lora": LORA} | given})
+
+    return build
+
+
+@pytest.fixture
+def go(tmp_path):
+    """A runner of a job on a model; it can be stopped at a step."""
+
+    def finish(job, spec, out="out", stop_at=None, method="reze"):
+        def progress(_, sentence):
+            if stop_at and sentence.startswith(f"step {stop_at} "):
+                raise Stop
+
+        return run(method, job, spec, "cpu", tmp_path / out, progress)
+
+    return finish
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    """A folder with a random decoder of two narrow layers that pads on the left and pools the last token."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+    from transformers import AutoTokenizer, Qwen2Config, Qwen2Model, set_seed
+
+    from training.encoders import locate
+
+    folder = tmp_path_factory.mktemp("decoder")
+    tokenizer = AutoTokenizer.from_pretrained(locate(DEFAULT_ENCODER.model), padding_side="left")
+    set_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    Qwen2Model(config).save_pretrained(folder / "decoder")
+    tokenizer.save_pretrained(folder / "decoder")
+    transformer = Transformer(str(folder / "decoder"), max_seq_length=48)
+    SentenceTransformer(modules=[transformer, Pooling(16), Normalize()]).save(str(folder / "model"))
+    return EncoderSpec(name="decoder", model=str(folder / "model"), pooling="lasttoken", dtype="float32")
+
+
+def vectors_of(model):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(model), device="cpu").encode(TEXTS, normalize_embeddings=True)
+
+
+def weights_of(model):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(model), device="cpu").state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks for it
+def test_adapters_of_the_real_encoder_are_merged_into_a_plain_model_and_kept_beside_it(job_of, go, tmp_path):
+    from peft import PeftModel
+    from sentence_transformers import SentenceTransformer
+
+    from training.encoders import locate
+
+    outcome = go(job_of(lora=LORA | {"keep_adapter": True}), DEFAULT_ENCODER)
+    kept = {path.name for path in (tmp_path / "out" / "adapter").iterdir()}
+    assert kept == {"adapter_config.json", "adapter_model.safetensors"}
+    base = locate(DEFAULT_ENCODER.model)
+    before, after = weights_of(base), weights_of(outcome.model)
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not before[name].equal(after[name])}
+    assert changed and all(".query.weight" in name or ".value.weight" in name for name in changed)
+    rank = np.linalg.matrix_rank((after[min(changed)] - before[min(changed)]).numpy(), tol=1e-4)
+    assert 1 <= rank <= LORA["rank"]
+    adapted = SentenceTransformer(base, device="cpu")
+    PeftModel.from_pretrained(adapted[0].auto_model, str(tmp_path / "out/adapter"))
+    np.testing.assert_allclose(adapted.encode(TEXTS), vectors_of(outcome.model), atol=1e-5)
+    assert orjson.loads((tmp_path / "out/adapter/adapter_config.json").read_bytes())["base_model_name_or_path"] == (
+        DEFAULT_ENCODER.model
+    )
+
+
+def test_adapters_go_on_from_a_checkpoint_that_holds_them_alone(job_of, go, tiny, tmp_path):
+    whole = go(job_of(epochs=2), tiny, "whole")
+    with pytest.raises(Stop):
+        go(job_of(epochs=2), tiny, "stopped", stop_at=6)
+    checkpoint = tmp_path / "stopped" / "training" / "checkpoint-4"
+    assert (checkpoint / "adapter.safetensors").is_file() and not (checkpoint / "model.safetensors").exists()
+    again = go(job_of(epochs=2), tiny, "stopped")
+    assert again.summary["resumed_from"] == 4
+    np.testing.assert_allclose(vectors_of(again.model), vectors_of(whole.model), atol=1e-6)
+
+
+def test_adapters_for_layers_there_are_not_are_refused_with_those_there_are(job_of, go, tiny):
+    with pytest.raises(JobError, match="no layers called q_proj; target_modules may name query, key, value, dense"):
+        go(job_of(lora={"target_modules": ["q_proj"]}), tiny)
+
+
+def test_without_peft_the_message_says_how_to_get_it(job_of, go, tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setattr("training.finetuning.lora.find_spec", lambda name: None)
+    with pytest.raises(JobError, match=r"needs peft: pip install 'lathe\[lora\]'"):
+        go(job_of(), tiny)
+
+
+def test_the_last_token_is_pooled_whatever_is_padded(decoder):
+    encoder = Encoder(decoder, "cpu")
+    together, alone = encoder.encode(TEXTS).vectors, [encoder.encode([text]).vectors[0] for text in TEXTS]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    encoder.pad()
+    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, together, atol=1e-5)
+    mean = Encoder(replace(decoder, pooling="mean"), "cpu").encode(TEXTS).vectors
+    assert np.abs(mean - together).max() > 1e-2
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 2])
+def test_a_decoder_is_trained_on_triplets_with_an_instruction_and_pools_as_before(job_of, go, decoder, mini_batch_size):
+    from sentence_transformers import SentenceTransformer
+
+    lora = LORA | {"target_modules": ["q_proj", "v_proj"]}
+    outcome = go(job_of(lora=lora, mini_batch_size=mini_batch_size, max_length=32), decoder)
+    assert outcome.mixture.anchors[0].startswith(INSTRUCTION) and outcome.mixture.negatives[0] == ("lathe",)
+    trained = SentenceTransformer(str(outcome.model), device="cpu")
+    assert trained[1].pooling_mode == "lasttoken" and trained.tokenizer.padding_side == "left"
+    served = Encoder(replace(decoder, model=str(outcome.model), pooling=None), "cpu").encode(TEXTS).vectors
+    np.testing.assert_allclose(served, vectors_of(outcome.model), atol=1e-5)
+    assert np.abs(served - Encoder(decoder, "cpu").encode(TEXTS).vectors).max() > 1e-4

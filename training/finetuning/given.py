@@ -1,0 +1,38 @@
+"""Hard negatives that rows give: what of them cannot be meant."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from training.finetuning.overlap import normalized
+from training.finetuning.positives import Pair
+
+ANSWERS = "negative that answers its query elsewhere, or is the query"
+TESTED = "negative of the target's test"
+
+
+def without_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
+    """The pairs without negatives that are none, and how many were left out, by why.
+
+    A negative is none if, but for case and punctuation, it is a positive of the same anchor, the anchor itself, or a
+    text of the target's test.
+    """
+    answers: dict[str, set[str]] = {}
+    for pair in pairs:
+        if pair.negatives:
+            answers.setdefault(normalized(pair.anchor), {normalized(pair.anchor)})
+    for pair in pairs if answers else ():
+        if (known := answers.get(normalized(pair.anchor))) is not None:
+            known.add(normalized(pair.positive))
+    counts = {ANSWERS: 0, TESTED: 0}
+    found = []
+    for pair in pairs:
+        kept = []
+        for text in pair.negatives:
+            words = normalized(text)
+            why = ANSWERS if words in answers[normalized(pair.anchor)] else TESTED if words in forbidden else None
+            if why:
+                counts[why] += 1
+            else:
+                kept.append(text)
+        found.append(replace(pair, negatives=tuple(kept)) if len(kept) < len(pair.negatives) else pair)
+    return found, {why: count for why, count in counts.items() if count}

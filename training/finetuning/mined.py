@@ -1,0 +1,148 @@
+"""Hard negatives of a job's sources, mined once and kept.
+
+OUT/negatives/
+├── SOURCE.jsonl        a pair a line with its `negative` texts and their scores: a source for other jobs, too
+├── SOURCE.json         of what they were mined, and the statistics
+└── vectors/            of queries and documents by the auxiliary encoder     reference.py
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from training.encoders import Encoder
+from training.errors import JobError
+from training.finetuning.candidates import Candidates, find_candidates
+from training.finetuning.extras import NegativeSettings
+from training.finetuning.job import SourceSettings
+from training.finetuning.mining import Auxiliary, Mined, mine, wanted
+from training.finetuning.mining_statistics import Statistics, describe
+from training.finetuning.mixing import Mixing
+from training.finetuning.overlap import normalized
+from training.finetuning.positives import Pair
+from training.finetuning.reference import Reference
+from training.keys import digest
+from transforms.artifact import replace_synced
+from transforms.transform import Progress
+
+NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+
+
+def mine_sources(
+    mixing: Mixing, settings: NegativeSettings, encoder: Encoder, folder: Path, on_progress: Progress
+) -> dict[str, Statistics]:
+    """Give the pairs of a mixture the hard negatives that are mined for them.
+
+    Args:
+        mixing: that is given them.
+        settings: how they are mined.
+        encoder: the auxiliary one.
+        folder: for what is mined; what it holds of the same pairs, documents, encoder and settings is not mined again.
+        on_progress: told a fraction and a sentence.
+
+    Raises:
+        JobError: if a source has fewer documents than negatives are asked for, or there is no source to mine.
+        DataSetError: if a corpus cannot be read.
+    """
+    names = [name for name in mixing.kept if is_mined(mixing.sources[name], mixing.kept[name])]
+    if not names:
+        raise JobError("there is no source to mine: each says negatives: none, or gives its own")
+    auxiliary = Auxiliary(Reference(encoder, folder / "vectors"), settings.prompts)
+    found = {}
+    for place, name in enumerate(names):
+
+        def report(fraction: float, sentence: str, place: int = place, name: str = name) -> None:
+            on_progress((place + fraction) / len(names), f"mining {name}: {sentence}")
+
+        candidates = find_candidates(mixing.data[name], mixing.sources[name], mixing.kept[name], mixing.forbidden)
+        count = wanted(candidates, settings, name)
+        shelf = Shelf(folder, name, key_of(encoder, candidates, settings, mixing.kept[name], mixing.settings.seed))
+        mined = shelf.read()
+        if mined is None:
+            auxiliary.encode(candidates, report)
+            seed = mixing.settings.seed
+            mined = mine(candidates, auxiliary, settings, count, seed) if count else nothing(candidates)
+            shelf.write(mixing.kept[name], mined, describe(candidates, auxiliary, settings, count, mined))
+        by_query = {normalized(one.query): tuple(one.negatives) for one in mined}
+        mixing.give(name, [by_query[normalized(pair.anchor)] for pair in mixing.kept[name]])
+        found[name] = shelf.statistics()
+    return found
+
+
+def is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
+    """Whether hard negatives are mined for a source."""
+    if source.negatives is not None:
+        return source.negatives == "mined"
+    return not any(pair.negatives for pair in pairs)
+
+
+def nothing(candidates: Candidates) -> list[Mined]:
+    """What is mined where there is no document beside the positives."""
+    return [Mined(query, {}, {}) for query in candidates.queries.values()]
+
+
+def key_of(
+    encoder: Encoder, candidates: Candidates, settings: NegativeSettings, pairs: Sequence[Pair], seed: int
+) -> str:
+    """What mined negatives depend on."""
+    chosen = settings.model_dump(exclude={"model"}, exclude_defaults=True)
+    return digest(encoder.fingerprint, candidates.digest(), chosen, [[p.anchor, p.positive] for p in pairs], seed)
+
+
+class Shelf:
+    """What was mined of one source, on disk.
+
+    Args:
+        folder: of all.
+        name: of the source.
+        key: of what it was mined.
+    """
+
+    def __init__(self, folder: Path, name: str, key: str) -> None:
+        plain = NOT_IN_NAMES.sub("_", name)
+        if plain != name:  # so that two names do not become one
+            plain += f"-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+        self.rows, self.about, self.key = folder / f"{plain}.jsonl", folder / f"{plain}.json", key
+
+    def read(self) -> list[Mined] | None:
+        """What was mined; None if nothing was, or of something else."""
+        if not self.about.is_file() or orjson.loads(self.about.read_bytes()).get("key") != self.key:
+            return None
+        found: dict[str, Mined] = {}
+        for line in self.rows.read_bytes().splitlines():
+            row = orjson.loads(line)
+            one = found.setdefault(normalized(row["anchor"]), Mined(row["anchor"], {}, {}))
+            one.positives[row["positive"]] = row["scores"][0]
+            one.negatives.update(zip(row["negative"], row["scores"][1:], strict=True))
+        return list(found.values())
+
+    def write(self, pairs: Sequence[Pair], mined: Sequence[Mined], statistics: Statistics) -> None:
+        """Write every pair with what was mined for it, whole before what says so."""
+        by_query = {normalized(one.query): one for one in mined}
+        self.rows.parent.mkdir(parents=True, exist_ok=True)
+        self.about.unlink(missing_ok=True)
+        lines = [orjson.dumps(row_of(pair, by_query[normalized(pair.anchor)])) + b"\n" for pair in pairs]
+        replace_synced(self.rows, b"".join(lines))
+        about = {"key": self.key, "statistics": statistics.as_json()}
+        replace_synced(self.about, orjson.dumps(about, option=orjson.OPT_INDENT_2))
+
+    def statistics(self) -> Statistics:
+        """Of what is there."""
+        return Statistics(**orjson.loads(self.about.read_bytes())["statistics"])
+
+
+def row_of(pair: Pair, mined: Mined) -> dict[str, Any]:
+    """A pair as a line: the score of its positive, then those of its negatives."""
+    words = normalized(pair.positive)
+    score = next((score for text, score in mined.positives.items() if normalized(text) == words), None)
+    negatives = list(mined.negatives)
+    return {
+        "anchor": pair.anchor,
+        "positive": pair.positive,
+        "negative": negatives,
+        "scores": [score, *mined.negatives.values()],
+    }

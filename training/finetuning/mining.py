@@ -1,0 +1,162 @@
+"""Hard negatives: documents that an auxiliary encoder finds near a query, and that do not answer it."""
+
+import contextlib
+import io
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+from sentence_transformers.util import mine_hard_negatives
+
+from training.errors import JobError
+from training.finetuning.candidates import Candidates
+from training.finetuning.extras import NegativeSettings
+from training.finetuning.reference import Reference
+from training.finetuning.values import Prompts
+from transforms.transform import Progress
+
+BLOCK_SCORES = 50_000_000
+"""Scores of queries and documents that are in memory together: 200 MB."""
+
+
+@dataclass(frozen=True)
+class Mined:
+    """What was found for a query; everything with its score.
+
+    Attributes:
+        query: as it stands.
+        positives: documents that are known to answer it.
+        negatives: the hard ones, nearest first; fewer than asked for where no more are left.
+    """
+
+    query: str
+    positives: dict[str, float]
+    negatives: dict[str, float]
+
+
+class Auxiliary:
+    """An encoder as the library's miner takes it, its vectors from a store on disk.
+
+    Args:
+        reference: of the encoder; see there.
+        prompts: put before queries and documents.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, reference: Reference, prompts: Prompts) -> None:
+        self.reference, self.prompts = reference, prompts
+
+    def encode(self, candidates: Candidates, on_progress: Progress) -> None:
+        """Encode what is not in the store yet."""
+        queries = [self.prompts.anchor + text for text in candidates.queries.values()]
+        documents = [self.prompts.positive + text for text in candidates.documents.values()]
+        self.reference.encode([*queries, *documents], on_progress)
+
+    def encode_query(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
+        """Unit vectors `(n, d)` of queries."""
+        return self.reference.vectors([self.prompts.anchor + text for text in texts])
+
+    def encode_document(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
+        """Unit vectors `(n, d)` of documents."""
+        return self.reference.vectors([self.prompts.positive + text for text in texts])
+
+    def similarity(self, queries: Any, documents: Any) -> torch.Tensor:
+        """Cosines `(n, m)`."""
+        return torch.as_tensor(queries) @ torch.as_tensor(documents).T
+
+    def similarity_pairwise(self, queries: Any, documents: Any) -> torch.Tensor:
+        """Cosines `(n,)` of rows with their counterparts."""
+        return (torch.as_tensor(queries) * torch.as_tensor(documents)).sum(dim=1)
+
+
+def wanted(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
+    """How many negatives of each query can be had.
+
+    Raises:
+        JobError: if the documents are fewer than those asked for, and fewer will not do.
+    """
+    room = max(0, len(candidates.documents) - 1 - settings.range_min)
+    if room >= settings.num_negatives or settings.allow_fewer:
+        return min(room, settings.num_negatives)
+    passed = f" and {settings.range_min} to be passed over" if settings.range_min else ""
+    raise JobError(
+        f"{name} has {len(candidates.documents):,} distinct documents: beside a positive there are not "
+        f"{settings.num_negatives} negatives{passed}. Ask for fewer with num_negatives, take what there is with "
+        "allow_fewer: true, name a corpus for the source, or mine none for it with negatives: none"
+    )
+
+
+def mine(
+    candidates: Candidates, auxiliary: Auxiliary, settings: NegativeSettings, count: int, seed: int
+) -> list[Mined]:
+    """The hard negatives of each query, found by the library's own miner.
+
+    Known positives of a query are never its negatives, nor are texts equal to one but for case and punctuation.
+
+    Args:
+        candidates: queries, documents, what answers what.
+        auxiliary: with the vectors of all of them.
+        settings: ranges, scores and margins.
+        count: of the negatives of each query, at least one.
+        seed: of random sampling.
+    """
+    answered = list(answers(candidates))
+    rows = Dataset.from_dict({"query": [query for query, _ in answered], "positive": [text for _, text in answered]})
+    documents = list(candidates.documents.values())
+    with library_quiet(seed):
+        found = mine_hard_negatives(
+            rows,
+            cast(Any, auxiliary),  # it has what the miner calls
+            corpus=documents,
+            range_min=settings.range_min,
+            range_max=settings.range_max,
+            max_score=settings.max_score,
+            absolute_margin=settings.absolute_margin,
+            relative_margin=settings.relative_margin,
+            num_negatives=count,
+            sampling_strategy=settings.sampling,
+            output_scores=True,
+            faiss_batch_size=max(1, BLOCK_SCORES // len(documents)),
+            verbose=False,
+        )
+    return collected(candidates, auxiliary, found)
+
+
+def answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
+    """Every query with every document that answers it, in the order of the documents."""
+    for words, query in candidates.queries.items():
+        for answer in sorted(candidates.answers[words]):
+            yield query, candidates.documents[answer]
+
+
+def collected(candidates: Candidates, auxiliary: Auxiliary, found: Dataset) -> list[Mined]:
+    """The miner's triplets by query, those without a negative included."""
+    barred = {candidates.documents[words] for words in candidates.barred}
+    negatives: dict[str, dict[str, float]] = {query: {} for query in candidates.queries.values()}
+    for row in found:
+        if row["negative"] not in barred:
+            negatives[row["query"]][row["negative"]] = row["scores"][1]
+    positives: dict[str, dict[str, float]] = {query: {} for query in negatives}
+    answered = list(answers(candidates))
+    queries = auxiliary.encode_query([query for query, _ in answered])
+    scores = auxiliary.similarity_pairwise(queries, auxiliary.encode_document([text for _, text in answered]))
+    for (query, text), score in zip(answered, scores.tolist(), strict=True):
+        positives[query][text] = score
+    return [Mined(query, positives[query], negatives[query]) for query in negatives]
+
+
+@contextlib.contextmanager
+def library_quiet(seed: int) -> Iterator[None]:
+    """Without the miner's bars, which cannot be turned off; its global random numbers seeded, and left as they were."""
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        random.setstate(state)

@@ -1,0 +1,55 @@
+"""The page of a job, written before the training and again when there is more to say."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.finetuning.afterwards import Compared
+from training.finetuning.job import RegularizerSettings
+from training.finetuning.mining_statistics import Statistics
+from training.finetuning.mixture import Mixture
+from training.finetuning.targets import Targets
+from transforms.artifact import replace_synced
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is known before the training.
+
+    Attributes:
+        out: the job's folder.
+        mixture: the pairs.
+        targets: of the regulariser.
+        regularizer: its settings; None without one.
+        warnings: what to know.
+        mined: what was mined of each source.
+    """
+
+    out: Path
+    mixture: Mixture
+    targets: Targets | None
+    regularizer: RegularizerSettings | None
+    warnings: Sequence[str]
+    mined: Mapping[str, Statistics]
+
+    def write(self, kept: int | None = None, compared: Mapping[str, Compared] | None = None) -> None:
+        """Write the table of the sources, and the page.
+
+        Args:
+            kept: the step whose model is kept, once trained.
+            compared: the model against its base, by suite.
+        """
+        from training.finetuning.parts import comparison_part, curve_part, mining_part
+        from training.finetuning.progress import read_lines
+        from training.finetuning.report import offline_page, sources_csv
+        from training.finetuning.trainer import LINES
+
+        parts = [mining_part(self.mined)] if self.mined else []
+        lines = read_lines(self.out / "training" / LINES) if kept is not None else []
+        if kept is not None and any("measured" in line for line in lines):
+            parts.append(curve_part(lines, kept))
+        if compared:
+            parts.append(comparison_part(compared))
+        replace_synced(self.out / "sources.csv", sources_csv(self.mixture).encode())
+        page = offline_page(self.mixture, self.targets, self.regularizer, self.warnings, parts)
+        replace_synced(self.out / "report.html", page.encode())

@@ -1,0 +1,38 @@
+"""Texts longer than the encoder reads: their ends are not trained on."""
+
+from collections.abc import Iterable, Iterator
+
+from training.encoders import Encoder
+from training.finetuning.mixture import Mixture
+
+TOGETHER = 1000
+"""Texts that are tokenized at once."""
+
+
+def cut_texts(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
+    """How many texts of each kind are cut, in sentences; none where none is."""
+    if encoder.static:
+        return
+    kinds = {
+        "anchors": mixture.anchors,
+        "positives": mixture.positives,
+        "hard negatives": (text for some in mixture.negatives for text in some),
+    }
+    for kind, texts in kinds.items():
+        distinct = set(texts)
+        if long := count_long(encoder, distinct):
+            yield (
+                f"{long:,} of {len(distinct):,} distinct {kind} have more tokens than the {encoder.max_length} that "
+                "are read of a text; the rest is cut off"
+            )
+
+
+def count_long(encoder: Encoder, texts: Iterable[str]) -> int:
+    """How many texts have more tokens than the encoder reads; a token is a character at least."""
+    candidates = [text for text in texts if len(text) > encoder.max_length - 2]
+    found = 0
+    for start in range(0, len(candidates), TOGETHER):
+        some = candidates[start : start + TOGETHER]
+        ids = encoder.model.tokenizer(some, truncation=False, verbose=False)["input_ids"]
+        found += sum(len(one) > encoder.max_length for one in ids)
+    return found
