@@ -1,6 +1,7 @@
 # make serve   set up and serve on 127.0.0.1:8080      make test    the tests
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
-# make test-services   the tests with a real Redis and nginx, which must be installed
+# make test-services   the tests with a real Redis, nginx and Chromium, which must be installed
+# make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
 PYTHON ?= python3
 PROCESSES ?= 2
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training,redis
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: serve test test-services lint bench starters clean
+.PHONY: serve test test-services lint bench docs reference starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
@@ -17,10 +18,12 @@ serve: $(VENV)/serve.stamp
 test: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
+# The files in their order: by default those of the fewest tests come last, which here are the longest.
 test-services: $(VENV)/dev.stamp
-	@for tool in redis-server nginx; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
-	 { echo "make test-services takes $$tool: apt-get install redis-server nginx"; exit 2; }; done
-	OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest -m services --numprocesses $(PROCESSES) --dist loadfile
+	@for tool in redis-server nginx chromium; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
+	 { echo "make test-services takes $$tool: apt-get install redis-server nginx chromium"; exit 2; }; done
+	OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest -m services --numprocesses $(PROCESSES) --dist loadfile \
+	 --no-loadscope-reorder
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -32,6 +35,13 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.fit --quick --out build/bench
 	$(BIN)/python -m benchmarks.starters --quick --out build/bench
 	$(BIN)/python -m benchmarks.index --quick --out build/bench
+
+# Minutes; PAGES="docs/serving.md …" runs those alone.
+docs: $(VENV)/dev.stamp
+	OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m tests.docs $(PAGES)
+
+reference: $(VENV)/dev.stamp
+	$(BIN)/python -m docs.generate
 
 # Fits the chains that ship with Lathe anew; SENTENCES is a folder of general sentences.
 starters: $(VENV)/serve.stamp

@@ -1,15 +1,22 @@
 """What the tests of several packages share."""
 
 import gzip
+import json
 import os
+import random
 import re
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -75,6 +82,24 @@ def write(folder, meta=None, files=None, qrels=None):
 def write_data_set():
     """A writer of data set folders."""
     return write
+
+
+@pytest.fixture(scope="session")
+def scoring_process() -> Iterator[Any]:
+    """A real process that scores, kept for all evaluations of the tests: mteb takes it seconds to import."""
+    from training.evaluation.pool import Workers
+
+    with Workers(1) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def kept_scoring_process(scoring_process) -> Iterator[None]:
+    """Evaluations, comparisons and experiments take that one, and leave it running."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("training.evaluation.run", "training.domains.compare", "training.experiment.run"):
+            patch.setattr(import_module(name), "Workers", lambda _processes: nullcontext(scoring_process))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +169,129 @@ def await_port(port: int) -> None:
         except OSError:
             assert time.monotonic() < deadline, f"nothing listens on {port}"
             time.sleep(0.02)
+
+
+WORDS = (
+    "bond credit ledger margin audit coupon reserve dividend covenant invoice tariff quota merger hedge pension escrow "
+    "futures swap equity yield default lender auditor issuer trustee broker custodian index basket tranche maturity "
+    "liquidity solvency capital leverage exposure premium claim deductible actuary treaty cession retention ceding"
+).split()
+
+
+class ChatServer(ThreadingHTTPServer):
+    """An endpoint of chat completions whose model always has something to say, the same for the same prompt.
+
+    `script(server, body)`, where a test sets one, may answer in its place: with a text, or with status, headers, bytes
+    or parts of them.
+    """
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), ChatHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+        self.reset()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def reset(self):
+        self.bodies, self.headers, self.times, self.script = [], [], [], None
+
+    @property
+    def prompts(self):
+        """What was asked, but for probes."""
+        asked = (body["messages"][0]["content"] for body in self.bodies)
+        return [prompt for prompt in asked if prompt != "Say yes."]
+
+    def handle_error(self, request, client_address):
+        """Clients may hang up."""
+
+
+class ChatHandler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        server = self.server
+        server.bodies.append(body)
+        server.headers.append({name.lower(): value for name, value in self.headers.items()})
+        server.times.append(time.monotonic())
+        said = server.script(server, body) if server.script else None
+        if not isinstance(said, tuple):
+            text = said if isinstance(said, str) else imagined(body["messages"][0]["content"])
+            said = (200, {}, completion(text))
+        status, headers, payload = said
+        self.send_response(status)
+        if isinstance(payload, bytes):
+            headers, payload = {"content-length": len(payload)} | headers, [payload]
+        for name, value in ({"content-type": "application/json"} | headers).items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        for part in payload:
+            self.wfile.write(part)
+
+    def log_message(self, *_):
+        pass
+
+
+def completion(text, finish_reason="stop", **usage):
+    """An answer as the protocol has it."""
+    counts = {"prompt_tokens": 50, "completion_tokens": 20} | usage
+    message = {"role": "assistant", "content": text}
+    return json.dumps({"choices": [{"message": message, "finish_reason": finish_reason}], "usage": counts}).encode()
+
+
+def imagined(prompt):
+    """What a model would say to one of the shipped prompts."""
+    chance = random.Random(prompt)
+
+    def some(count):
+        return " ".join(chance.choice(WORDS) for _ in range(count))
+
+    if found := re.search(r"JSON list of (\d+) objects", prompt):
+        return json.dumps([{"persona": f"A {some(4)} officer", "task": f"Checks the {some(6)}."}] * int(found[1]))
+    if found := re.search(r"JSON list of (\d+) strings", prompt):
+        listed = json.dumps(
+            [f"What did the {some(8)} report of {chance.randint(1900, 2020)} say?" for _ in range(int(found[1]))]
+        )
+        return f"Here they are:\n```json\n{listed}\n```"
+    if "yes or no" in prompt or prompt == "Say yes.":
+        return "Yes."
+    return f"The {some(30)}. In {chance.randint(1900, 2020)} the {some(40)}."
+
+
+@pytest.fixture(scope="session")
+def running_chat_server() -> Iterator[ChatServer]:
+    """One server for all."""
+    with ChatServer() as server:
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def chat_server(running_chat_server) -> ChatServer:
+    """An endpoint as if just started."""
+    running_chat_server.reset()
+    return running_chat_server
+
+
+@pytest.fixture(scope="session")
+def chat_completion():
+    """A writer of answers as the protocol has them."""
+    return completion
+
+
+@pytest.fixture
+def synthesis_job(tmp_path, chat_server):
+    """A writer of a synthesis in YAML, with seeds beside it, against the endpoint; gives its path."""
+
+    def build(seeds=4, **given):
+        rows = [
+            {"question": f"What is a {word}?", "answer": f"A {word} is a thing of finance."} for word in WORDS[:seeds]
+        ]
+        (tmp_path / "seeds.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        limits = {"backoff": 0.01, "concurrency": 4} | given.pop("limits", {})
+        endpoint = {"base_url": chat_server.url, "model": "tester", "timeout": 5} | given.pop("endpoint", {})
+        wanted = {"endpoint": endpoint, "seeds": {"jsonl": "seeds.jsonl"}, "queries": 2, "limits": limits}
+        path = tmp_path / "job.yaml"
+        path.write_text(json.dumps(wanted | given))  # JSON is YAML
+        return path
+
+    return build

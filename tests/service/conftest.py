@@ -1,6 +1,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,15 +12,22 @@ import time
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import redis
 from starlette.testclient import TestClient
 
 from service import create_app
 from service.home import Home
+from service.registry import Registry
 from service.settings import read_settings
 from service.shared.replica import Replica
+from service.starters import STARTERS
+from tests.service.warm import WarmProcesses
 from training.docstrings import docstrings, keep
+from training.fitting import built_in_name, kept_vectors
+from training.sources import open_source
+from transforms import Chain, certify, parse_steps
 
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 
@@ -159,13 +167,23 @@ def serving():
 
 
 @pytest.fixture(scope="session")
-def start_app():
+def warm():
+    """Processes that apps under test hand on to each other."""
+    warm = WarmProcesses()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture(scope="session")
+def start_app(warm):
     """Start an app with settings of its own, and wait until it serves, or its indexes do; ends with the block."""
 
     @contextlib.contextmanager
     def start(indexes_only=False, **settings):
         built = read_settings(**settings)
-        with TestClient(create_app(built), raise_server_exceptions=False) as client:
+        app = create_app(built)
+        warm.serve(app.state.services)
+        with TestClient(app, raise_server_exceptions=False) as client:
             wait_for(client.app.state.services.indexes.ready.is_set if indexes_only else lambda: is_ready(client))
             yield AppUnderTest(client, built)
 
@@ -324,16 +342,28 @@ def write_suite(write_data_set):
 
 
 @pytest.fixture(scope="session")
-def new_home(tmp_path_factory):
-    """Make a state folder; all share the vectors of foreign text that the first fit of an encoder left there."""
+def foreign(tmp_path_factory, encoder):
+    """A folder with vectors of foreign text, as the first fit of the default encoder leaves them.
+
+    They are of some texts, where a fit takes a thousand: on those every run of the tests would spend a minute.
+    """
     root = tmp_path_factory.getbasetemp()
-    shared = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "foreign"
-    shared.mkdir(exist_ok=True)
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "foreign"
+    library = Path(sysconfig.get_paths()["stdlib"])
+    texts = keep(text for name in ("inspect", "tarfile", "doctest") for text in docstrings(library / f"{name}.py"))
+    of = built_in_name(open_source("pydoc:"))
+    kept_vectors(folder / encoder.fingerprint, of, lambda: encoder.encode(texts[:100]).vectors)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def new_home(tmp_path_factory, foreign):
+    """Make a state folder; all share the vectors of foreign text."""
 
     def make():
         home = tmp_path_factory.mktemp("home")
         (home / "vectors").mkdir()
-        (home / "vectors" / "foreign").symlink_to(shared)
+        (home / "vectors" / "foreign").symlink_to(foreign)
         return home
 
     return make
@@ -361,3 +391,32 @@ def run(home, monkeypatch, capsys):
         return ended.value.code or 0, printed.out, printed.err
 
     return command
+
+
+@pytest.fixture(scope="session")
+def real_rows(client):
+    """Raw vectors of 270 real texts."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    files = [library / f"{name}.py" for name in ("turtle", "statistics", "pathlib", "argparse", "datetime", "random")]
+    texts = sorted(keep(text for file in files for text in docstrings(file)), key=len)[:270]
+    return np.array(client.post("/embed", json={"inputs": texts}).json(), np.float32)
+
+
+@pytest.fixture
+def add_version(lathe):
+    """Add a version, fitted and certified on rows of its encoder, to a chain of the shared app; it is gone after."""
+    registry, names = lathe.services.registry, set()
+    encoder = Registry(STARTERS).manifest("compact", 1)["encoder"]
+
+    def add(name, rows, steps="r2,pca:128", gates=None, promote=None, spoil=None):
+        chain = Chain(parse_steps(steps)).fit(rows[::2])
+        certificate = certify(chain, rows[1::2], n_fit=len(rows[::2]), seed=0)
+        if spoil is not None:
+            spoil(chain)
+        chain.metadata = {"encoder": encoder, "provenance": {"gates": gates or {}}, "certificate": certificate}
+        names.add(name)
+        return registry.publish(chain, name, promote)[0]
+
+    yield add
+    for name in names:
+        shutil.rmtree(registry.root / name)  # with the numbers given, which a deletion keeps

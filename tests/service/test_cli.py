@@ -46,7 +46,9 @@ def test_a_second_fit_is_promoted_and_rolled_back_on_the_command_line(run, texts
     assert run("fit", "--name", "twice", "--steps", "r2", "--source", texts)[0] == 0
     status, out, _ = run("fit", "--name", "twice", "--steps", "r2", "--source", texts, "--gate", "recall_at_10=1.1")
     assert status == 0 and "fails recall_at_10" in out
-    assert run("chains", "promote", "twice@2")[0] == 0
+    status, _, err = run("chains", "promote", "twice@2")
+    assert status != 0 and "recall_at_10 is" in err and "wanted at least 1.1" in err
+    assert "promoted past recall_at_10" in run("chains", "promote", "twice@2", "--force")[1]
     assert "1 is live" in run("chains", "rollback", "twice")[1]
     assert run("chains", "delete", "twice@2")[0] == 0
     status, out, _ = run("chains", "show", "twice")

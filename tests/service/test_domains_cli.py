@@ -3,6 +3,8 @@ import random
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("kept_scoring_process")
+
 SUBJECTS = {
     "finance": ["profit", "ledger", "debt", "loan", "dividend", "equity"],
     "garden": ["sparrow", "tulip", "hedge", "robin", "compost", "pond"],

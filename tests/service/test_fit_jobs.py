@@ -102,7 +102,9 @@ def test_a_failed_gate_leaves_the_version_unpromoted_and_promotion_is_an_admins(
     assert (job["result"]["promoted"], job["result"]["failed_gates"]) == (False, ["local_spearman"])
     assert app.client.get("/chains/mine").json()["live"] == 1
     assert app.client.post("/chains/mine/promote", json={"version": 2}).status_code == 401
-    assert app.client.post("/chains/mine/promote", json={"version": 2}, headers=app.admin).json()["live"] == 2
+    assert app.client.post("/chains/mine/promote", json={"version": 2}, headers=app.admin).status_code == 409
+    forced = {"version": 2, "force": True}
+    assert app.client.post("/chains/mine/promote", json=forced, headers=app.admin).json()["live"] == 2
     assert app.client.post("/embed", json={"inputs": "x", "chain": "mine"}).headers["x-chain"] == "mine@2"
     assert app.client.delete("/chains/mine/2", headers=app.admin).status_code == 409
     assert app.client.post("/chains/mine/rollback", headers=app.admin).json()["live"] == 1

@@ -1,8 +1,10 @@
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from service.errors import UnknownNameError
 from service.index.record import Record
 
 PATH = "/indexes/life"
@@ -49,6 +51,54 @@ def test_an_index_deleted_and_made_again_under_traffic_keeps_what_it_acknowledge
     record.close()
     assert statuses <= {200, 404}
     assert app.client.delete(PATH, headers=app.admin).status_code == 200
+
+
+def test_an_index_deleted_while_its_files_are_looked_at_is_unknown(app, monkeypatch):
+    assert put(app).status_code == upsert(app, "kept", 0).status_code == 200
+    exists = Path.exists
+
+    def there_and_gone(path):
+        there = exists(path)
+        if path.name == "record.db-wal":
+            monkeypatch.undo()
+            app.services.indexes.delete("life")
+        return there
+
+    monkeypatch.setattr(Path, "exists", there_and_gone)
+    shown = app.client.get(PATH)
+    assert (shown.status_code, shown.json()["error"]["message"]) == (404, "the index life was deleted")
+    assert exists is Path.exists, "nothing asked for the record's log"
+
+
+def test_of_two_deletions_at_once_the_later_finds_no_index(app, monkeypatch):
+    indexes = app.services.indexes
+    assert put(app).status_code == 200
+    require_owned = indexes.require_owned
+
+    def overtaken(name):
+        require_owned(name)
+        monkeypatch.undo()
+        indexes.delete(name)
+
+    monkeypatch.setattr(indexes, "require_owned", overtaken)
+    with pytest.raises(UnknownNameError, match="life was deleted"):
+        indexes.delete("life")
+    assert put(app).status_code == 200  # the later one has let go of the lock
+    assert app.client.delete(PATH, headers=app.admin).status_code == 200
+
+
+def test_a_list_of_indexes_leaves_out_one_deleted_meanwhile(app, monkeypatch):
+    assert put(app).status_code == 200
+    names = app.services.indexes.names
+
+    def outdated():
+        found = names()
+        monkeypatch.undo()
+        app.services.indexes.delete("life")
+        return found
+
+    monkeypatch.setattr(app.services.indexes, "names", outdated)
+    assert app.client.get("/indexes").json() == []
 
 
 def test_an_index_outlives_its_chain_and_the_same_request_still_makes_nothing_new(app):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ def home(new_home):
     return new_home()
 
 
-def test_the_whole_path_over_http_and_again_after_a_restart(serving, home, paragraphs, tmp_path):
+def test_the_whole_path_over_http_and_again_after_a_restart(serving, home, run, paragraphs, tmp_path):
     with serving(home) as server:
         assert server.seconds < 30
         assert server.client.get("/health/ready").status_code == 200
@@ -36,8 +35,7 @@ def test_the_whole_path_over_http_and_again_after_a_restart(serving, home, parag
 
         # A fit on the command line is served by the running server at once.
         (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in paragraphs[:60]))
-        command = [*LATHE, "fit", "--name", "side", "--steps", "r2", "--source", str(tmp_path / "some.jsonl")]
-        subprocess.run(command, env=server.environment, check=True, capture_output=True)
+        assert run("fit", "--name", "side", "--steps", "r2", "--source", tmp_path / "some.jsonl")[0] == 0
         side = server.client.post("/embed", json={"inputs": "text", "chain": "side"})
         assert side.headers["x-chain"] == "side@1"
         assert server.stop() == 0
@@ -50,31 +48,41 @@ def test_the_whole_path_over_http_and_again_after_a_restart(serving, home, parag
         assert server.client.get(f"/jobs/{job['id']}").json() == job
 
 
-def test_a_state_folder_that_cannot_be_written_takes_away_fits_and_nothing_else(serving, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with serving(tmp_path / "file/home", LATHE_ADMIN_KEYS="boss") as server:
-        assert "cannot be written" in "".join(server.greeting)
-        assert server.client.get("/health/ready").json()["warnings"]
-        answer = server.client.post("/embed", json={"inputs": "x", "dimensions": 64})
-        assert answer.headers["x-chain"] == "compact@1"
-        body = {"name": "mine", "steps": [{"kind": "r2"}], "source": {"path": "pydoc:"}}
-        boss = {"authorization": "Bearer boss"}
-        for method, path in [("post", "/fit-transform"), ("post", "/chains/compact/rollback"), ("delete", "/jobs/abc")]:
-            answer = server.client.request(method, path, json=body, headers=boss)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unwritable")
-
-
-def test_nothing_is_fetched_from_anywhere(serving, home):
-    """Every client library honours the proxy; this one counts who calls and never answers."""
+@pytest.fixture(scope="module")
+def proxy():
+    """Every client library honours the proxy; this one never answers, but what called it can be counted."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.5)
-        proxy = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with serving(home, HTTP_PROXY=proxy, HTTPS_PROXY=proxy, ALL_PROXY=proxy) as server:
-            direct = httpx.Client(base_url=server.url, trust_env=False)
-            assert direct.post("/embed", json={"inputs": "x", "dimensions": 64}).status_code == 200
-            direct.close()
-        with pytest.raises(TimeoutError):
-            listener.accept()
+        yield listener
+
+
+@pytest.fixture(scope="module")
+def locked_in(serving, proxy, tmp_path_factory):
+    """A server that can neither write its state folder nor reach anything but the proxy."""
+    file = tmp_path_factory.mktemp("locked") / "file"
+    file.write_text("in the way")
+    url = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+    variables = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), url)
+    with serving(file / "home", LATHE_ADMIN_KEYS="boss", **variables) as server:
+        yield server
+
+
+def test_a_state_folder_that_cannot_be_written_takes_away_fits_and_nothing_else(locked_in):
+    assert "cannot be written" in "".join(locked_in.greeting)
+    assert locked_in.client.get("/health/ready").json()["warnings"]
+    answer = locked_in.client.post("/embed", json={"inputs": "x", "dimensions": 64})
+    assert answer.headers["x-chain"] == "compact@1"
+    body = {"name": "mine", "steps": [{"kind": "r2"}], "source": {"path": "pydoc:"}}
+    boss = {"authorization": "Bearer boss"}
+    for method, path in [("post", "/fit-transform"), ("post", "/chains/compact/rollback"), ("delete", "/jobs/abc")]:
+        answer = locked_in.client.request(method, path, json=body, headers=boss)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unwritable")
+
+
+def test_nothing_is_fetched_from_anywhere(locked_in, proxy):
+    assert locked_in.client.post("/embed", json={"inputs": "x", "dimensions": 64}).status_code == 200
+    with pytest.raises(TimeoutError):
+        proxy.accept()
 
 
 def test_a_port_in_use_ends_the_command_with_a_line(home):
@@ -89,21 +97,22 @@ def test_a_port_in_use_ends_the_command_with_a_line(home):
 
 def test_ten_thousand_texts_are_fitted_in_bounded_memory(tmp_path):
     """Peak memory of a fit of 10,000 vectors is that of 1,000 and what those vectors themselves take."""
-    peaks = {}
     rows = np.random.default_rng(0).normal(size=(10_000, 384)).astype(np.float32)
     for count in (1000, 10_000):
         np.save(tmp_path / f"{count}.npy", rows[:count])
-        script = (
-            "import resource, sys; sys.argv = ['lathe', 'fit', '--name', 'm', '--steps', 'r2,geopres:32,steps=40', "
-            f"'--source', {str(tmp_path / f'{count}.npy')!r}]\n"
-            "from service.cli.main import main\n"
-            "try: main()\n"
-            "except SystemExit as end: assert not end.code, end\n"
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-        )
-        environment = os.environ | {"LATHE_HOME": str(tmp_path / "home")}
-        ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr
-        peaks[count] = int(ended.stdout.split()[-1]) / 1024
-    assert peaks[10_000] - peaks[1000] < 150, peaks
+    script = (
+        "import resource, sys\n"
+        "from service.cli.main import main\n"
+        "for source in sys.argv[1:]:\n"
+        "    sys.argv = ['lathe', 'fit', '--name', 'm', '--steps', 'r2,geopres:32,steps=40', '--source', source]\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert not end.code, end\n"
+        "    print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    command = [sys.executable, "-c", script, *(str(tmp_path / f"{count}.npy") for count in (1000, 10_000))]
+    environment = os.environ | {"LATHE_HOME": str(tmp_path / "home")}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    few, many = (int(line.split()[1]) / 1024 for line in ended.stdout.splitlines() if line.startswith("peak"))
+    assert many - few < 150, (few, many)
     assert Path(tmp_path / "home/chains/m/2/manifest.json").is_file()

@@ -8,11 +8,6 @@ import time
 import pytest
 
 
-@pytest.fixture
-def home(new_home):
-    return new_home()
-
-
 @pytest.fixture(scope="module")
 def texts(paragraphs):
     """Thousands, to be encoded for a while."""
@@ -23,29 +18,36 @@ def running_pid(home, job_id):
     return json.loads((home / "jobs" / job_id / "job.json").read_text())["pid"]
 
 
-def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(serving, home, texts):
+@pytest.fixture(scope="module")
+def server(serving, new_home):
+    """A server that the tests share; the last one ends it."""
+    with serving(new_home()) as server:
+        yield server
+
+
+def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(server, texts):
+    job_id = server.submit(texts[:3000])
+    server.wait(job_id, "running")
+    while server.client.get(f"/jobs/{job_id}").json()["progress"] == 0:
+        time.sleep(0.05)
+    os.kill(running_pid(server.home, job_id), signal.SIGKILL)
+    job = server.wait(job_id, "failed", "succeeded", seconds=5)
+    assert job["state"] == "failed" and "killed" in job["error"] and job["finished_at"]
+    assert server.client.get("/chains/mine").status_code == 404
+    assert {chain["name"] for chain in server.client.get("/chains").json()} == {"compact", "debias"}
+    assert server.client.post("/embed", json={"inputs": "x", "dimensions": 32}).headers["x-chain"] == "compact@1"
+
+    cancelled = server.submit(texts[:3000])
+    server.wait(cancelled, "running")
+    assert server.client.delete(f"/jobs/{cancelled}", headers=server.admin).json()["state"] == "cancelled"
+    job = server.wait(server.submit(texts[:100]), "succeeded", "failed")
+    assert job["result"]["chain"] == "mine@1"
+
+
+def test_a_job_goes_on_while_its_server_is_killed_and_restarted(serving, new_home, texts):
+    home = new_home()
     with serving(home) as server:
-        job_id = server.submit(texts[:3000])
-        server.wait(job_id, "running")
-        while server.client.get(f"/jobs/{job_id}").json()["progress"] == 0:
-            time.sleep(0.05)
-        os.kill(running_pid(home, job_id), signal.SIGKILL)
-        job = server.wait(job_id, "failed", "succeeded", seconds=5)
-        assert job["state"] == "failed" and "killed" in job["error"] and job["finished_at"]
-        assert server.client.get("/chains/mine").status_code == 404
-        assert {chain["name"] for chain in server.client.get("/chains").json()} == {"compact", "debias"}
-        assert server.client.post("/embed", json={"inputs": "x", "dimensions": 32}).headers["x-chain"] == "compact@1"
-
-        cancelled = server.submit(texts[:3000])
-        server.wait(cancelled, "running")
-        assert server.client.delete(f"/jobs/{cancelled}", headers=server.admin).json()["state"] == "cancelled"
-        job = server.wait(server.submit(texts[:100]), "succeeded", "failed")
-        assert job["result"]["chain"] == "mine@1"
-
-
-def test_a_job_goes_on_while_its_server_is_killed_and_restarted(serving, home, texts):
-    with serving(home) as server:
-        running, queued = server.submit(texts[:400]), server.submit(texts[:60], name="later")
+        running, queued = server.submit(texts[:200]), server.submit(texts[:60], name="later")
         server.wait(running, "running")
         server.stop(signal.SIGKILL)
     with serving(home) as server:
@@ -53,24 +55,24 @@ def test_a_job_goes_on_while_its_server_is_killed_and_restarted(serving, home, t
         assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
 
 
-def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(serving, home, texts):
+def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(start_app, tmp_path):
+    home = tmp_path / "home"
     folder = home / "jobs" / ("0" * 22)
     folder.mkdir(parents=True)
     (folder / "job.json").write_text("{")
     (home / "jobs" / "junk").mkdir()
-    with serving(home) as server:
-        (listed,) = server.client.get("/jobs").json()
+    with start_app(home=home) as app:
+        (listed,) = app.client.get("/jobs").json()
         assert listed["state"] == "failed" and "damaged" in listed["error"]
 
 
-def test_a_watcher_of_a_job_does_not_hold_up_the_end(serving, home, texts):
-    with serving(home) as server:
-        job_id = server.submit(texts[:3000])
-        server.wait(job_id, "running")
-        with server.client.stream("GET", f"/jobs/{job_id}/events") as stream:
-            next(stream.iter_lines())
-            begun = time.monotonic()
-            server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(40) == 0
-            assert time.monotonic() - begun < 10
-    os.kill(running_pid(home, job_id), signal.SIGKILL)
+def test_a_watcher_of_a_job_does_not_hold_up_the_end(server, texts):
+    job_id = server.submit(texts[:3000])
+    server.wait(job_id, "running")
+    with server.client.stream("GET", f"/jobs/{job_id}/events") as stream:
+        next(stream.iter_lines())
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(40) == 0
+        assert time.monotonic() - begun < 10
+    os.kill(running_pid(server.home, job_id), signal.SIGKILL)

@@ -73,6 +73,12 @@ def test_what_comes_too_fast_is_dropped_and_counted_and_nobody_waits(started, lo
     assert REGISTRY.get_sample_value("lathe_live_dropped_total") - before == 21
 
 
-def test_without_a_watcher_there_is_no_thread(started):
-    tap = started()
-    assert not tap.open and tap.thread is None
+def test_watchers_come_and_go_while_it_runs(started, loaded):
+    tap, found = started(), []
+    assert not tap.open
+    tap.watch(found.append)
+    assert tap.open
+    tap.pass_by(Seen(None, loaded, rows(2)))
+    tap.stop()
+    tap.unwatch(found.append)
+    assert [len(seen.raw) for seen in found] == [2] and not tap.open

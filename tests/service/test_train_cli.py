@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+pytestmark = pytest.mark.usefixtures("kept_scoring_process")
+
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 METHODS = ("reze", "distill", "pft", "ft")
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
@@ -101,8 +103,8 @@ def require_one_line(ended, *words):
 
 def test_the_help_lists_every_method_and_every_option_with_its_variable(train):
     status, printed, _ = train("--help")
-    assert status == 0 and all(f"  {name} " in printed for name in (*METHODS, "experiment"))
-    for name in (*METHODS, "experiment"):
+    assert status == 0 and all(f"  {name} " in printed for name in (*METHODS, "mine", "experiment"))
+    for name in (*METHODS, "mine", "experiment"):
         status, printed, _ = train(name, "--help")
         options = ["config", "out", *(["processes"] if name == "experiment" else [])]
         assert status == 0 and all(f"--{option} " in printed for option in options)
@@ -146,6 +148,39 @@ def test_every_other_method_runs_too_in_a_folder_called_after_it(train, job, met
     assert (out / "model" / "model.safetensors").is_file()
     assert printed.splitlines()[-1].startswith("Trained 3 steps")
     assert (out / "targets").is_dir() == (method == "distill")
+
+
+def test_mining_prints_what_it_found_and_a_training_in_the_same_folder_takes_it_from_there(
+    train, job, tmp_path, tiny_model
+):
+    negatives = {"model": str(tiny_model), "num_negatives": 2, "relative_margin": None}
+    config = job("mining", sources=[{"jsonl": "pairs.jsonl"}], negatives=negatives)
+    status, printed, err = train("mine", "--config", config, "--out", tmp_path / "out")
+    assert status == 0, err
+    cells = [line.split() for line in printed.splitlines() if line.startswith("pairs")]
+    assert cells[0][:4] == ["pairs", "20", "20", "40"] and "known to answer the query" in printed
+    rows = [json.loads(line) for line in (tmp_path / "out" / "negatives" / "pairs.jsonl").read_text().splitlines()]
+    assert all(len(row["negative"]) == 2 and row["positive"] not in row["negative"] for row in rows)
+    assert "Hard negatives" in (tmp_path / "out" / "report.html").read_text()
+    written = (tmp_path / "out" / "negatives" / "pairs.jsonl").stat().st_mtime_ns
+    status, _, err = train("pft", "--config", config, "--out", tmp_path / "out")
+    assert status == 0, err
+    assert json.loads((tmp_path / "out" / "training.json").read_text())["negatives"] == 40
+    assert (tmp_path / "out" / "negatives" / "pairs.jsonl").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ["says nothing of hard negatives", "add negatives:"]),
+        ({"negatives": {"num_negatives": 20}}, ["pairs has 20 distinct documents", "not 20 negatives"]),
+        ({"negatives": {"model": "./no-such-model"}}, ["no-such-model", "cannot be loaded"]),
+        ({"negatives": {"margin": 1}}, ["unknown setting negatives.margin", "absolute_margin"]),
+    ],
+)
+def test_what_cannot_be_mined_is_one_line(train, job, tmp_path, given, words):
+    config = job("wrong", sources=[{"jsonl": "pairs.jsonl"}], **given)
+    require_one_line(train("mine", "--config", config, "--out", tmp_path / "out"), *words)
 
 
 def test_an_encoder_named_by_a_path_lies_where_the_file_says_like_all_paths(train, job, data, tiny_model, tmp_path):

@@ -34,3 +34,18 @@ def torch_warns_always():
     torch.set_warn_always(True)
     yield
     torch.set_warn_always(before)
+
+
+@pytest.fixture(scope="session")
+def with_flipped_bits():
+    """Writes a file anew again and again, each time with another one of its bits flipped."""
+
+    def flip(path, count):
+        whole = path.read_bytes()
+        for position in np.random.default_rng(0).integers(0, 8 * len(whole), count):
+            flipped = bytearray(whole)
+            flipped[position // 8] ^= 1 << position % 8
+            path.write_bytes(flipped)
+            yield
+
+    return flip

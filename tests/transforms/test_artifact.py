@@ -66,24 +66,15 @@ def test_a_truncated_file_is_refused(saved, name, share):
         Chain.load(saved)
 
 
-def test_tensors_with_any_bit_flipped_are_refused(saved):
-    whole = (saved / TENSORS).read_bytes()
-    for position in np.random.default_rng(0).integers(0, 8 * len(whole), 60):
-        flipped = bytearray(whole)
-        flipped[position // 8] ^= 1 << position % 8
-        (saved / TENSORS).write_bytes(flipped)
+def test_tensors_with_any_bit_flipped_are_refused(saved, with_flipped_bits):
+    for _ in with_flipped_bits(saved / TENSORS, 60):
         with pytest.raises(ArtifactError):
             Chain.load(saved)
 
 
-def test_a_manifest_with_any_bit_flipped_is_refused_or_says_the_same(saved):
-    original = read_manifest(saved)
-    whole = (saved / MANIFEST).read_bytes()
-    refused = 0
-    for position in np.random.default_rng(0).integers(0, 8 * len(whole), 300):
-        flipped = bytearray(whole)
-        flipped[position // 8] ^= 1 << position % 8
-        (saved / MANIFEST).write_bytes(flipped)
+def test_a_manifest_with_any_bit_flipped_is_refused_or_says_the_same(saved, with_flipped_bits):
+    original, refused = read_manifest(saved), 0
+    for _ in with_flipped_bits(saved / MANIFEST, 300):
         try:
             assert read_manifest(saved) == original
         except ArtifactError:

@@ -24,7 +24,7 @@ def heldout(embeddings):
 
 @pytest.fixture(scope="module")
 def nested(rows):
-    return GeoPres(16, nested=True, steps=300).fit(rows)
+    return GeoPres(16, nested=True, steps=150).fit(rows)
 
 
 def unit(rows):

@@ -8,7 +8,7 @@ from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 from numpy.typing import NDArray
 
-from training.evaluation.store import VectorStore, text_key
+from training.evaluation.store import MemoryStore, VectorStore, text_key
 from transforms.chain import Chain
 
 BATCH_ROWS = 100_000
@@ -60,6 +60,19 @@ class StoredModel(AbsEncoder):
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         written = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
         return [text_key(text, written) for text in texts]
+
+
+class PromptedModel(StoredModel):
+    """Stored vectors of texts that carry their prompts."""
+
+    def __init__(self, store: MemoryStore, prompts: dict[str, str]) -> None:
+        super().__init__("lathe/experiment", "none", {}, None, store)  # type: ignore[arg-type]  # a store by its methods
+        self.by_type = prompts
+
+    def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
+        """The vectors of the texts."""
+        prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
+        return self.store.get([text_key(prompt + text) for text in texts_of(inputs)])
 
 
 class Collector(AbsEncoder):

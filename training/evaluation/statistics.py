@@ -97,6 +97,17 @@ def paired_test(scores: Array, control: Array) -> PairedTest:
     )
 
 
+def holm(p: Sequence[float | None]) -> list[float | None]:
+    """p-values of a family of tests as Holm (1979) corrects them; tests without one are none of the family."""
+    known = sorted((value, place) for place, value in enumerate(p) if value is not None)
+    found: list[float | None] = [None] * len(p)
+    largest = 0.0
+    for rank, (value, place) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * value))
+        found[place] = largest
+    return found
+
+
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
     """The mean of values `(n,)` with Student's interval; values that are all equal have none."""
     mean = float(values.mean())

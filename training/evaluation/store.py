@@ -86,3 +86,15 @@ class VectorStore:
         rows = [self.rows[key] for key in keys]
         stored = np.memmap(self.folder / VECTORS, np.float32, "r", shape=(self.vector_rows(), self.dimensions))
         return np.array(stored[rows])
+
+
+class MemoryStore:
+    """Vectors of texts as the store gives them, of an encoder that is forgotten afterwards."""
+
+    def __init__(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        self.rows = {text_key(text): row for row, text in enumerate(texts)}
+        self.vectors = vectors
+
+    def get(self, keys: Sequence[bytes]) -> NDArray[np.float32]:
+        """Vectors `(n, d)`."""
+        return self.vectors[[self.rows[key] for key in keys]]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -60,8 +61,8 @@ def test_over_tls_replicas_share_chains_where_the_authority_is_named(
 def test_a_user_that_may_do_only_what_the_docs_list_is_enough(
     own_redis, start_app, new_home, run, finish, sentences, eventually
 ):
-    (rules,) = re.findall(r"^ACL SETUSER lathe on >PASSWORD (.*)$", DOCS.read_text(), re.MULTILINE)
-    own_redis.client.execute_command("ACL", "SETUSER", "lathe", "on", ">secret", *rules.split())
+    (rules,) = re.findall(r" ACL SETUSER lathe on '>ITS-PASSWORD' (.*)$", DOCS.read_text(), re.MULTILINE)
+    own_redis.client.execute_command("ACL", "SETUSER", "lathe", "on", ">secret", *shlex.split(rules))
     told = {"LATHE_REDIS_URL": f"redis://lathe:secret@127.0.0.1:{own_redis.port}/0"}
     rows = np.random.default_rng(0).normal(size=(60, 8)) + 1
     body = {"name": "mine", "steps": [{"kind": "r2"}], "source": {"vectors": rows.tolist()}, "transform": True}

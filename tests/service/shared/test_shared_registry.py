@@ -254,7 +254,7 @@ def test_two_processes_may_serve_one_state_folder(open_replica, chains, eventual
 def publish_altered(client, chains, how):
     """Version 2 of `mine`, live, as `publish` writes it, and altered before anybody can read it."""
     files, other = saved(chains[1], "mine", 2), saved(chains[2], "mine", 2)
-    manifest, tensors = files
+    manifest, tensors, _ = files
     found = {
         "flipped": (manifest, tensors[:-1] + bytes([tensors[-1] ^ 1])),
         "manifest": (other[0], tensors),
@@ -262,7 +262,7 @@ def publish_altered(client, chains, how):
         "cut": (manifest, tensors[:-10]),
     }[how]
     with client.pipeline() as pipe:
-        write_version(pipe, "mine", 2, *files, job=None)
+        write_version(pipe, "mine", 2, files, job=None)
         pipe.delete("lathe:artifact:mine:2")
         pipe.hset("lathe:artifact:mine:2", "manifest", found[0])
         if found[1] is not None:
@@ -290,7 +290,9 @@ def test_a_version_altered_in_redis_is_refused_and_the_old_one_stays(
             replica.registry.promote("mine", 2)
         assert replica.registry.pointer("mine").live == 1
     assert refused_count() >= counted + 3 and "mine@2 was altered" in caplog.text
-    redis_server.client.hset("lathe:artifact:mine:2", mapping=dict(zip(("manifest", "tensors"), files, strict=True)))
+    redis_server.client.hset(
+        "lathe:artifact:mine:2", mapping=dict(zip(("manifest", "tensors"), files[:2], strict=True))
+    )
     following.registry.promote("mine", 2)
     assert live(following) == 2 and following.warnings() == []
 

@@ -22,6 +22,8 @@ from training.spec import DEFAULT_ENCODER
 from training.workspace import exclusive
 from transforms import Chain, parse_steps
 
+pytestmark = pytest.mark.usefixtures("kept_scoring_process")
+
 LIMIT = 20
 TOPICS = [
     "The {} of the bank grew by {} per cent.",

@@ -1,0 +1,182 @@
+"""Writes docs/reference/ from the code: `python -m docs.generate`, or `make reference`.
+
+A test fails where a page is not what this makes. Nothing in the pages depends on the machine.
+"""
+
+import ast
+import inspect
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from fastapi.routing import APIRoute
+
+from benchmarks.report import markdown_table
+from docs.library import python, tree_of
+from service.app import create_app
+from service.cli.main import app as commands
+from service.hosted import EncoderSettings
+from service.services import ADMIN
+from service.settings import Settings
+
+OUT = Path(__file__).parent / "reference"
+MADE = "<!-- made by docs/generate.py; write in the code, not here -->"
+CORES = {"CORES": "the cores it may use", "max(1, CORES // 2)": "half the cores it may use"}
+"""Defaults that are another number on every machine, as the source writes them."""
+
+HTTP = """# HTTP
+
+Every call of a running server, which shows the same at `/docs` and `/openapi.json`. Fields in italics must be there.
+Admin's calls take a key of `LATHE_ADMIN_KEYS`, or the one in `$LATHE_HOME/admin.key`; the others one of
+`LATHE_API_KEYS` where there are any; as `Authorization: Bearer KEY`. Errors are
+`{"error": {"message", "type", "param", "code"}}`."""
+
+COMMANDS = """# Commands
+
+What `lathe COMMAND --help` says. Options with a variable can be set by it instead; every command reads the
+[settings](settings.md), such as `LATHE_HOME`."""
+
+SETTINGS = """# Settings
+
+Environment variables, read once at start. One that cannot be used ends the command with a line that names it."""
+
+
+def pages() -> dict[str, str]:
+    """The text of every page by its name."""
+    made = {"http.md": http, "commands.md": command_line, "settings.md": settings, "python.md": python}
+    return {name: f"{MADE}\n\n" + "\n".join(make()).rstrip() + "\n" for name, make in made.items()}
+
+
+def cell(text: Any) -> str:
+    """A text for a cell of a table."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+# HTTP, from the OpenAPI
+
+
+def http() -> Iterator[str]:
+    """Every call with its fields."""
+    with tempfile.TemporaryDirectory() as home:
+        app = create_app(Settings(home=Path(home)))
+    document = app.openapi()
+    admin = {
+        (route.path, method.lower())
+        for route in app.routes
+        if isinstance(route, APIRoute) and any(dependency in ADMIN for dependency in route.dependencies)
+        for method in route.methods
+    }
+    yield HTTP
+    for path, methods in document["paths"].items():
+        for method, call in methods.items():
+            whose = "Admin. " if (path, method) in admin else ""
+            yield f"\n## {method.upper()} {path}\n\n{whose}{call.get('description') or call['summary']}"
+            rows = [
+                [named(one["name"], one.get("required")), one["in"], kind(one["schema"]), ""]
+                for one in call.get("parameters", [])
+            ]
+            schema = call.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            for name, field in schema.get("properties", {}).items():
+                default = f"`{json.dumps(field['default'])}`" if field.get("default") is not None else ""
+                rows.append([named(name, name in schema.get("required", [])), "body", kind(field), default])
+            if rows:
+                yield "\n" + markdown_table(["field", "in", "type", "default"], rows)
+
+
+def named(name: str, required: bool | None) -> str:
+    """A field's name, in italics where it must be there."""
+    return f"*`{name}`*" if required else f"`{name}`"
+
+
+def kind(schema: dict[str, Any]) -> str:
+    """A JSON type in words."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(kind(one) for one in schema["anyOf"] if one.get("type") != "null"))
+    if "enum" in schema:
+        return cell(", ".join(f"`{value}`" for value in schema["enum"]))
+    if schema.get("type") == "array":
+        return f"list of {kind(schema.get('items', {}))}"
+    return str(schema.get("type", "object"))
+
+
+# Commands, from Typer
+
+
+def command_line() -> Iterator[str]:
+    """Every command with its options."""
+    yield COMMANDS
+    yield from of_command("lathe", typer.main.get_command(commands))
+
+
+def of_command(name: str, command: Any) -> Iterator[str]:
+    """A command and those below it."""
+    if hasattr(command, "commands"):
+        for below, one in command.commands.items():
+            yield from of_command(f"{name} {below}", one)
+        return
+    yield f"\n## {name}\n\n{inspect.cleandoc(command.help or '')}"
+    rows = []
+    for option in command.params:
+        if option.name == "help":
+            continue
+        is_argument = option.param_type_name == "argument"
+        written = option.name.upper() if is_argument else ", ".join(option.opts + option.secondary_opts)
+        default = "" if option.required or option.default in (None, False, ()) else f"`{option.default}`"
+        rows.append(
+            [
+                named(written, option.required),
+                f"`{option.envvar}`" if option.envvar else "",
+                default,
+                cell(option.help or ""),
+            ]
+        )
+    if rows:
+        yield "\n" + markdown_table(["option", "variable", "default", ""], rows)
+
+
+# Settings, from the docstrings below the fields
+
+
+def settings() -> Iterator[str]:
+    """Every setting of a server, and of an encoder."""
+    yield SETTINGS
+    yield "\n" + markdown_table(["variable", "default", ""], list(fields_of(Settings, "LATHE_")))
+    yield "\n## An encoder of `LATHE_ENCODERS`\n\nA JSON list of objects, or a file with one; the first is the default."
+    yield "\n" + markdown_table(["field", "default", ""], list(fields_of(EncoderSettings, "")))
+
+
+def fields_of(model: type, prefix: str) -> Iterator[list[str]]:
+    """Name, default and meaning of a model's fields, as the source writes them."""
+    body = tree_of(model).body
+    for statement, after in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        said = ast.get_docstring(ast.Module([after], [])) if isinstance(after, ast.Expr) else ""
+        name = prefix + (statement.target.id.upper() if prefix else statement.target.id)
+        yield [f"`{name}`", default_of(statement, model), cell(said or "")]
+
+
+def default_of(statement: ast.AnnAssign, model: Any) -> str:
+    """A default in words: as a number it may be another on every machine."""
+    if statement.value is None:
+        return "must be given"
+    written = ast.unparse(statement.value)
+    if "CORES" in written:
+        return CORES[written]
+    value = model.model_fields[ast.unparse(statement.target)].default
+    if value is None or value in ((), "", {}):
+        return ""
+    return (
+        f"{value:,}"
+        if isinstance(value, int) and value >= 10_000 and not isinstance(value, bool)
+        else f"`{str(value).lower()}`"
+    )
+
+
+if __name__ == "__main__":
+    OUT.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (OUT / name).write_text(text)

@@ -1,0 +1,87 @@
+"""The page of the library: every public name of `transforms`, from its source and docstring."""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import transforms
+from transforms.transform import Transform
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PYTHON = """# Python
+
+`from transforms import …`: the mathematics as a library of its own. NumPy in, NumPy out; a tensor in, a tensor out on
+its device. The docstrings in [transforms/](../../transforms) say more: equations, what was tried. `TRANSFORMS` has
+every transform by its kind."""
+
+
+def python() -> Iterator[str]:
+    """Every public name of the library."""
+    things = {name: getattr(transforms, name) for name in transforms.__all__}
+    steps = {n: t for n, t in things.items() if inspect.isclass(t) and issubclass(t, Transform)}
+    errors = {n: t for n, t in things.items() if inspect.isclass(t) and issubclass(t, Exception)}
+    functions = {n: t for n, t in things.items() if inspect.isfunction(t)}
+    classes = {n: t for n, t in things.items() if inspect.isclass(t) and n not in steps | errors}
+    yield PYTHON
+    for title, group in {"Chains and moments": classes, "Transforms": steps, "Functions": functions}.items():
+        yield f"\n## {title}"
+        for name, thing in group.items():
+            yield from of_thing(name, thing)
+    yield "\n## Errors\n"
+    yield from (f"- `{name}`: {summary(thing)}" for name, thing in errors.items())
+
+
+def of_thing(name: str, thing: Any) -> Iterator[str]:
+    """A class with its methods, or a function."""
+    kind_of_step = f", kind `{thing.kind}`" if hasattr(thing, "kind") else ""
+    tree = tree_of(thing)
+    own = [f for f in tree.body if isinstance(f, ast.FunctionDef) and inspect.isclass(thing)]
+    made = next((f for f in own if f.name == "__init__"), None) if inspect.isclass(thing) else tree
+    file = Path(inspect.getsourcefile(thing) or "").resolve().relative_to(ROOT).as_posix()
+    yield f"\n### {name}\n\n`{name}({arguments(made)})`{kind_of_step} ([source](../../{file}))\n\n{summary(thing)}"
+    for section, text in sections(inspect.getdoc(thing) or ""):
+        yield f"\n{section}\n\n{text}"
+    public = [f for f in own if not f.name.startswith("_") and "overload" not in decorators(f)]
+    if public:
+        yield "\nMethods and properties:\n"
+    for method in public:
+        call = method.name if "property" in decorators(method) else f"{method.name}({arguments(method)})"
+        yield f"- `{call}`: {(ast.get_docstring(method) or '').partition(chr(10))[0]}"
+
+
+def decorators(function: ast.FunctionDef) -> list[str]:
+    """What stands above a function."""
+    return [ast.unparse(decorator) for decorator in function.decorator_list]
+
+
+def arguments(function: ast.FunctionDef | None) -> str:
+    """Names and defaults, without annotations."""
+    if function is None:
+        return ""
+    for argument in ast.walk(function.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    return re.sub(r"^(self|cls)(, )?", "", ast.unparse(function.args))
+
+
+def summary(thing: Any) -> str:
+    """The first paragraph of its docstring."""
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+
+
+def sections(doc: str) -> Iterator[tuple[str, str]]:
+    """The parts `Args`, `Attributes`, `Returns` and `Raises` as lists."""
+    for match in re.finditer(r"^(Args|Attributes|Returns|Raises):\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", doc, re.MULTILINE):
+        items = re.split(r"\n(?=\S)", textwrap.dedent(match[2]).strip())
+        lines = [re.sub(r"^(\w+(?:, \w+)*):", r"`\1`:", " ".join(item.split())) for item in items]
+        yield match[1] + ":", "\n".join(f"- {line}" for line in lines)
+
+
+def tree_of(thing: Any) -> Any:
+    """The syntax tree of a class or function."""
+    return ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]

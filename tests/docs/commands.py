@@ -1,0 +1,114 @@
+"""What can be told of commands without running them: they parse, and what they name is there."""
+
+import re
+import shlex
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+from service.cli.main import app
+from tests.docs.blocks import ROOT
+from tests.docs.extras import unknown_extras
+
+ENDS = {"&&", "||", "|", ";", "&", "(", ")"}
+REDIRECTIONS = {">", ">>", "<"}
+TAKEN = {"cd", "curl", "export", "kustomize", "ray"}
+"""Programs of others whose words mean nothing to us."""
+
+
+def commands_of(script: str) -> list[list[str]]:
+    """Each simple command of a script as words, without the variables set before it, comments and redirections."""
+    found: list[list[str]] = []
+    for line in re.sub(r"\\\n", " ", script).splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        lexer.commenters = "#"
+        words: list[str] = []
+        before = ""
+        for word in [*lexer, ";"]:
+            is_file = before in REDIRECTIONS
+            is_variable = not words and re.match(r"[A-Z_]+=", word)
+            if word not in ENDS and word not in REDIRECTIONS and not is_file and not is_variable:
+                words.append(word)
+            elif word in ENDS and words:
+                found.append(words)
+                words = []
+            before = word
+    return found
+
+
+def check(script: str) -> None:
+    """Raise `ValueError` for what is wrong with a script, as far as can be told."""
+    parsed = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    if parsed.returncode:
+        raise ValueError(parsed.stderr)
+    for words in commands_of(script):
+        program = Path(words[0]).name
+        if program not in CHECKS and program not in TAKEN:
+            raise ValueError(f"nothing here knows the program {program}")
+        CHECKS.get(program, lambda _: None)(words[1:])
+
+
+def check_lathe(words: list[str]) -> None:
+    """Every command and option of ours is one there is, with a value of its type."""
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        name, words = (words or [""])[0], words[1:]
+        if name not in command.commands:
+            raise ValueError(f"there is no command {name!r}")
+        command = command.commands[name]
+    try:
+        command.make_context(command.name, words)
+    except Exception as error:  # of the click that typer carries along
+        raise ValueError(f"lathe {command.name}: {getattr(error, 'message', error)}") from error
+
+
+def check_make(words: list[str]) -> None:
+    """The targets are in the Makefile."""
+    made = subprocess.run(["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True)
+    if made.returncode:
+        raise ValueError(made.stderr)
+
+
+def check_pip(words: list[str]) -> None:
+    """The extras are those of pyproject.toml."""
+    if missing := unknown_extras(words):
+        raise ValueError(f"Lathe has no extra {', '.join(missing)}")
+
+
+def check_python(words: list[str]) -> None:
+    """The module is there."""
+    if words[0] != "-m" or find_spec(words[1]) is None:
+        raise ValueError(f"there is no module {words[1:2]}")
+
+
+def check_serve(words: list[str]) -> None:
+    """The application that Ray Serve builds is there."""
+    for word in words:
+        module, colon, name = word.partition(":")
+        if colon and f"\ndef {name}(" not in (ROOT / f"{module.replace('.', '/')}.py").read_text():
+            raise ValueError(f"{module} has no {name}")
+
+
+def check_files(words: list[str]) -> None:
+    """The first path, which is copied, or each that an option names, is in the repository."""
+    named = [value for option, value in zip(words, words[1:], strict=False) if option in ("--file", "--kustomize")]
+    plain = [word for word in words[:1] if "/" in word]
+    for path in named + plain:
+        if not (ROOT / path).exists():
+            raise ValueError(f"{path} is not there")
+
+
+CHECKS = {
+    "lathe": check_lathe,
+    "make": check_make,
+    "pip": check_pip,
+    "python": check_python,
+    "serve": check_serve,
+    "cp": check_files,
+    "docker": check_files,
+    "kubectl": check_files,
+}
+"""What is asked of the words after a program's name."""

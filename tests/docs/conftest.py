@@ -1,0 +1,109 @@
+"""Blocks of the pages as tests, and the record of their runs."""
+
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import all_blocks
+from tests.docs.page import SECONDS, BlockError, Page, folder_of
+from tests.docs.record import Run, record
+from tests.docs.workshop import Workshop
+
+RUNS = pytest.StashKey[list[Run]]()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all-blocks", action="store_true", help="run the long blocks of docs/ too, and record all")
+    parser.addoption("--page", action="append", help="only blocks of this page, such as docs/serving.md")
+
+
+def pytest_configure(config):
+    config.stash[RUNS] = []
+
+
+def pytest_generate_tests(metafunc):
+    if "block" not in metafunc.fixturenames:
+        return
+    wanted, every = metafunc.config.getoption("page", None), metafunc.config.getoption("all_blocks", False)
+    chosen = [
+        block
+        for block in all_blocks()
+        if (every or block.directive.when != "long") and (not wanted or block.page in wanted)
+    ]
+    metafunc.parametrize(
+        "block",
+        [
+            pytest.param(
+                block,
+                id=f"{block.page}:{block.line}",
+                marks=[pytest.mark.timeout(SECONDS["long"])]
+                + [pytest.mark.services] * (block.directive.when == "services"),
+            )
+            for block in chosen
+        ],
+    )
+
+
+def pytest_sessionfinish(session):
+    runs = session.config.stash.get(RUNS, [])
+    if runs and session.config.getoption("all_blocks", False):
+        record(runs)
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory):
+    """Servers and a state folder; nothing is started before a block needs it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "foreign"  # as other tests share it
+    made = Workshop(tmp_path_factory.mktemp("docs"), shared)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def reader(workshop):
+    """Runs a block on its page, which is closed when the next begins."""
+    current: dict[str, Page] = {}
+
+    def run(block):
+        if block.page not in current:
+            close()
+            current[block.page] = Page(workshop, workshop.root / "pages" / folder_of(block.page))
+        current[block.page].run(block)
+
+    def close():
+        for page in current.values():
+            page.close()
+        current.clear()
+
+    yield run
+    close()
+
+
+@pytest.fixture
+def recorded(request):
+    """Notes how a block did."""
+
+    @contextmanager
+    def noting(block):
+        begun, problem = time.perf_counter(), ""
+        try:
+            yield
+        except BlockError as error:
+            problem = str(error)
+            raise
+        finally:
+            request.config.stash[RUNS].append(Run(block, time.perf_counter() - begun, problem))
+
+    return noting
+
+
+@pytest.fixture
+def scratch_page(workshop, tmp_path: Path):
+    """A page of nobody's, to try the runner on."""
+    page = Page(workshop, tmp_path / "page")
+    yield page
+    page.close()

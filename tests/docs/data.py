@@ -1,0 +1,149 @@
+"""What a reader of the pages has lying about: texts, vectors, labelled data; made when a block names it.
+
+All of it is docstrings of the standard library, which are real English and always there.
+"""
+
+import json
+import sysconfig
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+
+from tests.docs.workshop import Workshop
+from training.docstrings import docstrings, keep
+
+MODULES = """
+turtle _pydecimal statistics pathlib argparse ast calendar cgitb cmd codecs configparser contextlib datetime difflib
+doctest fractions ftplib heapq imaplib inspect ipaddress locale mailbox nntplib optparse os pickletools random shutil
+smtplib socket subprocess tarfile threading trace typing unittest/case zipfile logging/__init__ asyncio/events
+""".split()
+"""Those that a Python lacks are left out."""
+
+LONGEST = 160
+"""Characters of a text: short ones are encoded quickly."""
+
+ROWS = 300
+LABELS = ("turtle", "typing", "_pydecimal", "logging/__init__")
+SPLIT = 24
+"""Rows of a data set's test, and of its training part."""
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+@cache
+def texts_of(module: str) -> tuple[str, ...]:
+    """Short paragraphs of one module's docstrings."""
+    path = Path(sysconfig.get_paths()["stdlib"]) / f"{module}.py"
+    return tuple(text for text in keep(docstrings(path)) if len(text) <= LONGEST) if path.exists() else ()
+
+
+@cache
+def texts() -> tuple[str, ...]:
+    """Distinct texts of many modules."""
+    return tuple(dict.fromkeys(text for module in MODULES for text in texts_of(module)))[:ROWS]
+
+
+def lines(path: Path, rows: Iterable[object]) -> None:
+    """Write JSON lines, and the folders above them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def labelled(start: int, count: int) -> list[dict[str, str]]:
+    """Texts and the modules they come from, in turns."""
+    return [
+        {"text": texts_of(label)[start + row // len(LABELS)], "label": label.partition("/")[0]}
+        for row, label in zip(range(count), LABELS * count, strict=False)
+    ]
+
+
+def halves(start: int, count: int) -> list[dict[str, str]]:
+    """The two halves of texts, as questions and what answers them."""
+    cut = [text.split() for text in texts()[start : start + count]]
+    return [
+        {"anchor": " ".join(words[: len(words) // 2]), "positive": " ".join(words[len(words) // 2 :])} for words in cut
+    ]
+
+
+def classification(folder: Path, start: int = 0) -> None:
+    """A data set of texts by module."""
+    lines(folder / "META.json", [{"task": "classification", "language": "en"}])
+    lines(folder / "train.jsonl", labelled(start, 2 * SPLIT))
+    lines(folder / "test.jsonl", labelled(start + SPLIT // 2, SPLIT))
+
+
+def retrieval(folder: Path, start: int = 0) -> None:
+    """A data set of first halves that look for their second ones."""
+    pairs = halves(start, 3 * SPLIT)
+    lines(folder / "META.json", [{"task": "retrieval", "language": "en"}])
+    lines(folder / "corpus.jsonl", [{"_id": f"d{i}", "text": pair["positive"]} for i, pair in enumerate(pairs)])
+    lines(folder / "queries.jsonl", [{"_id": f"q{i}", "text": pair["anchor"]} for i, pair in enumerate(pairs)])
+    (folder / "qrels").mkdir()
+    for split, rows in {"train": range(SPLIT), "test": range(SPLIT, 3 * SPLIT)}.items():
+        (folder / "qrels" / f"{split}.tsv").write_text(HEADER + "".join(f"q{i}\td{i}\t1\n" for i in rows))
+
+
+def sts(folder: Path, start: int = 0) -> None:
+    """A data set of pairs: halves of one text are alike, of two texts not."""
+    pairs = halves(start, 2 * SPLIT)
+    rows = [
+        {"sentence1": a["anchor"], "sentence2": (a if i % 2 else b)["positive"], "score": 1.0 + 4 * (i % 2)}
+        for i, (a, b) in enumerate(zip(pairs, pairs[1:] + pairs[:1], strict=True))
+    ]
+    lines(folder / "META.json", [{"task": "sts", "language": "en"}])
+    lines(folder / "train.jsonl", rows[:SPLIT])
+    lines(folder / "test.jsonl", rows[SPLIT:])
+
+
+def suite(start: int = 0) -> Callable[[Path, Workshop], None]:
+    """A maker of a folder with one data set of each kind, two of what can be drawn from in samples."""
+
+    def make(folder: Path, _workshop: Workshop) -> None:
+        classification(folder / "modules", start // 40)
+        classification(folder / "origins", start // 40 + 6)
+        retrieval(folder / "halves", start)
+        retrieval(folder / "endings", start + 80)
+        sts(folder / "likeness", start + 160)
+
+    return make
+
+
+def json_lines(start: int, end: int) -> Callable[[Path, Workshop], None]:
+    """A maker of a file of texts with a year each."""
+    return lambda path, _: lines(
+        path, ({"text": text, "year": 2015 + row % 10} for row, text in enumerate(texts()[start:end]))
+    )
+
+
+def plain(path: Path, _workshop: Workshop) -> None:
+    """A text a line."""
+    path.write_text("".join(f"{text}\n" for text in texts()))
+
+
+def vectors(path: Path, workshop: Workshop) -> None:
+    """What the server says of the texts: (rows, 384) float32."""
+    path.write_bytes(workshop.embed(list(texts())))
+
+
+SHELF: dict[str, Callable[[Path, Workshop], None]] = {
+    "texts.jsonl": json_lines(0, ROWS),
+    "may.jsonl": json_lines(0, 200),
+    "june.jsonl": json_lines(100, ROWS),
+    "sentences.txt": plain,
+    "vectors.npy": vectors,
+    "my-data": suite(),
+    "general": suite(40),
+    "my-domain": suite(),
+    "questions.jsonl": lambda path, _: lines(path, halves(0, 80)),
+    "data/tickets": lambda path, _: classification(path, 6),
+    "data/finance": suite(),
+}
+"""Everything there is, by the name that pages call it."""
+
+
+def put(text: str, folder: Path, workshop: Workshop) -> None:
+    """Make in a folder what a block's text names and is not there yet."""
+    for name, make in SHELF.items():
+        if name in text and not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            make(folder / name, workshop)

@@ -1,0 +1,145 @@
+"""Runs the blocks of one page in one folder, one after another."""
+
+import contextlib
+import gc
+import io
+import re
+import subprocess
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tests.docs import commands, data
+from tests.docs.blocks import CONFIGURATION, ROOT, Block
+from tests.docs.configurations import READERS
+from tests.docs.shape import missing
+from tests.docs.workshop import Workshop, free_port
+
+SECONDS = {"quick": 60, "services": 120, "long": 3000}
+LOCAL = re.compile(r"\b(?:localhost|127\.0\.0\.1):8080\b")
+FORKED = re.compile(r"\blathe\b|\bpython -m\b")
+STARTS_SERVER = re.compile(r"\blathe serve\b")
+
+
+class BlockError(AssertionError):
+    """A block does not do what its page says."""
+
+
+class Page:
+    """A reader at work.
+
+    Args:
+        workshop: the servers and the state folder, which all pages share.
+        folder: of this page, empty.
+    """
+
+    def __init__(self, workshop: Workshop, folder: Path) -> None:
+        self.workshop, self.folder = workshop, folder
+        folder.mkdir(parents=True)
+        (folder / "docs").symlink_to(ROOT / "docs")  # a reader sits in a checkout
+        self.namespace: dict[str, Any] = {"__name__": "__main__"}
+        self.printed = ""
+        self.own_address: str | None = None
+
+    def run(self, block: Block) -> None:
+        """Run a block, or check it.
+
+        Raises:
+            BlockError: with what went wrong.
+        """
+        if block.directive.drawing:
+            return
+        try:
+            if block.directive.when == "elsewhere":
+                self.check(block)
+            elif block.language in CONFIGURATION:
+                self.read(block)
+            else:
+                {"": self.shell, "sh": self.shell, "python": self.python, "text": self.compare}[block.language](block)
+        except BlockError:
+            raise
+        except Exception as error:
+            raise BlockError(f"{block.page}:{block.line}: {type(error).__name__}: {error}") from error
+
+    def text_of(self, block: Block) -> str:
+        """The block with what stands in for a reader's own, its data in place."""
+        text = block.text
+        for shown, used in block.directive.swap.items():
+            if shown not in text:
+                raise BlockError(f"{block.page}:{block.line}: there is no {shown!r} to put something else for")
+            text = text.replace(shown, used.replace("{redis}", self.workshop.redis) if "{redis}" in used else used)
+        data.put(text, self.folder, self.workshop)
+        if STARTS_SERVER.search(text):
+            self.own_address = f"127.0.0.1:{free_port()}"
+        return LOCAL.sub(lambda _: self.own_address or self.workshop.address, text)
+
+    def environment(self) -> dict[str, str]:
+        """Variables of a command; a server that a page starts listens where its page expects it."""
+        own = {"LATHE_PORT": self.own_address.rpartition(":")[2]} if self.own_address else {}
+        return self.workshop.environment | own
+
+    def shell(self, block: Block) -> None:
+        """Commands, by bash, which stops at the first that fails."""
+        script = self.folder / f"line-{block.line}.sh"
+        script.write_text(self.text_of(block))
+        if FORKED.search(block.text):
+            assert self.workshop.launcher.poll() is None
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", str(script)],
+            cwd=self.folder,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS[block.directive.when],
+        )
+        self.printed = done.stdout
+        if done.returncode:
+            raise BlockError(
+                f"{block.page}:{block.line} ended with {done.returncode}\n{script.read_text()}\n"
+                f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+            )
+
+    def python(self, block: Block) -> None:
+        """Code, with the names of the page's blocks before it."""
+        code = compile("\n" * block.line + self.text_of(block), block.page, "exec")
+        said = io.StringIO()
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(said), warnings.catch_warnings():
+            warnings.simplefilter("default")  # what libraries say of themselves is no affair of the page
+            exec(code, self.namespace)
+        self.printed = said.getvalue()
+
+    def read(self, block: Block) -> None:
+        """A configuration, by what reads it."""
+        if block.directive.reads not in READERS:
+            raise BlockError(f"{block.page}:{block.line}: `reads` names one of {', '.join(READERS)}")
+        path = self.folder / (block.directive.file or f"line-{block.line}.{block.language}")
+        path.write_text(self.text_of(block))
+        READERS[block.directive.reads](path, self.workshop)
+
+    def compare(self, block: Block) -> None:
+        """What the block before printed."""
+        if lost := missing(block.text, self.printed):
+            raise BlockError(f"{block.page}:{block.line}: not printed: {lost}\nbut:\n{self.printed[-4000:]}")
+
+    def check(self, block: Block) -> None:
+        """What can be told without running it."""
+        if block.language == "python":
+            compile(block.text, f"{block.page}:{block.line}", "exec")
+        elif block.language in ("", "sh"):
+            commands.check(block.text)
+        else:
+            raise BlockError(f"{block.page}:{block.line}: {block.language} is never run elsewhere")
+
+    def close(self) -> None:
+        """Drop what the blocks made."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # connections that a reader's script leaves to its end
+            self.namespace.clear()
+            gc.collect()
+        self.workshop.clear()
+
+
+def folder_of(page: str) -> str:
+    """A page's name as a folder's."""
+    return Path(page).with_suffix("").as_posix().replace("/", "-")

@@ -1,0 +1,30 @@
+"""The pages of docs/reference are what the code says now."""
+
+import re
+
+import pytest
+
+import transforms
+from docs.generate import OUT, pages
+from service.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def made():
+    return pages()
+
+
+def test_the_reference_is_what_the_code_says(made):
+    written = {path.name: path.read_text() for path in OUT.glob("*.md")}
+    stale = [name for name, text in made.items() if written.get(name) != text]
+    assert not stale and written.keys() == made.keys(), f"run `make reference`: {stale}"
+
+
+def test_nothing_public_is_missing(made):
+    named = re.compile(r"^### (\w+)$|`(\w+)`", re.MULTILINE).findall(made["python.md"])
+    assert set(transforms.__all__) <= {name for pair in named for name in pair}
+    assert [n for n in Settings.model_fields if f"`LATHE_{n.upper()}`" not in made["settings.md"]] == []
+    for call in ("POST /embed", "POST /v1/embeddings", "POST /reduce", "POST /fit-transform", "PUT /indexes/{name}"):
+        assert f"## {call}\n" in made["http.md"]
+    for command in ("lathe fit", "lathe index import", "lathe train experiment"):
+        assert f"## {command}\n" in made["commands.md"]

@@ -1,0 +1,132 @@
+"""The runner notices what pages get wrong."""
+
+import pytest
+
+from tests.docs.blocks import all_blocks, blocks_of
+from tests.docs.commands import check, commands_of
+from tests.docs.page import BlockError
+from tests.docs.record import Run, merged, read_rows
+from tests.docs.shape import missing
+
+
+def one(text, language="", directive=""):
+    """A block alone on a page."""
+    comment = f"<!-- run: {directive} -->\n" if directive else ""
+    return blocks_of(f"# Page\n\n{comment}```{language}\n{text}\n```\n", "page.md")[0]
+
+
+def test_a_block_knows_where_it_stands_and_how_it_is_run():
+    page = "a\n\n```python\nx = 1\n```\n\n<!-- run: {when: long,\n swap: {a: b}} -->\n```sh\na\n```\n"
+    first, second = blocks_of(page, "page.md")
+    assert (first.line, first.language, first.text, first.directive.when) == (3, "python", "x = 1\n", "quick")
+    assert (second.line, second.directive.when, second.directive.swap) == (9, "long", {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "- item\n  ```sh\n  lathe\n  ```\n",
+        "~~~\nlathe\n~~~\n",
+        "<!-- run: {when: long} -->\n\ntext\n\n```\nlathe\n```\n",
+        "<!-- run: {when: never} -->\n```\nlathe\n```\n",
+        "<!-- run: {when: elsewhere} -->\n```\nlathe\n```\n",
+        "<!-- run: {reason: too slow} -->\n```\nlathe\n```\n",
+    ],
+    ids=["indented", "tildes", "comment apart", "unknown time", "no reason", "reason without need"],
+)
+def test_a_page_that_would_hide_a_block_is_refused(page):
+    with pytest.raises(ValueError, match="page.md"):
+        blocks_of(page, "page.md")
+
+
+def test_the_words_of_commands_are_found_between_what_the_shell_reads():
+    script = (
+        'A=1 lathe serve --port 1  # say\ncp a b && (cd k && make \\\n  it) > log\ncurl x -d \'{"a": "b c"}\' | cat'
+    )
+    assert commands_of(script) == [
+        ["lathe", "serve", "--port", "1"],
+        ["cp", "a", "b"],
+        ["cd", "k"],
+        ["make", "it"],
+        ["curl", "x", "-d", '{"a": "b c"}'],
+        ["cat"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "lathe fit --name x --source y --step r2",
+        "lathe fit --name x",
+        "lathe serve --port many",
+        "lathe chain list",
+        "make everything",
+        "pip install 'lathe[everything]'",
+        "python -m benchmarks.nothing",
+        "cp docker/nothing .env",
+        "docker compose --file docker/nothing.yml up",
+        "serve run service.ray_serve:make",
+        "unheard-of --option",
+        "if true",
+    ],
+)
+def test_a_command_that_cannot_work_is_noticed_without_running_it(script):
+    with pytest.raises(ValueError, match=r"."):
+        check(script)
+
+
+def test_commands_that_could_work_pass():
+    check("A=b lathe fit --name x --steps r2,pca:8 --source s3://b/  # words\npip install 'lathe[ray]' && make serve")
+
+
+def test_what_was_printed_is_compared_but_for_its_numbers():
+    printed = 'chain  live\nmine 3  0.871\n{"a":[[0.1,-2e-05,0.3]],"b":"x"}'
+    assert missing("chain      live\nmine  1  0.9", printed) == []
+    assert missing("mine  1 …", printed) == []
+    assert missing("chain dead", printed) == ["chain dead"]
+    assert missing('{"id": "0a1b2c3d4e5f", "score": 0.5}', '{"id":"fedcba987654","score":0.3554135859012604}') == []
+    assert missing("mine 1 1\nchain live", printed) == ["chain live"], "lines come in order"
+    assert missing('{"vectors": [[0.5, …]], "chain": "compact@1"}', '{"vectors":[[0.1,0.2]],"chain":"compact@1"}') == []
+    assert missing('{"vectors": [[0.5, …]], "chain": "compact@1"}', '{"vectors":[[0.1,0.2]],"name":"compact@1"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "directive"),
+    [
+        ("true\nfalse\ntrue", "", ""),
+        ("no-such-program", "", ""),
+        ("echo bright", "", "{swap: {dark: light}}"),
+        ("raise ValueError", "python", ""),
+        ("sources: []\nsauces: []", "yaml", "{reads: job}"),
+        ("sources: []", "yaml", ""),
+        ("lathe fitt", "", "{when: elsewhere, reason: to try it}"),
+    ],
+    ids=["a command fails", "no program", "nothing to swap", "code fails", "bad job", "no reader", "no command"],
+)
+def test_a_block_that_does_not_work_fails(scratch_page, text, language, directive):
+    with pytest.raises(BlockError, match="page.md:"):
+        scratch_page.run(one(text, language, directive))
+
+
+def test_blocks_of_a_page_share_a_folder_names_and_what_was_printed(scratch_page):
+    scratch_page.run(one("echo first > said.txt"))
+    scratch_page.run(one("from pathlib import Path\n\nsaid = Path('said.txt').read_text()", "python"))
+    scratch_page.run(one("print(said, 12)", "python"))
+    scratch_page.run(one("first\n7", "text"))
+    with pytest.raises(BlockError, match="not printed"):
+        scratch_page.run(one("second", "text"))
+
+
+def test_the_table_lists_exactly_the_blocks_there_are_and_all_did_well():
+    """Whoever edits a block runs it and records it: python -m tests.docs PAGE."""
+    listed = [(row["page"], row["digest"]) for row in read_rows()]
+    assert listed == [(block.page, block.digest) for block in all_blocks()]
+    assert [row for row in read_rows() if row["result"] not in ("ran", "checked")] == []
+
+
+def test_a_block_that_changed_loses_its_earlier_run():
+    old, new = one("echo a"), one("echo b")
+    rows = [Run(old, 1.0).row()]
+    assert merged(rows, [], [old]) == rows
+    assert merged(rows, [], [new]) == []
+    assert merged(rows, [Run(new, 2.0)], [new])[0]["seconds"] == 2.0

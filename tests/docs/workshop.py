@@ -1,0 +1,156 @@
+"""Where blocks are run: one state folder, one server, one Redis, each started when a block first needs it."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from functools import cached_property
+from pathlib import Path
+
+import httpx
+
+from tests.docs.blocks import ROOT
+
+HERE = Path(__file__).resolve().parent
+PASSWORD = "correct-horse"
+START_SECONDS = 120
+STOP_SECONDS = 40
+
+STAND_INS = {
+    "lathe": f'exec "{sys.executable}" -S -E "{HERE}/client.py" lathe "$@"\n',
+    "python": f'if [ "$1" = -m ]; then exec "{sys.executable}" -S -E "{HERE}/client.py" python "$@"; fi\n'
+    f'exec "{sys.executable}" "$@"\n',
+    "pip": f'exec "{sys.executable}" "{HERE}/extras.py" "$@"\n',
+}
+"""Programs in front of a reader's own: commands start in forks, and nothing is installed."""
+
+PREAMBLE = """curl() { command curl --silent --show-error --fail-with-body --write-out '\\n' "$@"; }\n"""
+"""An answer that is an error ends a block, as the exit status of a command does; each answer is a line of its own."""
+
+
+class Workshop:
+    """What all blocks share.
+
+    Args:
+        root: an empty folder.
+        foreign: where a fit keeps the vectors of foreign text; shared with other tests, or in `root`.
+    """
+
+    def __init__(self, root: Path, foreign: Path) -> None:
+        self.root = root
+        self.home, self.programs, self.running = (root / name for name in ("home", "bin", "running"))
+        for folder in (self.home, self.programs, self.running, foreign):
+            folder.mkdir(parents=True, exist_ok=True)
+        vectors = self.home / ".lathe/vectors"
+        vectors.mkdir(parents=True)
+        (vectors / "foreign").symlink_to(foreign)
+        for name, text in STAND_INS.items():
+            (self.programs / name).write_text(f"#!/bin/sh\n{text}")
+            (self.programs / name).chmod(0o755)
+        (root / "preamble").write_text(PREAMBLE)
+        self.processes: list[subprocess.Popen] = []
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """Variables of a block; a reader has none of ours, so the state folder is ~/.lathe."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("LATHE_", "PYTEST_"))}
+        return kept | {
+            "PATH": f"{self.programs}:{os.environ['PATH']}:/usr/sbin",
+            "HOME": str(self.home),
+            "BASH_ENV": str(self.root / "preamble"),
+            "PYTHONPATH": str(ROOT),
+            "DOCS_LAUNCHER": str(self.root / "launcher"),
+            "DOCS_RUNNING": str(self.running),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "LATHE_DTYPE": "float32",  # so that vectors of foreign text are those of other tests
+            "LATHE_THREADS": "1",
+            "LATHE_JOB_THREADS": "1",
+        }
+
+    @cached_property
+    def launcher(self) -> subprocess.Popen:
+        """The process that commands are forked from, listening."""
+        command = [sys.executable, "-W", "ignore", str(HERE / "launcher.py"), str(self.root / "launcher")]
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            command, cwd=self.root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.processes.append(process)
+        assert process.stdout.readline() == "ready\n", "the launcher did not start"
+        return process
+
+    @cached_property
+    def log(self) -> Path:
+        """What the server writes: its log and its greeting."""
+        return self.root / "server.log"
+
+    @cached_property
+    def address(self) -> str:
+        """HOST:PORT of the server that stands where pages say localhost:8080."""
+        assert self.launcher.poll() is None
+        command = [sys.executable, "-S", "-E", str(HERE / "client.py"), "--wait", "lathe", "serve", "--port", "0"]
+        with self.log.open("w") as log:
+            self.processes.append(
+                subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while "fit-transform" not in self.log.read_text():
+            assert self.processes[-1].poll() is None and time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+        return re.search(r"http://(127\.0\.0\.1:\d+)", self.log.read_text())[1]
+
+    @cached_property
+    def redis(self) -> str:
+        """The URL of a Redis with a password."""
+        port = free_port()
+        command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.root), "--save", ""]
+        self.processes.append(subprocess.Popen([*command, "--requirepass", PASSWORD], stdout=subprocess.DEVNULL))
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port), 1)):
+                return f"redis://:{PASSWORD}@127.0.0.1:{port}/0"
+            assert time.monotonic() < deadline, "no Redis came up"
+            time.sleep(0.02)
+
+    def embed(self, texts: list[str]) -> bytes:
+        """Their raw vectors as .npy, from the server."""
+        body = {"inputs": texts}
+        answer = httpx.post(
+            f"http://{self.address}/embed", json=body, headers={"accept": "application/x-npy"}, timeout=120
+        )
+        return answer.raise_for_status().content
+
+    def clear(self) -> None:
+        """End the servers that a page started, and remove its indexes: pages may use the same names."""
+        for mark in self.running.glob("*.pid"):
+            with suppress(ProcessLookupError):
+                os.kill(int(mark.stem), signal.SIGTERM)
+            mark.unlink()
+        if "address" in self.__dict__:
+            key = (self.home / ".lathe/admin.key").read_text().strip()
+            with httpx.Client(base_url=f"http://{self.address}", headers={"authorization": f"Bearer {key}"}) as client:
+                for index in client.get("/indexes").json():
+                    client.delete(f"/indexes/{index['name']}").raise_for_status()
+
+    def close(self) -> None:
+        """End everything, in the order opposite to that of the starts: commands go before what they are forked from."""
+        self.clear()
+        for process in reversed(self.processes):
+            process.terminate() if process.stdin is None else process.stdin.close()
+        for process in reversed(self.processes):
+            process.wait(STOP_SECONDS)
+            if process.stdout is not None:
+                process.stdout.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return bound.getsockname()[1]
