@@ -138,7 +138,7 @@ def fit_chain(
     Raises:
         SourceError: if the source cannot be read.
         FitError: if it holds too few distinct rows, a gate is unknown, pairs are none, or the rows are
-            of another space than those they are added to.
+            of another space than those they are added to, or these themselves.
         TransformError: if the steps do not fit the vectors.
         EngineError: if the engine's workers cannot do it.
     """
@@ -155,6 +155,8 @@ def fit_chain(
     with ExitStack() as within:
         folder = within.enter_context(claimed_folder(workspace, place_key(source, encoder)[:32]))
         encoded = encode_source(source, encoder, folder, stage("encode", on_progress), engine)
+        if earlier is not None:
+            earlier.require_new(encoded.digest)
         on_targets = stage("targets", on_progress)
         targets = within.enter_context(
             encoded_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)

@@ -84,6 +84,11 @@ class Earlier(Version):
             found = f"of {encoder.name} ({now})" if encoder else "of nobody's"
             raise FitError(f"{self.ref} was fitted on vectors {of}, these are {found}: they do not add up")
 
+    def require_new(self, digest: str) -> None:
+        """Raise `FitError` for rows that it was fitted on already, by the digest of a source's rows."""
+        if any(earlier.get("rows_digest") == digest for earlier in self.provenance()["added_to"]):
+            raise FitError(f"{self.ref} was fitted on these very rows already: they would count twice")
+
     def with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, list[str]]:
         """The chain fitted on its old rows and new ones `(n, d)`, and what there is to say of that.
 

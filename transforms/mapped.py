@@ -5,11 +5,17 @@ import torch
 from torch import Tensor
 
 from transforms.affine import Affine
+from transforms.errors import InputError
 from transforms.moments import Moments
 from transforms.normalize import Normalize
 from transforms.projection import Selection
 from transforms.spectrum import Spectrum
 from transforms.transform import Transform
+
+FloatMatrix = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+EXCESS_MOST = 0.05
+"""Of the variance in all, by which an estimate of a covariance may be no covariance."""
 
 
 def affine_parts(step: Transform) -> list[Affine] | None:
@@ -61,6 +67,9 @@ def carried_over(unit: Moments, before: Moments, after: Moments) -> Moments:
         unit: of z.
         before: of y.
         after: of y′, of the same rows.
+
+    Raises:
+        InputError: if the map changed so much that the result would be no rows' moments.
     """
     was, now = before.second_moment(), after.second_moment()
     was_square, now_square = float(np.trace(was)), float(np.trace(now))
@@ -71,5 +80,21 @@ def carried_over(unit: Moments, before: Moments, after: Moments) -> Moments:
     found.count, found.third, found.fourth = unit.count, unit.third.copy(), unit.fourth
     found.mean = project @ (unit.mean + after.mean / np.sqrt(now_square) - before.mean / np.sqrt(was_square))
     second = project @ (unit.second_moment() + now / now_square - was / was_square) @ project
-    found.scatter = unit.count * (second - np.outer(found.mean, found.mean))
+    found.scatter = unit.count * covariance_nearest(second - np.outer(found.mean, found.mean))
     return found
+
+
+def covariance_nearest(found: FloatMatrix) -> FloatMatrix:
+    """A symmetric matrix without its negative eigenvalues, which no rows have; they are the error of an estimate.
+
+    Raises:
+        InputError: if they are more than rounding and a small change leave.
+    """
+    variances, directions = np.linalg.eigh((found + found.T) / 2)
+    excess = -variances[variances < 0].sum()
+    if excess > EXCESS_MOST * variances.sum():
+        raise InputError(
+            "the added rows move the steps too far for what the old rows would be now to be told from moments: "
+            "fit anew on all of them"
+        )
+    return (directions * np.maximum(variances, 0)) @ directions.T

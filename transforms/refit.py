@@ -41,7 +41,8 @@ def with_rows(chain: Chain, kept: Mapping[int, Moments], rows: Vectors, on_progr
         on_progress: told a fraction and a sentence.
 
     Raises:
-        InputError: if no step can be refitted from moments, saying why, or moments are missing.
+        InputError: if no step can be refitted from moments, saying why, moments are missing, or the rows
+            move the steps too far for them.
         StepError: for rows of another width.
     """
     chain.outline(rows.shape[1])

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from transforms import Chain, InputError, Moments, StepError, parse_steps
+from transforms.kept import read_moments
 from transforms.refit import with_rows
 from transforms.stages import Stages
 from transforms.transform import TRANSFORMS
@@ -168,3 +169,24 @@ def test_what_learns_from_moments_learns_from_them_what_it_learns_from_rows(step
 def test_every_kind_says_what_it_learns_from():
     kinds = {step.kind for step in parse_steps(",".join(LEARNS_FROM_MOMENTS))} - {"geopres"}
     assert {kind for kind, made in TRANSFORMS.items() if made.learns_from in ("moments", "unit moments")} == kinds
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_rows_of_another_kind_leave_moments_that_can_be_kept_or_are_refused(seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    spreads, centres = 10 ** rng.uniform(-2.5, 0, (2, 6)), rng.standard_normal((2, 6)) * 10 ** rng.uniform(-1, 0.5)
+    old, new = (
+        rng.standard_normal((200, 6)) * spread + centre for spread, centre in zip(spreads, centres, strict=True)
+    )
+    old *= rng.exponential(1, (200, 1))
+    chain = fitted("r2,pca:3", old.astype(np.float32))
+    try:
+        added = with_rows(chain, chain.moments, new.astype(np.float32)).chain
+    except InputError as error:
+        assert "too far" in str(error)
+        return
+    added.save(tmp_path / "added", {})
+    kept = read_moments(tmp_path / "added")
+    assert np.linalg.eigvalsh(kept[2].scatter)[0] >= -1e-9 * kept[2].count
+    again = with_rows(added, kept, new.astype(np.float32)).chain
+    assert np.isfinite(again.transform(old.astype(np.float32))).all()
