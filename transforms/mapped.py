@@ -97,4 +97,5 @@ def covariance_nearest(found: FloatMatrix) -> FloatMatrix:
             "the added rows move the steps too far for what the old rows would be now to be told from moments: "
             "fit anew on all of them"
         )
-    return (directions * np.maximum(variances, 0)) @ directions.T
+    nearest: FloatMatrix = (directions * np.maximum(variances, 0)) @ directions.T
+    return nearest
