@@ -34,8 +34,8 @@ def open_engine(name: str, address: str | None, workers: int | None, settings: S
         EngineError: if Ray cannot be used.
     """
     if name == "local":
-        if address is not None or workers is not None:
-            typer.echo("This process does all the work: --address and --workers are for --engine ray.", err=True)
+        if address is not None:
+            typer.echo("This process does all the work: --address is for --engine ray.", err=True)
         yield LOCAL
         return
     count = workers or (settings.worker_processes if address is None else None)

@@ -25,6 +25,7 @@ EXTRAS = {
     "remote": "sources at URLs (s3://…) are not read",
     "evaluation": "`lathe evaluate` does not work",
     "training": "`lathe train` does not work",
+    "lora": "`training.lora` of a job does not work: all weights are trained, or none",
     "ray": "`--engine ray` does not work: fits and encoding stay on one machine",
     "ray-serve": "the service does not run under Ray Serve",
     "redis": "LATHE_REDIS_URL does not work: replicas share nothing",
