@@ -73,7 +73,7 @@ def main() -> None:
         figures = of_domains(vectors, 2 if given.quick else given.seeds)
         show(figures)
     if not given.no_cost:
-        figures["cost"] = measure_cost(*((40, 2) if given.quick else (given.pairs, given.rounds)))
+        figures["cost"] = measure_cost(8 if given.quick else given.blocks)
         print(cost_table(figures["cost"]))
     print("raw figures:", write_report(given.out, "drift", figures), file=sys.stderr)
 
@@ -84,8 +84,7 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--data", type=Path, help="the folder of data sets")
     options.add_argument("--vectors", type=Path, help="where encoded sets are kept for the next run")
     options.add_argument("--seeds", type=int, default=10, help="draws of rows")
-    options.add_argument("--pairs", type=int, default=200, help="requests to each server, of each kind, in a round")
-    options.add_argument("--rounds", type=int, default=6, help="times the two servers are started")
+    options.add_argument("--blocks", type=int, default=120, help="of requests with, and without, of each kind")
     options.add_argument("--no-cost", action="store_true", help="leave the cost out")
     return options.parse_args()
 
@@ -240,7 +239,7 @@ def cost_table(cost: list[dict[str, Any]]) -> str:
     """What watching costs a request."""
     lines = [
         [str(c["texts"]), c["cache"], f"{c['off_ms']:.3f}", f"{c['on_ms']:.3f}"]
-        + [f"{100 * c['overhead']:+.1f} % ± {100 * c['ci95']:.1f}"]
+        + [f"{100 * c['overhead']:+.1f} % ({100 * c['low']:+.1f} to {100 * c['high']:+.1f})"]
         for c in cost
     ]
     return markdown_table(["texts", "cache", "off, ms", "on, ms", "overhead"], lines)

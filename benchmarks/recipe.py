@@ -1,4 +1,4 @@
-"""The finance recipe without synthesis: hard negatives, REZE, and both, on finance and general tasks.
+"""The finance recipe without synthesis: in-batch and hard negatives, REZE, and both, on finance and general tasks.
 
 Each target is left out of its own training, with all pairs that share a text with its test. Every training takes the
 same pairs; what differs is whether they have mined hard negatives, and whether REZE's regulariser is there. Stopped, it
@@ -35,7 +35,7 @@ from training.spec import DEFAULT_ENCODER, EncoderSpec
 
 TARGETS = ("fiqa_qa", "tatqa", "banking77")
 GENERAL = ("stsb", "quora_pairs", "mrpc", "trec_qa", "cranfield", "bbc_news", "sst2")
-ARMS = {"hard negatives": (True, False), "REZE": (False, True), "both": (True, True)}
+ARMS = {"in-batch negatives": (False, False), "hard negatives": (True, False), "REZE": (False, True), "both": (True, True)}
 """Whether there are hard negatives, and the regulariser."""
 BASE, BEFORE = "base", -1
 LIMITS = {"finance": 500, "general": 200}

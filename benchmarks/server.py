@@ -18,12 +18,13 @@ class Server:
     """A `lathe serve` of its own, and a client with the admin key."""
 
     name = "lathe"
+    command: tuple[str, ...] = (*LATHE, "serve", "--port", "0")
 
     def __init__(self, home: Path, admin_key: str | None = None, **settings: str) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
         environment = clean | {"LATHE_HOME": str(home)} | settings  # nobody's own indexes, keys or encoders
         self.process = subprocess.Popen(
-            [*LATHE, "serve", "--port", "0"],
+            self.command,
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -1,14 +1,14 @@
 """How far what goes through chains lies from what they were fitted on.
 
-tap's thread ─► Drift.watch ─► a Window for each encoder and version ─► sums (drift_tally), no rows
-                                     └► stale? ─► Refits (drift_refit), if that is on
-requests ─► Drift.report, .warnings, .stale, .looked_at: figures of those sums
+request ─► Drift.watch ─► some of its rows wait in a Window, one for each encoder and version
+tap's thread ─► Drift.look ─► sums (drift_tally), no rows ─► stale? ─► Refits (drift_refit), if that is on
+others ─► Drift.report, .warnings, .stale, .looked_at: figures of those sums
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from service.live.drift_refit import Refits
@@ -17,7 +17,6 @@ from service.live.drift_window import Window
 from service.live.tap import Seen
 from service.registry import LoadedChain
 from transforms.errors import ArtifactError
-from transforms.reference import Reference
 
 WINDOWS_MOST = 32
 """Encoders with versions that are watched; the least recently used leaves."""
@@ -29,6 +28,7 @@ SURE = 2.0
 """Standard errors by which the threshold must be passed."""
 
 Key = tuple[str | None, str, str]
+Work = Callable[[], None]
 
 
 class Drift:
@@ -38,34 +38,49 @@ class Drift:
         on: whether anybody is to watch.
         window: rows of a generation, see `Window`.
         threshold: of `out_of_domain`, past which a chain is stale.
+        soon: has what takes long done elsewhere than in a request's thread; false if it was not taken.
         refits: told of what is stale; None where nothing is to be fitted.
     """
 
-    def __init__(self, on: bool, window: int, threshold: float, refits: Refits | None = None) -> None:
-        self.on, self.window, self.threshold, self.refits = on, window, threshold, refits
-        self.windows: OrderedDict[Key, Window] = OrderedDict()
+    def __init__(
+        self, on: bool, window: int, threshold: float, soon: Callable[[Work], bool], refits: Refits | None = None
+    ) -> None:
+        self.on, self.window, self.threshold = on, window, threshold
+        self.soon, self.refits = soon, refits
+        self.windows: dict[Key, Window] = {}
+        self.without: set[Key] = set()
         self.looking = threading.Lock()
 
     def watch(self, seen: Seen) -> None:
-        """Take in the rows of a request; in the thread of the tap."""
+        """Take in some rows of a request; in its own thread."""
+        window = self.windows.get(key_of(seen))
+        if window is not None:
+            if window.take(seen.raw):
+                self.soon(partial(self.look, window))
+        elif key_of(seen) not in self.without:
+            self.soon(partial(self.begin, seen))
+
+    def begin(self, seen: Seen) -> None:
+        """Make the window of a request's rows, and put them there; none for a version without a reference."""
         reference = seen.loaded.reference
+        key = key_of(seen)
         if isinstance(reference, ArtifactError):
+            self.without.add(key)
             return
+        if key not in self.windows:  # another request may have come first
+            window = Window(seen.encoder, seen.loaded, reference, self.window, self.refits is not None)
+            with self.looking:
+                latest = sorted(self.windows.items(), key=lambda item: item[1].used)[1 - WINDOWS_MOST :]
+                self.windows = dict(latest) | {key: window}
+        if self.windows[key].take(seen.raw):
+            self.look(self.windows[key])
+
+    def look(self, window: Window) -> None:
+        """Look at the rows that wait in a window, and have a chain fitted anew that they make stale."""
         with self.looking:
-            window = self.window_of(seen, reference)
-            tally = window.look() if window.take(seen.raw) else None
+            tally = window.look()
         if tally is not None and self.refits is not None and self.passed(tally):
             self.refits.consider(window, tally)
-
-    def window_of(self, seen: Seen, reference: Reference) -> Window:
-        """Where the rows of a request belong."""
-        key = (seen.encoder, seen.loaded.ref, seen.loaded.digest)
-        if key not in self.windows:
-            self.windows[key] = Window(seen.encoder, seen.loaded, reference, self.window, self.refits is not None)
-            while len(self.windows) > WINDOWS_MOST:
-                self.windows.popitem(last=False)
-        self.windows.move_to_end(key)
-        return self.windows[key]
 
     def passed(self, tally: Tally) -> bool:
         """Whether rows are surely farther from the fitted ones than the threshold allows."""
@@ -113,6 +128,11 @@ class Drift:
             for window in list(self.windows.values())
             if (tally := window.tally) is not None and self.passed(tally)
         ]
+
+
+def key_of(seen: Seen) -> Key:
+    """What tells the rows of one window from those of others."""
+    return seen.encoder, seen.loaded.ref, seen.loaded.digest
 
 
 def is_of(window: Window, loaded: LoadedChain) -> bool:

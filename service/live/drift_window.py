@@ -2,12 +2,14 @@
 
 import random
 import time
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.live.drift_tally import Tally
+from service.live.tap import DROPPED
 from service.registry import LoadedChain
 from transforms.reference import Reference
 from transforms.subspace import Kept
@@ -17,9 +19,16 @@ Rows = NDArray[np.float32]
 BLOCK_ROWS = 256
 """Rows looked at together: one by one they would take ten times as long."""
 
+WAITING_MOST = 64 * BLOCK_ROWS
+"""More are left out."""
+
 OF_A_REQUEST, PART = 8, 8
 """Rows looked at of one request: so many, or of a large one the eighth part. More would say little more, for they are
-alike, and cost a request whose texts are all in the cache more than a hundredth of its time."""
+alike."""
+
+ROWS_A_SECOND = 256
+"""Rows that may be looked at once a generation came at once. Of more traffic some requests say as much as all would,
+and to look at all of them costs those whose texts are all in the cache a fiftieth of their time."""
 
 
 @dataclass
@@ -55,21 +64,40 @@ class Window:
         self.size, self.keep_rows = size, keep_rows
         self.kept = Kept.of(loaded.chain)
         self.generations: list[Generation] = []
-        self.waiting: list[Rows] = []
+        self.waiting: deque[Rows] = deque()
         self.waiting_rows = 0
         self.tally: Tally | None = None
+        self.used = time.monotonic()
+        self.allowed = float(size)
 
     def take(self, rows: Rows) -> bool:
-        """Put the rows `(n, d)` of a request, or some of them, with those that wait; whether it is time to look."""
-        if rows.shape[1] == self.reference.gaussian.dimensions:
-            self.waiting.append(some(rows))
-            self.waiting_rows += len(self.waiting[-1])
-        return self.waiting_rows >= BLOCK_ROWS
+        """Put some of the rows `(n, d)` of a request with those that wait; whether it is time to look at them.
+
+        Takes microseconds, and no lock: several requests may do so at once.
+        """
+        if rows.shape[1] != self.reference.gaussian.dimensions:
+            return False
+        if self.waiting_rows >= WAITING_MOST:
+            DROPPED.inc(len(rows))
+            return False
+        now = time.monotonic()
+        allowed = min(self.allowed + ROWS_A_SECOND * (now - self.used), self.size)
+        self.used = now
+        if allowed < 1:
+            self.allowed = allowed
+            return False
+        taken = some(rows)
+        self.allowed = allowed - len(taken)
+        self.waiting.append(taken)
+        before = self.waiting_rows
+        self.waiting_rows = before + len(taken)
+        return self.waiting_rows // BLOCK_ROWS > before // BLOCK_ROWS
 
     def look(self) -> Tally | None:
-        """Look at the rows that wait; the sums over all in the window, None without any."""
-        if self.waiting:
-            waiting, self.waiting, self.waiting_rows = self.waiting, [], 0
+        """Look at the rows that wait; the sums over all in the window, None without any. One at a time."""
+        waiting = [self.waiting.popleft() for _ in range(len(self.waiting))]
+        self.waiting_rows = 0
+        if waiting:
             self.add(Tally.of(self.reference, self.kept, waiting), waiting if self.keep_rows else [])
             tallies = [generation.tally for generation in self.generations]
             self.tally = sum(tallies[1:], start=tallies[0])

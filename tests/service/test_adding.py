@@ -84,7 +84,8 @@ def test_rows_of_another_space_are_a_conflict(app, paragraphs, finish):
     assert answer.status_code == 409 and answer.json()["error"]["code"] == "space_mismatch"
     narrow = post(app, name="nobodys", add_to="nobodys@1", source={"vectors": [row[:16] for row in rows]})
     assert narrow.status_code == 400 and "20 wide" in narrow.json()["error"]["message"]
-    more = finish(post(app, name="nobodys", add_to="nobodys@1", source={"vectors": rows}).json()["job_id"], app)
+    others = (np.random.default_rng(1).normal(size=(200, 20)) + 0.5).tolist()
+    more = finish(post(app, name="nobodys", add_to="nobodys@1", source={"vectors": others}).json()["job_id"], app)
     assert more["result"]["chain"] == "nobodys@2"
 
 

@@ -1,0 +1,41 @@
+"""A real server whose watch for drift can be taken off and put on again: `POST /watching/true`.
+
+Two servers would not do to compare: they differ by some hundredths for no reason but where they lie in memory.
+"""
+
+import asyncio
+
+import torch
+import uvicorn
+
+from service import logs
+from service.app import create_app
+from service.cli.serve import Server, listen, run
+from service.memory import keep_freed_blocks
+from service.settings import read_settings
+
+
+def main() -> None:
+    """Serve as `lathe serve --port 0` does."""
+    keep_freed_blocks()
+    settings = read_settings(port=0)
+    torch.set_num_threads(settings.threads)
+    logs.configure(settings.log_level)
+    app = create_app(settings)
+    services = app.state.services
+    tap, watch = services.embedder.tap, services.drift.watch
+
+    async def watching(on: bool) -> dict[str, bool]:
+        tap.unwatch(watch)
+        if on:
+            tap.watch(watch, at_once=True)
+        return {"on": tap.open}
+
+    app.add_api_route("/watching/{on}", watching, methods=["POST"])
+    config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False)
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(run(Server(config, services), listen(settings.host, settings.port), settings, services))
+
+
+if __name__ == "__main__":
+    main()
