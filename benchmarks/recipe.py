@@ -35,7 +35,12 @@ from training.spec import DEFAULT_ENCODER, EncoderSpec
 
 TARGETS = ("fiqa_qa", "tatqa", "banking77")
 GENERAL = ("stsb", "quora_pairs", "mrpc", "trec_qa", "cranfield", "bbc_news", "sst2")
-ARMS = {"in-batch negatives": (False, False), "hard negatives": (True, False), "REZE": (False, True), "both": (True, True)}
+ARMS = {
+    "in-batch negatives": (False, False),
+    "hard negatives": (True, False),
+    "REZE": (False, True),
+    "both": (True, True),
+}
 """Whether there are hard negatives, and the regulariser."""
 BASE, BEFORE = "base", -1
 LIMITS = {"finance": 500, "general": 200}

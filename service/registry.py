@@ -336,7 +336,9 @@ class Registry:
         shown = self.resolve(ref)[1] if wanted else pointer.live or numbers[-1]
         versions = [self.describe_version(name, version) for version in numbers]
         current = next((v for v in versions if v["version"] == shown), versions[-1])
-        return current | {"name": name, "live": pointer.live, "forced": list(pointer.past), "versions": versions}
+        earlier = [version for version in pointer.earlier if version in numbers]
+        known = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.past)}
+        return current | {"name": name} | known | {"versions": versions}
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
         """A version's manifest, or why it cannot be read."""

@@ -79,6 +79,11 @@ class Shadows:
         self.end_if_over(shadow)
         return shadow
 
+    def candidate(self, name: str) -> int | None:
+        """The version that a chain's shadow tries or tried; None where it has none."""
+        shadow = self.shadows.get(name)
+        return None if shadow is None else shadow.candidate.loaded.version
+
     def keep(self, name: str, shadow: Shadow | None) -> None:
         """Replace a chain's shadow, and watch if any runs."""
         with self.changing:

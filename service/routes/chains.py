@@ -63,9 +63,10 @@ def describe_all(services: Services) -> list[dict[str, object]]:
 
 
 def described(ref: str, services: Services) -> dict[str, object]:
-    """A chain's description, and whether live traffic makes the version shown stale."""
+    """A chain's description, whether live traffic makes the version shown stale, and the version of its shadow."""
     found = services.registry.describe(ref)
-    return found | {"stale": services.drift.stale(f"{found['name']}@{found['version']}")}
+    stale = services.drift.stale(f"{found['name']}@{found['version']}")
+    return found | {"stale": stale, "shadow": services.shadows.candidate(found["name"])}
 
 
 def shown(name: str, pointer: Pointer) -> dict[str, object]:

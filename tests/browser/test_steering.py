@@ -125,10 +125,25 @@ def test_a_version_is_promoted_past_its_gate_when_told_to_and_rolled_back(open_p
         page.click("#rollback")
         page.click("#confirm-yes")
         expect(page.locator("main")).to_contain_text("Live is rows@1")
-        page.click("#rollback")
-        page.click("#confirm-yes")
-        expect(page.locator("#notices")).to_contain_text("no earlier version")
+        expect(page.locator("#rollback")).to_have_count(0)
     assert server.call("GET", f"/chains/{rows}")["live"] == 1
+
+
+def test_a_version_is_tried_beside_the_live_one(open_page, server, rows, vectors, give_key):
+    with open_page(f"#/chains/{rows}", allowed=ASKED) as page:
+        page.click("#shadow-2")
+        expect(page.locator("#confirm-text")).to_contain_text("10 % of the live traffic")
+        page.click("#confirm-yes")
+        give_key(page, server.key)
+        expect(page.locator("main")).to_contain_text("Shadow of rows@2")
+        expect(page.locator("#shadow-2")).to_have_count(0)
+        server.call("POST", "/reduce", chain=rows, vectors=vectors.tolist())
+        expect(page.locator("main")).to_contain_text(f"{len(vectors)} rows passed by")
+        page.click("#shadow-end")
+        page.click("#confirm-yes")
+        expect(page.locator("#notices")).to_contain_text("has ended")
+        expect(page.locator("main")).not_to_contain_text("Shadow of rows@2")
+    assert server.call("GET", f"/chains/{rows}")["shadow"] is None
 
 
 def test_a_job_is_followed_and_cancelled(open_page, server, vectors, give_key):

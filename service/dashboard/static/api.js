@@ -43,6 +43,11 @@ export async function postForHeaders(path, content) {
   return { content: await answer.json(), headers: answer.headers };
 }
 
+/** Set something up, as `post`. */
+export async function put(path, content = {}) {
+  return (await send("PUT", path, JSON.stringify(content))).json();
+}
+
 /** Remove, or cancel; errors as `get`. */
 export async function remove(path) {
   return (await send("DELETE", path)).json();

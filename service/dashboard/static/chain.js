@@ -7,7 +7,7 @@ import { h, section, table } from "./dom.js";
 import { drawDrift, loadDrift } from "./drift.js";
 import { count, number, percent, steps } from "./format.js";
 import { dimensionCurve, foreignBars, meanNormBars, numbersOf, ownSpectrum } from "./plots.js";
-import { drawShadow, loadShadow } from "./shadow.js";
+import { drawShadow, loadShadow, startShadow } from "./shadow.js";
 
 /** The page of a chain: `#/chains/NAME` shows its live version, `#/chains/NAME@2` that one. */
 export const chainView = {
@@ -18,7 +18,7 @@ export const chainView = {
     const ready = chain.state === "ready";
     const [drift, shadow] = await Promise.all([
       ready ? loadDrift(`${chain.name}@${chain.version}`, options) : null,
-      loadShadow(chain.name, options),
+      chain.shadow === null ? null : loadShadow(chain.name, options),
     ]);
     return { chain, drift, shadow };
   },
@@ -30,7 +30,7 @@ export const chainView = {
         ? certificate(chain)
         : section("Certificate", h("p", {}, chain.error ?? "This version carries no certificate.")),
       ready ? drawDrift(drift) : null,
-      drawShadow(shadow),
+      drawShadow(shadow, page),
       ready ? provenance(chain) : null,
     ];
   },
@@ -47,7 +47,7 @@ function versions(chain, page) {
       { number: count(one.certificate?.n_fit) },
       { number: number(one.certificate && valueAt(one.certificate, "local_spearman")) },
       { number: percent(one.certificate && valueAt(one.certificate, "recall_at_10")) },
-      actions(page, name, one, live),
+      actions(page, chain, one),
     ]);
   const back = h("button", { type: "button", id: "rollback", onclick: () => rollBack(page, name, live) }, "Roll back");
   return section(
@@ -66,13 +66,13 @@ function versions(chain, page) {
     h(
       "p",
       { class: "buttons" },
-      chain.versions.length > 1 ? back : null,
+      chain.earlier.length ? back : null,
       h("a", { class: "button", href: `#/try/${name}@${chain.version}` }, "Try it"),
     ),
   );
 }
 
-function actions(page, name, one, live) {
+function actions(page, { name, live, shadow }, one) {
   if (one.version === live) {
     return "";
   }
@@ -86,7 +86,19 @@ function actions(page, name, one, live) {
     { class: "button", href: `#/compare/${name}@${live}/${name}@${one.version}` },
     "Compare with live",
   );
-  return h("span", { class: "buttons" }, one.state === "ready" ? make : null, live ? compare : null);
+  const beside = h(
+    "button",
+    { type: "button", id: `shadow-${one.version}`, onclick: () => startShadow(page, name, one.version, live) },
+    "Shadow",
+  );
+  const ready = one.state === "ready";
+  return h(
+    "span",
+    { class: "buttons" },
+    ready ? make : null,
+    live ? compare : null,
+    ready && live && shadow !== one.version ? beside : null,
+  );
 }
 
 function certificate(chain) {

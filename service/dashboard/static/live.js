@@ -1,7 +1,7 @@
 // What the server does right now: a sample of its metrics every few seconds, while somebody looks.
 
 import { getText } from "./api.js";
-import { growth, parseMetrics, quantile, series, total } from "./prometheus.js";
+import { growth, parseMetrics, quantile, total } from "./prometheus.js";
 
 export const EVERY_MS = 3000;
 const KEPT = 100;
@@ -24,11 +24,6 @@ export async function takeSample() {
     points.splice(0, points.length - KEPT);
   }
   last = { at, sample };
-}
-
-/** The series of a name in the last sample; none before the first. */
-export function lastSeries(name, labels = {}) {
-  return last === null ? [] : series(last.sample, name, labels);
 }
 
 function pointOf(before, after) {

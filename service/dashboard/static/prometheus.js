@@ -26,7 +26,7 @@ export function parseMetrics(text) {
 }
 
 /** The series of a name with some labels. */
-export function series(sample, name, labels = {}) {
+function series(sample, name, labels = {}) {
   const wanted = Object.entries(labels);
   return (sample.get(name) ?? []).filter((one) => wanted.every(([key, value]) => one.labels[key] === value));
 }

@@ -1,29 +1,49 @@
 // A candidate version that runs beside the live one on some of its traffic.
 
-import { getIfThere } from "./api.js";
+import { getIfThere, put, remove } from "./api.js";
 import { badge, h, section, table } from "./dom.js";
 import { count, duration, moment, number, percent } from "./format.js";
-import { lastSeries } from "./live.js";
+import { attempt, confirmed } from "./notices.js";
 
+const SHARE = 0.1;
 const VERDICTS = { passed: "good", failed: "bad", "not yet": "warn" };
 
-const goneAt = new Map();
+/** What a chain's shadow reports; null where it ended meanwhile. */
+export function loadShadow(name, options) {
+  return getIfThere(`chains/${encodeURIComponent(name)}/shadow`, options);
+}
 
-/** What a chain's shadow reports; null where it has none. Only chains are asked for whose shadow tried rows since. */
-export async function loadShadow(name, options) {
-  const tried = lastSeries("lathe_shadow_rows_total", { chain: name })[0]?.value;
-  if (tried === undefined || tried === goneAt.get(name)) {
-    return null;
+/** Ask, then try a version beside the live one. */
+export async function startShadow(page, name, version, live) {
+  const wanted = await confirmed({
+    title: `Try ${name}@${version} beside ${name}@${live}?`,
+    text:
+      `Both versions are given ${percent(SHARE, 0)} of the live traffic and their neighbours compared. ` +
+      `Answers stay those of ${name}@${live}; another shadow of ${name} ends.`,
+    yes: "Start the shadow",
+  });
+  if (wanted) {
+    const path = `chains/${encodeURIComponent(name)}/shadow`;
+    await attempt(() => put(path, { version, share: SHARE }), `${name}@${version} runs beside ${name}@${live}.`);
+    await page.refresh();
   }
-  const found = await getIfThere(`chains/${encodeURIComponent(name)}/shadow`, options);
-  if (found === null) {
-    goneAt.set(name, tried);
+}
+
+/** Ask, then end a shadow. */
+async function endShadow(page, { chain, candidate }) {
+  const wanted = await confirmed({
+    title: `End the shadow of ${chain}@${candidate}?`,
+    text: "Its rows and figures are forgotten.",
+    yes: "End it",
+  });
+  if (wanted) {
+    await attempt(() => remove(`chains/${encodeURIComponent(chain)}/shadow`), "The shadow has ended.");
+    await page.refresh();
   }
-  return found;
 }
 
 /** The report as a section; nothing where there is none. */
-export function drawShadow(found) {
+export function drawShadow(found, page) {
   if (found === null) {
     return null;
   }
@@ -65,6 +85,11 @@ export function drawShadow(found) {
       stack: true,
     }),
     errors.length ? h("p", { class: "notice bad" }, errors.join("; ")) : null,
+    h(
+      "p",
+      { class: "buttons" },
+      h("button", { type: "button", id: "shadow-end", onclick: () => endShadow(page, found) }, "End the shadow"),
+    ),
   );
 }
 
