@@ -1,6 +1,7 @@
 """Where texts and vectors come from, read in batches so that no source has to fit in memory."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
 from types import MappingProxyType
@@ -9,7 +10,7 @@ from typing import Literal
 from training.errors import AccessError, EmptyError, SourceError
 from training.keys import file_key
 from training.kinds import Batch, Kind, checked, in_words, kind_of
-from training.raw import RawBatch
+from training.raw import RawBatch, Span
 from training.readers import BUILT_IN, FORMATS, file_format, first_kind, read_rows
 from training.remote import is_remote, list_remote
 from training.shards import BATCH_ROWS, Shard, at_hand, contents, looked_at
@@ -107,21 +108,20 @@ class Source:
     def width(self) -> Kind:
         """What it holds, by its first row: None is texts, a number vectors of that width.
 
-        Where damaged files are left out, the first file that shows no damage tells.
+        Where damaged files are left out, it is what most rows are, and all are counted for that.
 
         Raises:
             SourceError: if it holds nothing, or cannot be read.
         """
-        left_out: dict[str, str] = {}
+        if self.bad_shards == "skip":
+            return self.plan().shards[0].width
         for file in self.files:
             try:
                 with looked_at(file) as found:
                     return first_kind(found, self.field)
             except EmptyError:
                 continue
-            except SourceError as error:
-                self.leave_out(file, error, left_out)
-        raise self.nothing(left_out)
+        raise self.nothing({})
 
     def kind(self) -> Literal["texts", "vectors"]:
         """What it holds, by its first row; see `width`."""
@@ -138,40 +138,56 @@ class Source:
             damaged: names of files that are known to be, and why.
 
         Raises:
-            SourceError: for damage that shows already, and for a file unlike those before it, unless such are left
-                out; if nothing is left.
+            SourceError: for damage that shows already, and for a file unlike the others, unless such are left out; if
+                nothing is left.
         """
         plan = Plan(left_out=dict(damaged))
+        found: dict[str, tuple[list[Span], Kind]] = {}
         for file in self.files:
             if self.name_of(file) in damaged:
                 continue
             try:
                 spans, kind = contents(file, self.field)
-                if spans and plan.shards and kind != plan.shards[0].width:
-                    began = in_words(plan.shards[0].width)
-                    raise SourceError(f"{self.name_of(file)}: {in_words(kind)} in a source that began with {began}")
             except SourceError as error:
                 self.leave_out(file, error, plan.left_out)
                 continue
-            key = file_key(file) if spans else ""
-            plan.shards.extend(Shard(file=file, key=key, width=kind, **asdict(span)) for span in spans)
-            if not spans:
+            if spans:
+                found[file] = spans, kind
+            else:
                 plan.empty.append(self.name_of(file))
-        if not plan.shards:
+        if not found:
             raise self.nothing(plan.left_out)
+        most = kind_of_most(found.values())
+        for file, (spans, kind) in found.items():
+            if kind == most:
+                key = file_key(file)
+                plan.shards.extend(Shard(file=file, key=key, width=kind, **asdict(span)) for span in spans)
+            else:
+                words = f"{self.name_of(file)}: {in_words(kind)} in a source of {in_words(most)}"
+                self.leave_out(file, SourceError(words), plan.left_out)
         return plan
 
     def leave_out(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
         """Note a damaged file; raise its error where that is to stop, or no file is to blame."""
         if self.bad_shards == "refuse" or isinstance(error, AccessError):
             raise error
-        left_out[self.name_of(file)] = str(error).replace(f"{Path(file).parent}/", "")
+        name = self.name_of(file)
+        said = str(error).replace(f"{Path(file).parent}/", "")
+        left_out[name] = said.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
 
     def nothing(self, left_out: Mapping[str, str]) -> SourceError:
         """The error of a source in which nothing can be used."""
         for name, reason in left_out.items():
             return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
         return SourceError(f"the source {self.written!r} is empty")
+
+
+def kind_of_most(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
+    """What most rows of some files are; of as many, what came first."""
+    rows: Counter[Kind] = Counter()
+    for spans, kind in contents:
+        rows[kind] += sum(span.rows or 0 for span in spans)
+    return rows.most_common(1)[0][0]
 
 
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:

@@ -18,6 +18,7 @@ from training.errors import EngineError
 SHORT = "/tmp"
 """Ray's sockets lie below, whose paths have 107 bytes at most."""
 
+PREFIX = "lathe-ray-"
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
 QUIET = {
@@ -48,7 +49,7 @@ def cluster(address: str | None, cores: int) -> Iterator[list[int]]:
     wanted: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     folder = None
     if address is None:
-        folder = tempfile.mkdtemp(prefix="lathe-ray-", dir=SHORT if Path(SHORT).is_dir() else None)
+        folder = make_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))
         wanted |= {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
     else:
         require_answer(address)
@@ -64,6 +65,15 @@ def cluster(address: str | None, cores: int) -> Iterator[list[int]]:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_folder(below: Path) -> str:
+    """A folder for Ray's logs and sockets, named after this process; those of processes that were killed go."""
+    for old in below.glob(f"{PREFIX}*-*"):
+        owner = old.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(old, ignore_errors=True)  # of another user's nothing can be removed
+    return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=below)
 
 
 def require_answer(address: str) -> None:

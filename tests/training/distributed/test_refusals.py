@@ -1,12 +1,15 @@
+import os
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from training.distributed import ray_engine
-from training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS
+from training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS, make_folder
 from training.distributed.engine import require_alike
 from training.distributed.token import Token
 from training.distributed.worker import Introduction, Worker, describe
@@ -72,3 +75,14 @@ def test_a_worker_that_does_not_see_a_folder_or_a_file_says_so(tmp_path):
     for unseen in (replace(token, file=tmp_path / "nowhere" / "token"), replace(token, secret="another disk's")):
         with pytest.raises(EngineError, match="LATHE_HOME must lie in a folder that all nodes share"):
             worker.encode([shard], "text", [tmp_path], unseen)
+
+
+def test_folders_of_killed_processes_go_and_others_stay(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = {"dead": f"lathe-ray-{ended.pid}-x", "mine": f"lathe-ray-{os.getpid()}-x", "other": "lathe-rayon"}
+    for name in names.values():
+        (tmp_path / name / "session").mkdir(parents=True)
+    made = Path(make_folder(tmp_path))
+    assert made.is_dir() and made.name.startswith(f"lathe-ray-{os.getpid()}-")
+    assert {path.name for path in tmp_path.iterdir()} == {names["mine"], names["other"], made.name}
