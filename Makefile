@@ -4,7 +4,7 @@
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
 PYTHON ?= python3
-PROCESSES ?= 2
+PROCESSES ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training,redis
@@ -57,16 +57,21 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lathe needs Python 3.11 or newer (set PYTHON=)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
+NO_GRAPHS := Indexes will search exactly: hnswlib, which makes their graphs, needs a C++ compiler and Python's headers.\
+ Install those and run: make clean
+
 $(VENV)/serve.stamp: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing Lathe into $(VENV); this takes a few minutes the first time."
 	$(PIP_INSTALL) --editable '.[$(EXTRAS)]'
-	@$(PIP_INSTALL) --editable '.[index]' >/dev/null 2>&1 || echo "Indexes will search exactly: hnswlib, which makes\
-	 their graphs, needs a C++ compiler and Python's headers. Install those and run: make clean serve"
+	@$(PIP_INSTALL) --editable '.[index]' >/dev/null 2>&1 || echo "$(NO_GRAPHS)"
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/serve.stamp
-	$(PIP_INSTALL) --editable '.[$(EXTRAS),dev]'
-	@touch $@
+# All at once: to find the versions takes pip half a minute.
+$(VENV)/dev.stamp: $(BIN)/python pyproject.toml constraints.txt
+	@echo "Installing Lathe and what its tests take into $(VENV); this takes a few minutes the first time."
+	@$(PIP_INSTALL) --editable '.[$(EXTRAS),index,dev]' || \
+	 { $(PIP_INSTALL) --editable '.[$(EXTRAS),dev]' && echo "$(NO_GRAPHS)"; }
+	@touch $(VENV)/serve.stamp $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info

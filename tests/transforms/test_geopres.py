@@ -62,7 +62,7 @@ def test_the_spectral_start_minimises_squared_distance_loss_on_gaussian_data():
     np.testing.assert_allclose(np.diag(weight) ** 2, best, rtol=0.02)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_it_keeps_neighbours_better_than_truncation(embeddings, seed):
     fitted = GeoPres(10).fit(embeddings(600, 40, seed=10 + seed))
     heldout = embeddings(300, 40, seed=20 + seed)

@@ -358,8 +358,12 @@ def test_whether_a_worker_of_this_machine_lives_can_be_asked(run, start_worker, 
     assert status == 1 and f"no worker of {socket.gethostname()}" in err
     worker = start_worker(own_redis.url)
     eventually(lambda: run("worker", "--check")[0] == 0, 60)
-    own_redis.client.flushall()  # what lost its data hears of it again
-    assert run("worker", "--check")[0] == 1
+    worker.process.send_signal(signal.SIGSTOP)
+    try:
+        own_redis.client.flushall()  # what lost its data hears of it again
+        assert run("worker", "--check")[0] == 1
+    finally:
+        worker.process.send_signal(signal.SIGCONT)
     eventually(lambda: run("worker", "--check")[0] == 0, 20)
     worker.process.send_signal(signal.SIGSTOP)
     try:
