@@ -2,7 +2,8 @@
 
 import sqlite3
 import sys
-from typing import NoReturn
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -33,6 +34,24 @@ app = typer.Typer(
     rich_markup_mode=None,  # it would take [#FIELD] for markup, and cut long options short
     add_completion=False,
 )
+
+
+def show_version(wanted: bool) -> None:
+    """Print the release and end."""
+    if wanted:
+        typer.echo(f"lathe {version('lathe')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the release and exit.")
+    ] = False,
+) -> None:
+    """What stands before every command."""
+
+
 app.command()(serve.serve)
 app.command()(worker.worker)
 app.command()(fit.fit)

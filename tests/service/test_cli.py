@@ -1,4 +1,5 @@
 import json
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -121,6 +122,10 @@ def test_doctor_says_what_is_there_and_what_is_damaged(run, home):
     status, out, _ = run("doctor")
     assert status == 1 and "chain debias@1" in out
     path.write_bytes(whole)
+
+
+def test_the_release_is_told(run):
+    assert run("--version") == (0, f"lathe {version('lathe')}\n", "")
 
 
 @pytest.mark.parametrize(
