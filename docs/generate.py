@@ -75,7 +75,12 @@ def http() -> Iterator[str]:
             whose = "Admin. " if (path, method) in admin else ""
             yield f"\n## {method.upper()} {path}\n\n{whose}{call.get('description') or call['summary']}"
             rows = [
-                [named(one["name"], one.get("required")), one["in"], kind(one["schema"]), ""]
+                [
+                    named(one["name"], one.get("required")),
+                    one["in"],
+                    kind(one["schema"]),
+                    cell(one.get("description", "")),
+                ]
                 for one in call.get("parameters", [])
             ]
             schema = call.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
@@ -83,7 +88,11 @@ def http() -> Iterator[str]:
                 default = f"`{json.dumps(field['default'])}`" if field.get("default") is not None else ""
                 rows.append([named(name, name in schema.get("required", [])), "body", kind(field), default])
             if rows:
-                yield "\n" + markdown_table(["field", "in", "type", "default"], rows)
+                yield "\n" + markdown_table(["field", "in", "type", "default, or what it is"], rows)
+            headers = call["responses"].get("200", {}).get("headers", {})
+            if headers:
+                told = [[f"`{name}`", cell(one.get("description", ""))] for name, one in headers.items()]
+                yield "\n" + markdown_table(["header of the answer", ""], told)
 
 
 def named(name: str, required: bool | None) -> str:

@@ -151,7 +151,8 @@ def open_drift(settings: Settings, embedder: Embedder, jobs: Jobs | None) -> Dri
     refits = None
     if settings.drift and settings.drift_refit and jobs is not None:
         refits = Refits(embedder.registry, jobs, embedder.spec_of, settings.drift_window)
-    found = Drift(settings.drift, settings.drift_window, settings.drift_threshold, embedder.tap.soon, refits)
+    watched = settings.drift, settings.drift_window, settings.drift_threshold
+    found = Drift(*watched, embedder.registry, embedder.tap.soon, refits)
     if settings.drift:
         embedder.tap.watch(found.watch, at_once=True)
     return found

@@ -3,8 +3,12 @@
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import typer
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.constants import HF_HUB_OFFLINE
+from huggingface_hub.errors import HFValidationError
 
 from service.cli.index import described, no_texts
 from service.cli.options import state
@@ -18,7 +22,7 @@ from service.registry import Registry
 from service.settings import Settings
 from training.encoders import best_device, locate
 from training.precision import resolve_dtype
-from training.spec import DEFAULT_MODEL
+from training.spec import DEFAULT_MODEL, EncoderSpec
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
@@ -37,8 +41,10 @@ def doctor() -> None:
     say("extras", ", ".join(extra for extra in EXTRAS if not unmet("lathe", extra)) or "none")
     problem = home.problem()
     say("state folder", problem or f"{home.root} can be written")
+    absent = False
     for spec in settings.specs:
-        origin = "from its offline package" if locate(spec.model) != spec.model else "from its folder or the hub"
+        origin, here = where_from(spec)
+        absent = absent or not here
         say(f"encoder {spec.name}", origin if spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
     registry = Registry(home.shared / "chains" if settings.redis_url else home.chains)
     damaged = 0
@@ -49,20 +55,37 @@ def doctor() -> None:
             except ArtifactError as error:
                 damaged += 1
                 say(f"chain {name}@{number}", f"damaged: {error}")
+    say("chains", f"{len(registry.names())} registered, {damaged} versions damaged")
     silent = say_servers(settings, home)
     for folder in index_folders(home.indexes):
         index = described(folder)
-        damaged += "error" in index
+        silent = silent or "error" in index
         say(
             f"index {folder.name}",
             index.get("error") or f"{index['count']:,} items in {index['chain']}, record readable",
         )
-    say("chains", f"{len(registry.names())} registered, {damaged} damaged")
     typer.echo("\nMissing, and what that costs:")
     for missing in shortfalls(settings):
         say(missing.what, missing.cost)
-    if problem or damaged or silent:
+    if problem or absent or damaged or silent:
         raise typer.Exit(1)
+
+
+def where_from(spec: EncoderSpec) -> tuple[str, bool]:
+    """Where an encoder's files come from, and whether they are there or can be fetched."""
+    if locate(spec.model) != spec.model:
+        return "from its offline package", True
+    if Path(spec.model).expanduser().is_dir():
+        return "a folder", True
+    try:
+        found = try_to_load_from_cache(spec.model, "config.json", revision=spec.revision)
+    except HFValidationError:
+        return "missing: there is no such folder, and the hub has no such names", False
+    if isinstance(found, str):
+        return "from the hub, downloaded", True
+    if HF_HUB_OFFLINE:
+        return "missing: it was not downloaded from the hub, and HF_HUB_OFFLINE forbids to", False
+    return "from the hub, to be downloaded at the first start", True
 
 
 def say_servers(settings: Settings, home: Home) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 from service.live.drift_refit import Refits
 from service.live.drift_tally import Tally
 from service.live.drift_window import Window
-from service.live.tap import Seen
-from service.registry import LoadedChain
+from service.live.tap import DROPPED, Seen
+from service.registry import LoadedChain, Registry
 from transforms.errors import ArtifactError
 
 WINDOWS_MOST = 32
@@ -38,14 +38,21 @@ class Drift:
         on: whether anybody is to watch.
         window: rows of a generation, see `Window`.
         threshold: of `out_of_domain`, past which a chain is stale.
+        registry: of the chains.
         soon: has what takes long done elsewhere than in a request's thread; false if it was not taken.
         refits: told of what is stale; None where nothing is to be fitted.
     """
 
     def __init__(
-        self, on: bool, window: int, threshold: float, soon: Callable[[Work], bool], refits: Refits | None = None
+        self,
+        on: bool,
+        window: int,
+        threshold: float,
+        registry: Registry,
+        soon: Callable[[Work], bool],
+        refits: Refits | None = None,
     ) -> None:
-        self.on, self.window, self.threshold = on, window, threshold
+        self.on, self.window, self.threshold, self.registry = on, window, threshold, registry
         self.soon, self.refits = soon, refits
         self.windows: dict[Key, Window] = {}
         self.without: set[Key] = set()
@@ -57,8 +64,8 @@ class Drift:
         if window is not None:
             if window.take(seen.raw):
                 self.soon(partial(self.look, window))
-        elif key_of(seen) not in self.without:
-            self.soon(partial(self.begin, seen))
+        elif key_of(seen) not in self.without and not self.soon(partial(self.begin, seen)):
+            DROPPED.inc(len(seen.raw))
 
     def begin(self, seen: Seen) -> None:
         """Make the window of a request's rows, and put them there; none for a version without a reference."""
@@ -79,7 +86,12 @@ class Drift:
         """Look at the rows that wait in a window, and have a chain fitted anew that they make stale."""
         with self.looking:
             tally = window.look()
-        if tally is not None and self.refits is not None and self.passed(tally):
+        if tally is not None:
+            self.consider(window, tally)
+
+    def consider(self, window: Window, tally: Tally) -> None:
+        """Have a chain fitted anew that rows make stale; in the tap's thread."""
+        if self.refits is not None and self.passed(tally):
             self.refits.consider(window, tally)
 
     def passed(self, tally: Tally) -> bool:
@@ -89,9 +101,13 @@ class Drift:
         return enough and tally.out_of_domain - SURE * (noise or 0.0) > self.threshold
 
     def looked_at(self) -> Iterator[tuple[Window, Tally]]:
-        """All windows that rows came to, with their sums up to now."""
+        """All windows of versions there are that rows came to, with their sums up to now."""
         with self.looking:
+            self.windows = {key: window for key, window in self.windows.items() if window.loaded.folder.exists()}
             found = [(window, tally) for window in self.windows.values() if (tally := window.look()) is not None]
+        for window, tally in found:  # rows looked at here are not looked at again: who watches often must hide nothing
+            if self.refits is not None and self.passed(tally):
+                self.soon(partial(self.consider, window, tally))
         yield from found
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:
@@ -120,13 +136,15 @@ class Drift:
         return any(self.passed(tally) for tally in tallies) if tallies else None
 
     def warnings(self) -> list[str]:
-        """Which versions are stale, as was last looked, in sentences."""
+        """Which live versions are stale, as was last looked, in sentences."""
         return [
             f"{window.loaded.ref} is stale: of what came from {window.encoder or 'vectors'}, {tally.rows:,} rows, "
             f"the mean percentile is {tally.out_of_domain:.3f} (threshold {self.threshold}); "
             f"see /chains/{window.loaded.ref}/drift"
             for window in list(self.windows.values())
-            if (tally := window.tally) is not None and self.passed(tally)
+            if (tally := window.tally) is not None
+            and self.passed(tally)
+            and self.registry.live(window.loaded.name) == window.loaded.version
         ]
 
 

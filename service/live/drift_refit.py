@@ -20,6 +20,9 @@ from training.fitting import FitRequest
 from training.spec import EncoderSpec
 from transforms.errors import ArtifactError
 
+DISTINCT_LEAST = 1000
+"""Rows a fit takes at least: one text asked for again and again is stale traffic, and nothing to fit on."""
+
 PAUSE_SECONDS = 3600.0
 """Between two looks at whether a version is to be fitted anew: a fit that failed is not tried again sooner."""
 
@@ -73,7 +76,10 @@ class Refits:
         spec = None if window.encoder is None else self.spec_of(window.encoder)
         if window.encoder is not None and spec is None:
             return
-        files = {FILE_OF_VECTORS: dump_npy(np.ascontiguousarray(window.rows()))}
+        rows = window.rows()
+        if len({row.tobytes() for row in rows}) < DISTINCT_LEAST:
+            return
+        files = {FILE_OF_VECTORS: dump_npy(np.ascontiguousarray(rows))}
         job = self.jobs.submit("fit", job_request(request_of(window, tally), spec, False, files), files)
         log.warning("%s is stale: job %s fits it anew", window.loaded.ref, job.id)
 

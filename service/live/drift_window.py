@@ -68,24 +68,28 @@ class Window:
         self.waiting_rows = 0
         self.tally: Tally | None = None
         self.used = time.monotonic()
+        self.arrived = time.time()
         self.allowed = float(size)
 
     def take(self, rows: Rows) -> bool:
         """Put some of the rows `(n, d)` of a request with those that wait; whether it is time to look at them.
 
-        Takes microseconds, and no lock: several requests may do so at once.
+        Where too many wait already they are left out, and it is high time. Takes microseconds, and no lock: several
+        requests may do so at once.
         """
         if rows.shape[1] != self.reference.gaussian.dimensions:
             return False
         if self.waiting_rows >= WAITING_MOST:
             DROPPED.inc(len(rows))
-            return False
+            return True
         now = time.monotonic()
         allowed = min(self.allowed + ROWS_A_SECOND * (now - self.used), self.size)
         self.used = now
         if allowed < 1:
             self.allowed = allowed
             return False
+        if not self.waiting:
+            self.arrived = time.time()
         taken = some(rows)
         self.allowed = allowed - len(taken)
         self.waiting.append(taken)
@@ -95,21 +99,23 @@ class Window:
 
     def look(self) -> Tally | None:
         """Look at the rows that wait; the sums over all in the window, None without any. One at a time."""
+        arrived = self.arrived
         waiting = [self.waiting.popleft() for _ in range(len(self.waiting))]
         self.waiting_rows = 0
         if waiting:
-            self.add(Tally.of(self.reference, self.kept, waiting), waiting if self.keep_rows else [])
+            tally = Tally.of(self.reference, self.kept, waiting)
+            self.add(Generation(arrived, tally, waiting if self.keep_rows else []))
             tallies = [generation.tally for generation in self.generations]
             self.tally = sum(tallies[1:], start=tallies[0])
         return self.tally
 
-    def add(self, tally: Tally, rows: list[Rows]) -> None:
-        """Take some more into the younger generation, or into a new one if that is full."""
+    def add(self, more: Generation) -> None:
+        """Take some more into the younger generation, or as a new one if that is full."""
         if self.generations and (younger := self.generations[-1]).tally.rows < self.size:
-            younger.tally += tally
-            younger.rows += rows
+            younger.tally += more.tally
+            younger.rows += more.rows
         else:
-            self.generations = [*self.generations[-1:], Generation(time.time(), tally, rows)]
+            self.generations = [*self.generations[-1:], more]
 
     @property
     def since(self) -> float:

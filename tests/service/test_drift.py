@@ -202,7 +202,7 @@ def at_once(work):
 
 def test_the_least_recently_used_window_leaves(fitted, monkeypatch):
     monkeypatch.setattr("service.live.drift.WINDOWS_MOST", 3)
-    drift = Drift(True, 1000, 0.8, soon=at_once)
+    drift = Drift(True, 1000, 0.8, fitted.services.registry, soon=at_once)
     for number in (1, 2, 3, 1, 4):
         drift.watch(Seen(f"encoder {number}", fitted.services.registry.load("mine"), rows_like(5, 0)))
     assert {window.encoder for window in drift.windows.values()} == {"encoder 3", "encoder 1", "encoder 4"}
@@ -224,7 +224,7 @@ def test_of_more_than_a_generation_at_once_some_are_looked_at(fitted, monkeypatc
 
 
 def test_rows_of_another_width_are_not_counted(fitted):
-    drift = Drift(True, 1000, 0.8, soon=at_once)
+    drift = Drift(True, 1000, 0.8, fitted.services.registry, soon=at_once)
     drift.watch(Seen(None, fitted.services.registry.load("mine"), np.ones((5, WIDTH + 1), np.float32)))
     assert list(drift.looked_at()) == []
 
@@ -486,6 +486,57 @@ def test_a_stale_chain_is_fitted_anew_once_and_not_promoted(refitting, finish, k
     assert app.client.post(f"/chains/{name}/promote", json={"version": 2}, headers=app.admin).status_code == 200
     reduce(app, rows_like(1500, 5, turned=True), name)
     assert report(app, name)[0]["stale"] is False
+
+
+def test_who_watches_often_does_not_keep_a_stale_chain_from_its_fit(refitting, finish):
+    fit(refitting, "watched", rows_like(1500, 1))
+    for seed in range(30):
+        reduce(refitting, rows_like(100, 10 + seed, turned=True), "watched")
+        assert refitting.client.get("/metrics").status_code == 200
+    settle(refitting)
+    (job,) = fits_of(refitting, "watched")
+    assert finish(job.id, refitting)["state"] == "succeeded"
+
+
+def test_one_text_again_and_again_is_no_corpus_to_fit_on(refitting):
+    fit(refitting, "probed", rows_like(1500, 1))
+    row = rows_like(1, 2, turned=True)
+    for _ in range(20):
+        reduce(refitting, np.repeat(row, 100, axis=0), "probed")
+    settle(refitting)
+    assert report(refitting, "probed")[0]["stale"] is True and fits_of(refitting, "probed") == []
+
+
+def test_versions_that_are_not_live_warn_of_nothing_and_deleted_ones_are_forgotten(fitted):
+    fit(fitted, "left", rows_like(1500, 1))
+    reduce(fitted, rows_like(1500, 2, turned=True), "left")
+    settle(fitted)
+    drift = fitted.services.drift
+    assert report(fitted, "left")[0]["stale"] is True
+    assert any("left@1 is stale" in warning for warning in drift.warnings())
+    fit(fitted, "left", rows_like(1500, 2, turned=True), promote=True)
+    assert not any("left@1" in warning for warning in drift.warnings())
+    fitted.services.registry.delete("left", 1)
+    assert "left@1" not in [window.loaded.ref for window, _ in drift.looked_at()]
+
+
+def test_rows_are_looked_at_again_after_the_thread_beside_was_behind_for_long(fitted, monkeypatch):
+    monkeypatch.setattr("service.live.drift_window.WAITING_MOST", 512)
+    loaded, free = fitted.services.registry.load("mine"), False
+
+    def soon(work):
+        if free:
+            work()
+        return free
+
+    drift = Drift(True, 1000, 0.8, fitted.services.registry, soon)
+    drift.begin(Seen(None, loaded, rows_like(OF_A_REQUEST, 0)))
+    for _ in range(100):
+        drift.watch(Seen(None, loaded, rows_like(OF_A_REQUEST, 0)))
+    free = True
+    for _ in range(2):
+        drift.watch(Seen(None, loaded, rows_like(OF_A_REQUEST, 0)))
+    assert next(iter(drift.windows.values())).tally.rows >= 512
 
 
 def fits_of(app, name):

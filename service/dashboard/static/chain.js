@@ -25,7 +25,7 @@ export const chainView = {
   draw({ chain, drift, shadow }, page) {
     const ready = chain.state === "ready" && chain.certificate;
     return [
-      versions(chain, page),
+      versions(chain, shadow, page),
       ready
         ? certificate(chain)
         : section("Certificate", h("p", {}, chain.error ?? "This version carries no certificate.")),
@@ -36,7 +36,7 @@ export const chainView = {
   },
 };
 
-function versions(chain, page) {
+function versions(chain, shadow, page) {
   const { name, live } = chain;
   const rows = chain.versions
     .toReversed()
@@ -47,7 +47,7 @@ function versions(chain, page) {
       { number: count(one.certificate?.n_fit) },
       { number: number(one.certificate && valueAt(one.certificate, "local_spearman")) },
       { number: percent(one.certificate && valueAt(one.certificate, "recall_at_10")) },
-      actions(page, chain, one),
+      actions(page, chain, one, shadow?.ended ? null : chain.shadow),
     ]);
   const back = h("button", { type: "button", id: "rollback", onclick: () => rollBack(page, name, live) }, "Roll back");
   return section(
@@ -56,7 +56,7 @@ function versions(chain, page) {
       "p",
       {},
       live
-        ? `Live is ${name}@${live}: that is what the name ${name} alone means.`
+        ? `Live is ${name}@${live}: that is what the name ${name} alone means.${forcedPast(chain)}`
         : "No version is live: promote one to serve it.",
     ),
     table("Versions", ["version", "steps", "dimensions", "rows", "local Spearman", "recall@10", "to do"], rows, {
@@ -72,7 +72,11 @@ function versions(chain, page) {
   );
 }
 
-function actions(page, { name, live, shadow }, one) {
+function forcedPast({ forced }) {
+  return forced.length ? ` It was promoted past its gates: ${forced.join(", ")}.` : "";
+}
+
+function actions(page, { name, live }, one, tried) {
   if (one.version === live) {
     return "";
   }
@@ -97,7 +101,7 @@ function actions(page, { name, live, shadow }, one) {
     { class: "buttons" },
     ready ? make : null,
     live ? compare : null,
-    ready && live && shadow !== one.version ? beside : null,
+    ready && live && tried !== one.version ? beside : null,
   );
 }
 
@@ -136,7 +140,8 @@ function provenance(chain) {
       "Source",
       `${from.source ?? "unknown"}, ${count(from.rows)} rows, digest ${(from.rows_digest ?? "").slice(0, 16)}…`,
     ],
-    ["Command", h("code", {}, from.command ?? "unknown")],
+    from.refit_of ? ["Fitted anew", `in place of ${from.refit_of}; ${from.because}`] : null,
+    ["Command", h("code", {}, from.command ?? "none: asked for over HTTP")],
     [
       "Libraries",
       Object.entries(from.libraries ?? {})
@@ -150,7 +155,7 @@ function provenance(chain) {
     h(
       "dl",
       { class: "facts" },
-      facts.map(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)]),
+      facts.filter((fact) => fact !== null).map(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)]),
     ),
   );
 }

@@ -35,16 +35,28 @@ function flat(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
-/** Replace what is in a place; the focus, what is typed nowhere else, and what is folded out stay, by their ids. */
+/** Finds an element again that was made anew: by its id, its address or its name; "" if it has none. */
+function selectorOf(element) {
+  const by = ["id", "href", "aria-label"].find((name) => element.getAttribute(name));
+  return by ? `${element.localName}[${by}="${CSS.escape(element.getAttribute(by))}"]` : "";
+}
+
+/** Replace what is in a place; the focus, how far things are scrolled, and what is folded out by its id, stay. */
 export function fill(place, ...children) {
-  const focused = place.contains(document.activeElement) ? document.activeElement.id : "";
+  const focused = place.contains(document.activeElement) ? selectorOf(document.activeElement) : "";
+  const scrolled = [...place.querySelectorAll(".scroll")]
+    .filter((element) => element.scrollLeft > 0)
+    .map((element) => [selectorOf(element), element.scrollLeft]);
   const opened = [...place.querySelectorAll("details[id][open]")].map((element) => element.id);
   place.replaceChildren(...flat(children));
   for (const id of opened) {
     document.getElementById(id)?.setAttribute("open", "");
   }
+  for (const [selector, left] of scrolled) {
+    place.querySelector(selector)?.scrollTo({ left, behavior: "instant" });
+  }
   if (focused) {
-    document.getElementById(focused)?.focus({ preventScroll: true });
+    place.querySelector(focused)?.focus({ preventScroll: true });
   }
 }
 

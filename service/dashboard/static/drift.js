@@ -5,6 +5,8 @@ import { barChart } from "./charts.js";
 import { badge, h, section } from "./dom.js";
 import { count, moment, number, percent } from "./format.js";
 
+const SURE_ROWS = 1000; // before which nothing is called stale
+
 /** What the server knows of a version's drift; it may be that nothing is known, and why. */
 export async function loadDrift(ref, options) {
   try {
@@ -60,7 +62,7 @@ function drawEncoder(one, threshold) {
     h(
       "p",
       {},
-      one.stale ? badge("stale", "bad") : badge("not stale", "good"),
+      one.stale ? badge("stale", "bad") : one.rows < SURE_ROWS ? badge("too few rows") : badge("not stale", "good"),
       ` ${count(one.rows)} rows of ${count(one.requests)} requests, since ${moment(one.since)}, `,
       one.encoder ? `embedded by ${one.encoder}.` : "as vectors that callers sent.",
     ),

@@ -38,11 +38,12 @@ function pointOf(before, after) {
     watched ? quantile(share, before.sample, after.sample, "lathe_request_seconds", WORK) : null;
   const hits = grown("lathe_cache_hits_total");
   const misses = grown("lathe_cache_misses_total");
+  const encoded = grown("lathe_texts_total");
   return {
     at: after.at,
     requests: rate("lathe_requests_total", WORK),
-    encoded: rate("lathe_texts_total"),
-    answered: hits === null || misses === null ? null : (hits + misses) / seconds,
+    encoded: encoded === null ? null : encoded / seconds,
+    answered: encoded === null ? null : (encoded + (hits ?? 0)) / seconds,
     median: latency(0.5),
     slow: latency(0.95),
     waiting: total(after.sample, "lathe_queue_texts"),

@@ -13,7 +13,7 @@ const READERS = { f4: [Float32Array, 4], f8: [Float64Array, 8] };
  */
 export function readNpy(buffer) {
   const start = new Uint8Array(buffer, 0, Math.min(buffer.byteLength, 12));
-  if (String.fromCharCode(...start.subarray(0, 6)) !== MAGIC) {
+  if (start.length < 12 || String.fromCharCode(...start.subarray(0, 6)) !== MAGIC) {
     throw new InputError("this is not a .npy file");
   }
   const view = new DataView(buffer);

@@ -125,7 +125,7 @@ function live(seen) {
       ` every ${EVERY_MS / 1000} s while this page is looked at; requests that only read are not counted. `,
       seen.some((point) => point.requests > 0)
         ? null
-        : ["Nothing was asked of it yet: ", h("a", { href: "#/try" }, "try a chain"), "."],
+        : ["Nothing was asked of it since this page was opened: ", h("a", { href: "#/try" }, "try a chain"), "."],
     ),
   );
 }

@@ -88,7 +88,11 @@ export function drawShadow(found, page) {
     h(
       "p",
       { class: "buttons" },
-      h("button", { type: "button", id: "shadow-end", onclick: () => endShadow(page, found) }, "End the shadow"),
+      h(
+        "button",
+        { type: "button", id: "shadow-end", onclick: () => endShadow(page, found) },
+        found.ended ? "Forget the shadow" : "End the shadow",
+      ),
     ),
   );
 }

@@ -51,7 +51,9 @@ function tryForm(encoders, chains, page) {
         ...one,
       })),
   );
-  const wanted = page.args[0] ?? versions.find((one) => one.live && one.nested)?.ref;
+  const asked = page.args[0];
+  const named = versions.find((one) => one.ref === asked || (one.live && one.ref.startsWith(`${asked}@`)));
+  const wanted = named?.ref ?? versions.find((one) => one.live && one.nested)?.ref;
   const size = h("input", { id: "try-size", type: "number", min: "1", step: "1", placeholder: "its own" });
   const chain = select(
     "try-chain",
