@@ -20,7 +20,7 @@ from typing import Any
 from training.errors import JobError
 from training.synthesis.book import Book, Record
 from training.synthesis.budget import Budget
-from training.synthesis.chat import UNAUTHORIZED, Answer, Chat, ChatError, guessed_tokens
+from training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Answer, Chat, ChatError, guessed_tokens
 from training.synthesis.job import STAGES, StageName, SynthesisJob
 from training.synthesis.pace import MINUTE, Pace
 from training.synthesis.stages import Call, read
@@ -108,13 +108,15 @@ class Asker:
             parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
             if self.lacks(most := guessed_tokens(PROBE) + PROBE_TOKENS):
                 return
+            await self.until(self.pace.claim(most))
             self.sent += 1
             self.budget.promise(most)
             try:
-                await self.chat.ask(model, PROBE, parameters)
+                answer = await self.chat.ask(model, PROBE, parameters)
+                self.budget.settle(most, answer.prompt_tokens + answer.completion_tokens)
             except ChatError as error:
                 self.failures[error.kind] += 1
-                if error.again and error.status:  # busy, but there
+                if error.again and (error.status or error.kind == TIME_OUT):
                     continue
                 raise JobError(
                     f"the endpoint {self.chat.endpoint.url} does not answer as {model} should: {error}"

@@ -31,6 +31,8 @@ SAID = 200
 UNAUTHORIZED = 401
 RATE_LIMIT, REQUEST_TIMEOUT, SERVER_ERRORS = 429, 408, 500
 REDIRECTS, REFUSALS = 300, 400
+TIME_OUT = "time-out"
+"""What a failure is counted as where nothing came in time: of a model that is being loaded, say."""
 
 
 class ChatError(Exception):
@@ -104,7 +106,7 @@ class Chat:
             async with asyncio.timeout(self.settings.timeout):  # of the whole, however slowly it drips
                 response, payload = await self.send(orjson.dumps(body))
         except (TimeoutError, httpx2.TimeoutException) as error:
-            raise ChatError("time-out", f"no answer within {self.settings.timeout:g} s", again=True) from error
+            raise ChatError(TIME_OUT, f"no answer within {self.settings.timeout:g} s", again=True) from error
         except (httpx2.ConnectError, httpx2.InvalidURL) as error:
             raise ChatError("no connection", f"no connection: {self.hidden(str(error))}", again=True) from error
         except httpx2.HTTPError as error:

@@ -36,7 +36,7 @@ class Outcome:
     @property
     def is_complete(self) -> bool:
         """Whether there is nothing left to ask."""
-        return self.asker.spent is None and not self.asker.unanswered
+        return self.asker.spent is None and self.asker.error is None and not self.asker.unanswered
 
 
 def write(outcome: Outcome, out: Path) -> None:

@@ -99,7 +99,8 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
     """Ask what is not answered yet, and write the pairs.
 
     Raises:
-        JobError: if the endpoint gives no answers, or the folder holds another job's.
+        JobError: if the endpoint gives no answers, when what it gave before is written; or if the folder holds
+            another job's.
     """
     with exclusive(out, at_work(out)):
         require_same_job(prepared, out)
@@ -109,17 +110,23 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
         asker = asyncio.run(ask_all(pipeline, endpoint, prepared.job, book, on_progress))
         outcome = Outcome(prepared.job, pipeline, book, asker, endpoint, time.monotonic() - begun)
         write(outcome, out)
+        if asker.error is not None:
+            raise asker.error
         return outcome
 
 
 async def ask_all(
     pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, book: Book, on_progress: Progress
 ) -> Asker:
-    """Every stage in turn."""
+    """Every stage in turn, or as far as the endpoint gives answers."""
     async with Chat(endpoint, job.endpoint) as chat:
         asker = Asker(chat, book, job, on_progress)
         for stage, calls in pipeline.stages():
-            await asker.ask(stage, calls)
+            if asker.error is None:
+                try:
+                    await asker.ask(stage, calls)
+                except JobError as error:  # what was answered makes pairs nevertheless
+                    asker.error = error
         return asker
 
 

@@ -72,8 +72,8 @@ def read(answer: Answer, call: Call, settings: StageSettings) -> Reading:
         return Reading([], [("empty", said)])
     if is_refusal(said):
         return Reading([], [("refused", said)])
-    found = list(dict.fromkeys(READERS[call.stage](said)))[: call.count]
+    found = list(dict.fromkeys(READERS[call.stage](said)))
     faults = [fault_of(item, settings, "" if call.stage == "filter" else call.sample) for item in found]
-    items = [item for item, fault in zip(found, faults, strict=True) if fault is None]
+    items = [item for item, fault in zip(found, faults, strict=True) if fault is None][: call.count]
     dropped = [(fault, item) for item, fault in zip(found, faults, strict=True) if fault is not None]
     return Reading(items, dropped or ([] if items else [("not as asked", said)]))

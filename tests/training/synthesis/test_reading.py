@@ -134,7 +134,8 @@ def reading(stage, settings, text, reason="stop", count=2):
 
 def test_what_is_good_of_an_answer_is_kept_and_the_rest_counted():
     said = json.dumps(["short?", *QUERIES, QUERIES[0], "One more than was wanted?"])
-    assert reading("queries", QueryStage(), said, count=3) == (QUERIES, ["too short"])
+    assert reading("queries", QueryStage(), said, count=3) == ([*QUERIES, "One more than was wanted?"], ["too short"])
+    assert reading("queries", QueryStage(), said, count=2) == (QUERIES, ["too short"])
 
 
 @pytest.mark.parametrize(
