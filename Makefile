@@ -4,11 +4,12 @@
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
 PYTHON ?= python3
-PROCESSES ?= 3
+PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training,redis
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Most modules are never imported, and those that are get compiled then.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: serve test test-services lint bench docs reference starters clean
 
