@@ -189,7 +189,7 @@ export function barChart({ title, says = null, bars, to, show, line = null }) {
     "figure",
     { class: "chart" },
     h("figcaption", {}, title),
-    svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": `${title}. ${told}` }, rows, marked),
+    svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": `${title}. ${told}` }, marked, rows),
     says ? h("p", { class: "hint" }, says) : null,
   );
 }
