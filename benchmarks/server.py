@@ -14,6 +14,12 @@ import httpx
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 
 
+def own_environment(home: Path, **settings: str) -> dict[str, str]:
+    """Variables for Lathe with a home and settings of its own: nobody's indexes, keys or encoders."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+    return clean | {"LATHE_HOME": str(home)} | settings
+
+
 class Server:
     """A `lathe serve` of its own, and a client with the admin key."""
 
@@ -21,11 +27,9 @@ class Server:
     command: tuple[str, ...] = (*LATHE, "serve", "--port", "0")
 
     def __init__(self, home: Path, admin_key: str | None = None, **settings: str) -> None:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
-        environment = clean | {"LATHE_HOME": str(home)} | settings  # nobody's own indexes, keys or encoders
         self.process = subprocess.Popen(
             self.command,
-            env=environment,
+            env=own_environment(home, **settings),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -5,7 +5,6 @@ the process alone (`RssAnon`), without the pages of files that the system keeps 
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 
 from benchmarks.incremental import real_vectors
 from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.server import own_environment
 from training.encoded_shards import POSITION, VECTORS
 from transforms.arrays import FloatArray
 
@@ -78,11 +78,10 @@ class Process:
     def start(cls, folder: Path, steps: str) -> "Process":
         """Start a fit on the files of a folder."""
         arguments = ["fit", "--name", "streamed", "--steps", steps, "--source", str(folder / "rows"), "--json"]
-        home = {"LATHE_HOME": str(folder / "home")}
         started = cls(
             subprocess.Popen(
                 [sys.executable, "-c", RUN_LATHE, *arguments],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | home,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own_environment(folder / "home"),
             )
         )  # fmt: skip
         threading.Thread(target=started.listen, daemon=True).start()

@@ -7,7 +7,6 @@ finance, some of them of the test set, which must not come out as pairs. It refu
 """
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.server import LATHE
+from benchmarks.server import LATHE, own_environment
 from training.finetuning.datasets import FolderDataSet
 
 TIMEOUT_SECONDS = 2.0
@@ -208,15 +207,12 @@ def write_jobs(folder: Path, pairs: list[tuple[str, str]], held_out: list[tuple[
 
 def lathe(folder: Path, *words: str) -> str:
     """Do a command there; what it printed."""
-    ended = subprocess.run([*LATHE, *words], cwd=folder, env=environment(folder), capture_output=True, text=True)
+    ended = subprocess.run(
+        [*LATHE, *words], cwd=folder, env=own_environment(folder / "home"), capture_output=True, text=True
+    )
     if ended.returncode:
         raise SystemExit(f"lathe {' '.join(words)}: {ended.stderr[-2000:]}")
     return ended.stdout
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """A home of its own."""
-    return os.environ | {"LATHE_HOME": str(folder / "home")}
 
 
 @dataclass(frozen=True)
@@ -231,7 +227,7 @@ class Killed:
 def kill_half_way(folder: Path, server: StandIn, answers: int) -> Killed:
     """Begin, and be killed after so many answers."""
     words = [*LATHE, "train", "synthesize", "--config", "job.yaml", "--out", "pairs", "--yes"]
-    running = subprocess.Popen(words, cwd=folder, env=environment(folder), stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(words, cwd=folder, env=own_environment(folder / "home"), stderr=subprocess.DEVNULL)
     while server.answered < answers and running.poll() is None:
         time.sleep(0.01)
     running.send_signal(signal.SIGKILL)

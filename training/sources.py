@@ -108,20 +108,27 @@ class Source:
     def width(self) -> Kind:
         """What it holds, by its first row: None is texts, a number vectors of that width.
 
-        Where damaged files are left out, it is what most rows are, and all are counted for that.
+        Where damaged files are left out all are looked at, and if they differ it is what most rows are.
 
         Raises:
             SourceError: if it holds nothing, or cannot be read.
         """
-        if self.bad_shards == "skip":
-            return self.plan().shards[0].width
+        kinds: set[Kind] = set()
+        left_out: dict[str, str] = {}
         for file in self.files:
             try:
                 with looked_at(file) as found:
-                    return first_kind(found, self.field)
+                    kinds.add(first_kind(found, self.field))
             except EmptyError:
                 continue
-        raise self.nothing({})
+            except SourceError as error:
+                self.leave_out(file, error, left_out)
+                continue
+            if self.bad_shards == "refuse":
+                break
+        if not kinds:
+            raise self.nothing(left_out)
+        return kinds.pop() if len(kinds) == 1 else self.plan().shards[0].width
 
     def kind(self) -> Literal["texts", "vectors"]:
         """What it holds, by its first row; see `width`."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import redis
 
-from benchmarks.server import LATHE, Server
+from benchmarks.server import LATHE, Server, own_environment
 from training.sources import open_source
 
 ADMIN = "measured"
@@ -71,9 +71,8 @@ class Cluster:
 
     def work(self, name: str) -> "subprocess.Popen[bytes]":
         """Start a worker."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("LATHE_")}
-        home = {"LATHE_HOME": str(self.folder / name)}
-        self.others.append(start([*LATHE, "worker"], clean | self.environment | home))
+        environment = own_environment(self.folder / name, **self.environment)
+        self.others.append(start([*LATHE, "worker"], environment))
         return self.others[-1]
 
     def balance(self, servers: list[Server]) -> str:

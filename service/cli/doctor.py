@@ -56,10 +56,10 @@ def doctor() -> None:
                 damaged += 1
                 say(f"chain {name}@{number}", f"damaged: {error}")
     say("chains", f"{len(registry.names())} registered, {damaged} versions damaged")
-    silent = say_servers(settings, home)
+    broken = say_servers(settings, home)
     for folder in index_folders(home.indexes):
         index = described(folder)
-        silent = silent or "error" in index
+        broken = broken or "error" in index
         say(
             f"index {folder.name}",
             index.get("error") or f"{index['count']:,} items in {index['chain']}, record readable",
@@ -67,7 +67,7 @@ def doctor() -> None:
     typer.echo("\nMissing, and what that costs:")
     for missing in shortfalls(settings):
         say(missing.what, missing.cost)
-    if problem or absent or damaged or silent:
+    if problem or absent or damaged or broken:
         raise typer.Exit(1)
 
 

@@ -74,24 +74,20 @@ class Drift:
         if isinstance(reference, ArtifactError):
             self.without.add(key)
             return
-        if key not in self.windows:  # another request may have come first
+        window = self.windows.get(key)  # another request may have come first
+        if window is None:
             window = Window(seen.encoder, seen.loaded, reference, self.window, self.refits is not None)
             with self.looking:
                 latest = sorted(self.windows.items(), key=lambda item: item[1].used)[1 - WINDOWS_MOST :]
                 self.windows = dict(latest) | {key: window}
-        if self.windows[key].take(seen.raw):
-            self.look(self.windows[key])
+        if window.take(seen.raw):
+            self.look(window)
 
     def look(self, window: Window) -> None:
         """Look at the rows that wait in a window, and have a chain fitted anew that they make stale."""
         with self.looking:
             tally = window.look()
-        if tally is not None:
-            self.consider(window, tally)
-
-    def consider(self, window: Window, tally: Tally) -> None:
-        """Have a chain fitted anew that rows make stale; in the tap's thread."""
-        if self.refits is not None and self.passed(tally):
+        if tally is not None and self.refits is not None and self.passed(tally):
             self.refits.consider(window, tally)
 
     def passed(self, tally: Tally) -> bool:
@@ -107,7 +103,7 @@ class Drift:
             found = [(window, tally) for window in self.windows.values() if (tally := window.look()) is not None]
         for window, tally in found:  # rows looked at here are not looked at again: who watches often must hide nothing
             if self.refits is not None and self.passed(tally):
-                self.soon(partial(self.consider, window, tally))
+                self.soon(partial(self.refits.consider, window, tally))
         yield from found
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:

@@ -66,11 +66,7 @@ class Asker:
         self.probed = False
 
     async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
-        """Ask what is not answered yet, until it is or nothing more may be asked.
-
-        Raises:
-            JobError: if the endpoint gives no answers.
-        """
+        """Ask what is not answered yet, until it is or nothing more may be asked; `error` says why not."""
         attempts = self.job.limits.attempts
         distinct = {call.key: call for call in calls}.values()
         waiting = [call for call in distinct if not self.book.is_settled(call.key, attempts)]
@@ -94,15 +90,9 @@ class Asker:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-        if self.error is not None:
-            raise self.error
 
     async def probe(self) -> None:
-        """A short request to each model before anything is asked of it.
-
-        Raises:
-            JobError: if it fails in a way that trying again does not mend.
-        """
+        """A short request to each model before anything is asked; what trying again does not mend ends the run."""
         self.probed = True
         for model, stage in {self.job.model_of(stage): stage for stage in STAGES}.items():
             parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
@@ -118,9 +108,8 @@ class Asker:
                 self.failures[error.kind] += 1
                 if error.again and (error.status or error.kind == TIME_OUT):
                     continue
-                raise JobError(
-                    f"the endpoint {self.chat.endpoint.url} does not answer as {model} should: {error}"
-                ) from error
+                self.end(f"the endpoint {self.chat.endpoint.url} does not answer as {model} should: {error}")
+                return
 
     async def settle(self, call: Call) -> None:
         """Ask until there is an answer that can be used, or attempts are used up."""
@@ -217,8 +206,12 @@ class Asker:
             self.fail(f"{IN_A_ROW} calls in a row were not answered, the last: {error}")
 
     def fail(self, reason: str) -> None:
+        """Nothing more is asked of an endpoint that answered before."""
+        self.end(f"{reason}. What was answered is kept; the same command goes on from there")
+
+    def end(self, reason: str) -> None:
         """Nothing more is asked; what is under way is waited for."""
-        self.error = self.error or JobError(f"{reason}. What was answered is kept; the same command goes on from there")
+        self.error = self.error or JobError(reason)
         self.halted.set()
 
     def tell(self, stage: StageName, done: int, count: int, seconds: float) -> None:

@@ -109,7 +109,7 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
         pipeline = prepared.pipeline(book)
         asker = asyncio.run(ask_all(pipeline, endpoint, prepared.job, book, on_progress))
         outcome = Outcome(prepared.job, pipeline, book, asker, endpoint, time.monotonic() - begun)
-        write(outcome, out)
+        write(outcome, out)  # what was answered makes pairs, however it ended
         if asker.error is not None:
             raise asker.error
         return outcome
@@ -122,11 +122,7 @@ async def ask_all(
     async with Chat(endpoint, job.endpoint) as chat:
         asker = Asker(chat, book, job, on_progress)
         for stage, calls in pipeline.stages():
-            if asker.error is None:
-                try:
-                    await asker.ask(stage, calls)
-                except JobError as error:  # what was answered makes pairs nevertheless
-                    asker.error = error
+            await asker.ask(stage, calls)
         return asker
 
 
