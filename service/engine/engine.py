@@ -25,7 +25,7 @@ from training.encoders import WINDOW_BATCHES
 from training.errors import EncoderError, TrainingError
 from training.spec import EncoderSpec
 
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 0.1
 """How often an idle lane looks whether its worker still lives."""
 
 RETRY_SECONDS = (1.0, 60.0)

@@ -65,6 +65,7 @@ class ForkServer:
         Returns:
             In each fork the program to run there; in the server None, once the other side is closed.
         """
+        gc.disable()  # imports make so many objects that collecting takes a quarter of their time
         getproctitle()  # the library finds the command line's memory before the environment has changed
         try:
             for name in preloaded:
@@ -73,8 +74,6 @@ class ForkServer:
                 while self._wait(0):
                     if program := self._answer():
                         return program
-            gc.collect()
-            gc.freeze()  # a collection in a fork would write to every page that the forks share
             while True:
                 self._wait(None)
                 if program := self._answer():
@@ -105,6 +104,7 @@ class ForkServer:
         if not message:
             raise EOFError
         status = socket.socket(fileno=descriptors[0])
+        gc.freeze()  # what is there now is never collected in the fork, which would write to pages that forks share
         child = -errno.ECANCELED if is_closed(status) else try_to_fork()
         if child == 0:
             status.close()
@@ -123,6 +123,7 @@ class ForkServer:
 
     def _become(self, request_file: int, *inherited: int) -> Callable[[], None]:
         """Turn this fork into the process that a request wants; return its program."""
+        gc.enable()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()  # Ctrl-C on the server is for the server, which ends the others in order
