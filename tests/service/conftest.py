@@ -17,7 +17,7 @@ import pytest
 import redis
 from starlette.testclient import TestClient
 
-from service import create_app
+from service.app import create_app
 from service.home import Home
 from service.registry import Registry
 from service.settings import read_settings
