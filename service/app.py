@@ -20,7 +20,7 @@ from service.auth import Keys
 from service.cache import VectorCache
 from service.cors import allow_origins
 from service.embedder import Embedder
-from service.engine import Engine
+from service.engine.engine import Engine
 from service.engine.process import WorkerProcess
 from service.engine.waiting import WaitingRoom
 from service.errors import RequestError, ServiceError, WrongShapeError, as_service_error, error_body

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from service.auth import Keys
 from service.embedder import Embedder
-from service.engine import Engine
+from service.engine.engine import Engine
 from service.errors import UnavailableError
 from service.home import Home
 from service.index.protocol import SearchIndexes

@@ -33,7 +33,7 @@ Progress = Callable[[float, str], None]
 """Called with a fraction of the work in 0…1 and a sentence about it."""
 
 TRANSFORMS: dict[str, type["Transform"]] = {}
-"""Every transform by its kind; filled as the classes are defined."""
+"""Every transform by its kind, filled as the classes are defined: complete once `transforms.catalogue` is imported."""
 
 
 def no_progress(_fraction: float, _message: str) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from service.cli.requirements import unmet
 from service.settings import Settings
-from training.encoders import best_device
+from training.devices import best_device
 from training.precision import has_bfloat16
 
 EXTRAS = {

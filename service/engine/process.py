@@ -7,6 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from service.engine import wire
+from service.engine.options import WorkerOptions
 from service.engine.work import Part, Result
 from service.errors import ServiceError, UnavailableError
 from service.processes.program import ProcessStarter, Program, environment_without_keys
@@ -63,23 +64,6 @@ class Reply:
     results: list[Result | Exception]
     batches: list[tuple[int, int, int]]
     seconds: float
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """How workers run.
-
-    Attributes:
-        device: None takes the best there is.
-        threads: of each on a CPU.
-        batch_tokens: of one pass; None takes what suits the device.
-        seconds: after which one that neither reads nor writes is taken for dead.
-    """
-
-    device: str | None = None
-    threads: int = 1
-    batch_tokens: int | None = None
-    seconds: float = 120.0
 
 
 class WorkerProcess:

@@ -94,7 +94,7 @@ def test_an_interrupt_says_what_is_kept(run, texts, monkeypatch):
     def interrupted(*_arguments, **_keywords):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("service.cli.fit.run_fit", interrupted)
+    monkeypatch.setattr("service.fit_job.run_fit", interrupted)
     status, _, err = run("fit", "--name", "mine", "--steps", "r2", "--source", texts)
     assert status == 130
     assert "what is encoded or trained is kept" in err

@@ -13,10 +13,13 @@ import pytest
 import torch
 
 from service import logs
-from service.engine import ChainRef, EncodeOptions, Engine, Work, wire
-from service.engine.process import Reply, WorkerOptions, WorkerProcess, as_message
+from service.engine import wire
+from service.engine.chain_ref import ChainRef
+from service.engine.engine import Engine
+from service.engine.options import WorkerOptions
+from service.engine.process import Reply, WorkerProcess, as_message
 from service.engine.waiting import WaitingRoom
-from service.engine.work import Part, Result
+from service.engine.work import EncodeOptions, Part, Result, Work
 from service.engine.worker import CHAINS_MOST, Tokenized, Worker, main
 from service.errors import UnavailableError
 from service.starters import STARTERS
