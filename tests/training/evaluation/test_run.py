@@ -242,9 +242,8 @@ def test_methods_are_fitted_on_distinct_sentences_of_the_right_length(tmp_path):
         corpus_sentences(str(path))
 
 
-def test_a_process_that_dies_is_reported_and_the_other_jobs_finish(monkeypatch):
-    monkeypatch.setattr("training.evaluation.pool.set_up", int)  # these jobs need no mteb
-    with Workers(1) as workers:
+def test_a_process_that_dies_is_reported_and_the_other_jobs_finish():
+    with Workers(1, set_up=int) as workers:  # these jobs need no mteb
         found = dict(workers.run([(math.sqrt, (4.0,)), (os._exit, (1,)), (math.sqrt, (9.0,))]))
     assert (found[0], found[2], len(found)) == (2.0, 3.0, 3)
     assert isinstance(found[1], EvaluationError) and "the process that worked on it died" in str(found[1])
