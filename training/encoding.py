@@ -88,9 +88,7 @@ def encode_source(
         damaged |= found  # planned anew, because other files may have been judged by the one that fell out
 
 
-def encode_run(
-    run: Run, engine: Engine, on_progress: Progress, free_bytes: Callable[[Path], int]
-) -> dict[str, str]:
+def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Callable[[Path], int]) -> dict[str, str]:
     """Encode all of a run that is not yet; the damaged files found meanwhile, and why.
 
     Raises:

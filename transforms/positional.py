@@ -30,9 +30,7 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
     return torch.addmm(squares, rows, others.T, alpha=-2).clamp_(min=0).sqrt_()
 
 
-def positional(
-    x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None
-) -> list[Graded]:
+def positional(x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None) -> list[Graded]:
     """The positional loss of outputs Z, and ∂L/∂Z, for every Z there is of the same rows.
 
     With δ the distances between the rows of `x` and d those within Z:
