@@ -8,6 +8,7 @@ as long on any number of them; a graph's time per row and per query grows betwee
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,8 @@ def costs(inputs: Inputs, sizes: tuple[int, ...] = SIZES) -> list[dict[str, Any]
     ]
 
 
-def main() -> None:
-    """Compute, print tables or JSON."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compute, print tables or JSON, as the arguments ask; those of the process where none are given."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--results", type=Path, default=Path("docs/results"), help="folder of the raw figures")
     options.add_argument("--json", action="store_true", help="everything, unrounded, instead of tables")
@@ -174,7 +175,7 @@ def main() -> None:
         default: float = getattr(Inputs(), one.name)
         about = f"{one.metadata['help']} ({'as measured' if math.isnan(default) else f'{default:g}'})"
         options.add_argument(f"--{one.name.replace('_', '-')}", type=positive, default=None, metavar="N", help=about)
-    chosen = options.parse_args()
+    chosen = options.parse_args(arguments)
     rates = read_rates(chosen.results)
     asked = {one.name: getattr(chosen, one.name) for one in fields(Inputs) if getattr(chosen, one.name) is not None}
     inputs = replace(Inputs(), **({name: rate.value for name, rate in rates.items()} | asked))

@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,11 @@ from training.sources import Source
 from training.stacked import Part, Stacked
 from transforms.arrays import Vectors
 from transforms.transform import Progress
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that the disk of a folder has left."""
+    return shutil.disk_usage(folder).free
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,12 @@ class EncodedSource:
 
 
 def encode_source(
-    source: Source, encoder: Encoder | None, folder: Path, on_progress: Progress, engine: Engine = LOCAL
+    source: Source,
+    encoder: Encoder | None,
+    folder: Path,
+    on_progress: Progress,
+    engine: Engine = LOCAL,
+    free_bytes: Callable[[Path], int] = free_bytes,
 ) -> EncodedSource:
     """Encode a source's texts, or copy its vectors, into a folder for each shard.
 
@@ -60,6 +70,7 @@ def encode_source(
         folder: where the shards' folders go; made if missing.
         on_progress: told rows done, rate and time left.
         engine: who does it.
+        free_bytes: tells the room on the disk of a folder.
 
     Raises:
         SourceError: if the source is empty, cannot be read, or ends before it should.
@@ -72,12 +83,12 @@ def encode_source(
     damaged: dict[str, str] = {}
     while True:
         run = Run(source, source.plan(damaged), encoder, folder)
-        if not (found := encode_run(run, engine, on_progress)):
+        if not (found := encode_run(run, engine, on_progress, free_bytes)):
             return assembled(run)
         damaged |= found  # planned anew, because other files may have been judged by the one that fell out
 
 
-def encode_run(run: Run, engine: Engine, on_progress: Progress) -> dict[str, str]:
+def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Callable[[Path], int]) -> dict[str, str]:
     """Encode all of a run that is not yet; the damaged files found meanwhile, and why.
 
     Raises:
@@ -91,7 +102,7 @@ def encode_run(run: Run, engine: Engine, on_progress: Progress) -> dict[str, str
     width = given if run.encoder is None else run.encoder.dimensions
     if run.encoder is not None and given is not None:
         require_width(given, run.encoder)
-    require_space(run.root, run.total - before, width or 0)
+    require_space(free_bytes(run.root), run.total - before, width or 0)
     done = before
 
     def report(shard: Shard, of_shard: int) -> None:
@@ -124,9 +135,9 @@ def assembled(run: Run) -> EncodedSource:
     return EncodedSource(vectors, hashes, run.total - rows, run.plan.left_out, tuple(run.plan.empty))
 
 
-def require_space(folder: Path, rows: int, width: int) -> None:
-    """Raise `FitError` if the disk has no room for so many rows: better now than hours later."""
-    needed, free = rows * (width * 4 + 8), shutil.disk_usage(folder).free
+def require_space(free: int, rows: int, width: int) -> None:
+    """Raise `FitError` if so many rows need more than the free bytes: better now than hours later."""
+    needed = rows * (width * 4 + 8)
     if needed > free:
         raise FitError(
             f"{rows:,} vectors {width} wide take {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB left"

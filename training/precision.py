@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
+CPUINFO = Path("/proc/cpuinfo")
+"""What Linux says of the processor."""
+
 CPU_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of processors that multiply bfloat16 themselves (x86 and Arm); others emulate it slowly."""
 
@@ -37,14 +40,14 @@ class Agreement:
     min: float
 
 
-def resolve_dtype(dtype: Dtype, device: str) -> Dtype:
+def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
     """The format that `auto` means on a device: bfloat16 where the hardware has it, else float32."""
     if dtype != "auto":
         return dtype
-    return "bfloat16" if has_bfloat16(device) else "float32"
+    return "bfloat16" if has_bfloat16(device, cpuinfo) else "float32"
 
 
-def has_bfloat16(device: str) -> bool:
+def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
     """Whether a device computes in bfloat16 itself."""
     if device.startswith("cuda"):
         import torch  # only here: settings take the names of formats from this module
@@ -52,7 +55,6 @@ def has_bfloat16(device: str) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device != "cpu":
         return False
-    cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return False
     lines = cpuinfo.read_text().splitlines()

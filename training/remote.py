@@ -3,7 +3,7 @@
 import io
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -12,7 +12,7 @@ from training.errors import AccessError, SourceError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 WAITS = (0.5, 2.0)
-"""Seconds between tries."""
+"""Seconds between tries, where the file system does not have others in `retry_waits`."""
 STREAM_BYTES = 1 << 20
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
 """What file systems call the thing that changes with a file, the surest first."""
@@ -47,12 +47,14 @@ class RemoteFile:
             SourceError: if it is not there or cannot be got at, now or while it is read.
         """
         files, path = file_system(self.url)
-        return io.BufferedReader(Stream(self.url, patiently(self.url, lambda: files.open(path, "rb"))), STREAM_BYTES)
+        waits = waits_of(files)
+        file = patiently(self.url, lambda: files.open(path, "rb"), waits)
+        return io.BufferedReader(Stream(self.url, file, waits), STREAM_BYTES)
 
     def info(self) -> dict[str, Any]:
         """What the file system says of it."""
         files, path = file_system(self.url)
-        return patiently(self.url, lambda: dict(files.info(path)))
+        return patiently(self.url, lambda: dict(files.info(path)), waits_of(files))
 
     def fetch(self, folder: Path) -> Path:
         """A whole copy in a folder.
@@ -68,7 +70,7 @@ class RemoteFile:
             if size is not None and copy.stat().st_size != size:
                 raise OSError(f"{copy.stat().st_size:,} of {size:,} bytes came")
 
-        patiently(self.url, get)
+        patiently(self.url, get, waits_of(files))
         return copy
 
     def key(self) -> list[str]:
@@ -81,9 +83,10 @@ class RemoteFile:
 class Stream(io.RawIOBase):
     """A remote file's bytes; a read that fails is tried again where it was."""
 
-    def __init__(self, url: str, file: Any) -> None:
+    def __init__(self, url: str, file: Any, waits: Sequence[float]) -> None:
         self.url = url
         self.file = file
+        self.waits = waits
         self.place = 0
 
     def readable(self) -> bool:
@@ -105,7 +108,7 @@ class Stream(io.RawIOBase):
             self.file.seek(self.place)
             return bytes(self.file.read(len(buffer)))
 
-        found = patiently(self.url, read)
+        found = patiently(self.url, read, self.waits)
         buffer[: len(found)] = found
         self.place += len(found)
         return len(found)
@@ -130,9 +133,10 @@ def list_remote(url: str) -> tuple[bool, list[str]]:
         SourceError: if nothing is there or it cannot be got at.
     """
     files, path = file_system(url)
-    if patiently(url, lambda: files.info(path))["type"] != "directory":
+    waits = waits_of(files)
+    if patiently(url, lambda: files.info(path), waits)["type"] != "directory":
         return False, [url]
-    found = patiently(url, lambda: files.find(path))
+    found = patiently(url, lambda: files.find(path), waits)
     shown = (file for file in sorted(found) if "/." not in file.removeprefix(path))
     return True, [files.unstrip_protocol(file) for file in shown]
 
@@ -160,14 +164,20 @@ def file_system(url: str) -> tuple[Any, str]:
     return files, str(path)
 
 
-def patiently(url: str, call: Callable[[], T]) -> T:
-    """The answer to a call over the network, which is tried thrice.
+def waits_of(files: Any) -> Sequence[float]:
+    """Return the seconds to wait between tries on a file system: its own `retry_waits`, else `WAITS`."""
+    found: Sequence[float] = getattr(files, "retry_waits", WAITS)
+    return found
+
+
+def patiently(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
+    """Return the answer to a call over the network, which is tried once more after each wait.
 
     Raises:
         SourceError: if nothing is there.
         AccessError: if credentials are missing or refused, or the last try failed too.
     """
-    for wait in (*WAITS, None):
+    for wait in (*waits, None):
         try:
             return call()
         except FileNotFoundError as error:
@@ -176,6 +186,6 @@ def patiently(url: str, call: Callable[[], T]) -> T:
             if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
                 raise AccessError(f"{url}: credentials are missing, or refused: {error}") from error
             if wait is None:
-                raise AccessError(f"{url} cannot be reached, tried {len(WAITS) + 1} times: {error}") from error
+                raise AccessError(f"{url} cannot be reached, tried {len(waits) + 1} times: {error}") from error
             time.sleep(wait)
     raise AssertionError

@@ -5,7 +5,7 @@ runs text by text. A batch of 16 texts of very different lengths takes two third
 attention does the same, through sentence-transformers itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,10 @@ the product (5 ms instead of 1 for one of 600 × 384 × 1536 in bfloat16), and k
 
 DIFFERENCE = 1e-4
 """Between numbers of unit vectors in float32, padded and not; other sums in another order differ by 1e-6."""
+
+
+Attention = Callable[..., tuple[torch.Tensor, Any]]
+"""As transformers calls it: module, query, key, value, mask, and what else a model knows."""
 
 
 class CannotUnpadError(Exception):
@@ -66,12 +70,12 @@ def attend(
     return torch.cat(attended, dim=1), None
 
 
-def allow_unpadded(model: Any) -> None:
-    """Let a transformer take flattened input."""
+def allow_unpadded(model: Any, attention: Attention = attend) -> None:
+    """Let a transformer take flattened input, by an attention that keeps within texts."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    AttentionInterface.register(NAME, attend)
+    AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     model.set_attn_implementation(NAME)
 
@@ -138,7 +142,7 @@ def flatten_together(several: Sequence[Features], first_position: int) -> Featur
     return flatten(columns, first_position)
 
 
-def leave_padding_out(model: Any, probes: Sequence[str]) -> tuple[int, str] | None:
+def leave_padding_out(model: Any, probes: Sequence[str], attention: Attention = attend) -> tuple[int, str] | None:
     """Let a sentence-transformers model on a CPU take flattened input, if it then gives the same vectors of texts.
 
     Gives the position of a text's first token and the attention it had; None leaves the model as it was: some have
@@ -153,7 +157,7 @@ def leave_padding_out(model: Any, probes: Sequence[str]) -> tuple[int, str] | No
         with torch.inference_mode():
             padded = normalize(model(dict(features))["sentence_embedding"], dim=1)
             position = first_position(transformer.auto_model)
-            allow_unpadded(transformer.auto_model)
+            allow_unpadded(transformer.auto_model, attention)
             flat = model(flatten_together([features], position))["sentence_embedding"][: len(probes)]
         if bool((normalize(flat, dim=1) - padded).abs().max() < DIFFERENCE):
             return position, before

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from transforms.arrays import Vectors, require_matrix
 from transforms.artifact import Manifest, read_artifact, write_artifact
+from transforms.checkpoint import Checkpoint, Place
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.folding import fold_primitives
 from transforms.kept import described, tensors_of
@@ -110,7 +111,7 @@ class Chain(nn.Module):
         on_progress: Progress = no_progress,
         targets: Vectors | None = None,
         refit: bool = True,
-        checkpoints: str | PathLike[str] | None = None,
+        checkpoints: Place | None = None,
     ) -> Self:
         """Fit every step on the output of those before it, streaming `(n, d)` from where it lies.
 
@@ -139,13 +140,14 @@ class Chain(nn.Module):
         with unchanged_on_error(self.transforms):
             for index, step in enumerate(self.transforms):
                 if step in to_fit:
-                    checkpoint = None if checkpoints is None else Path(checkpoints) / f"{index}-{step.kind}.safetensors"
+                    name = f"{index}-{step.kind}.safetensors"
+                    checkpoint = None if checkpoints is None else Checkpoint.at(checkpoints).in_folder(name)
                     self.fit_step(index, vectors, on_progress, targets, checkpoint)
         on_progress(1.0, "fitted")
         return self
 
     def fit_step(
-        self, index: int, vectors: Vectors, on_progress: Progress, targets: Vectors | None, checkpoint: Path | None
+        self, index: int, vectors: Vectors, on_progress: Progress, targets: Vectors | None, checkpoint: Place | None
     ) -> None:
         """Fit one step on what those before it, fitted already, make of the vectors."""
 

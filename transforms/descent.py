@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,6 @@ from transforms.checkpoint import Checkpoint
 from transforms.errors import InputError
 from transforms.recipe import Recipe, Record
 from transforms.transform import Run, Spec
-
-CHECKPOINT_SECONDS = 10.0
-"""Between two states kept on disk: what a kill costs at most."""
-
-WRITING_SHARE = 0.1
-"""Of the time, at most, that goes into keeping a state that is large or a disk that is slow."""
 
 SMALL_BATCH = 1024
 """Rows; a matrix of all pairs takes a millisecond or so."""
@@ -99,12 +93,12 @@ def checkpoint_of(
     """
     if run.checkpoint is None:
         return None
-    run.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    run.checkpoint.path.parent.mkdir(parents=True, exist_ok=True)
     parts = [STATE_VERSION, spec, asdict(recipe), vectors.shape[0]]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
     for part in (vectors[:1], vectors[-1:], mean):
         digest.update(as_numpy(part).tobytes())
-    return Checkpoint(run.checkpoint, digest.hexdigest())
+    return replace(run.checkpoint, key=digest.hexdigest())
 
 
 def descend(
@@ -140,7 +134,8 @@ def descend(
     if checkpoint is not None and (kept := checkpoint.load()) is not None:
         take_up(kept, parameters, best, optimizer, record)
     heldout = batches.heldout() if len(batches.heldout_rows) else None
-    began, first, due = time.monotonic(), record.steps, time.monotonic() + CHECKPOINT_SECONDS
+    began, first = time.monotonic(), record.steps
+    due = began + checkpoint.seconds if checkpoint is not None else float("inf")
     while record.steps < recipe.steps and not record.stopped_early:
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate(record.steps)
@@ -156,8 +151,8 @@ def descend(
         trouble, now = "", time.monotonic()
         if checkpoint is not None and (last or record.stopped_early or now >= due):
             trouble = keep(checkpoint, state_of(parameters, best, optimizer, record))
-            wrote = time.monotonic() - now
-            due = time.monotonic() + max(CHECKPOINT_SECONDS, wrote / WRITING_SHARE)
+            wrote = time.monotonic()
+            due = wrote + checkpoint.pause_after(wrote - now)
         left = (now - began) / (record.steps - first) * (recipe.steps - record.steps)
         message = f"{kind} step {record.steps} of {recipe.steps}, loss {record.loss:.3g}, {left:.0f} s left{trouble}"
         run.report(record.steps / recipe.steps, message)

@@ -25,7 +25,7 @@ TEMPERATURE = 0.05
 """Of `divergence`: cosines this much smaller weigh 1/e."""
 
 BLOCK_ENTRIES = 2**19
-"""Similarities of some anchors to the whole batch that are held at once."""
+"""Similarities of some anchors to the whole batch that are held at once, by default."""
 
 SHARES = (0.1, 0.7, 0.2)
 """Of the three losses in `blend`; see `GeoPres` for what others cost."""
@@ -92,7 +92,9 @@ def angular(x: Tensor, outputs: Sequence[Tensor]) -> list[Graded]:
     return graded
 
 
-def spearman(x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0) -> list[Graded]:
+def spearman(
+    x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = BLOCK_ENTRIES
+) -> list[Graded]:
     """1 − the mean over anchors of the correlation of soft ranks: GeoPres, Appendix A.1.2.
 
     The ranks of an anchor's cosines to all others, before and after, by `soft_ranks`. With the
@@ -103,6 +105,7 @@ def spearman(x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0) -> lis
         x: `(m, d)`.
         outputs: each `(m, p)`.
         strength: of the regularisation, above 0; the smaller, the closer to ranks.
+        block_entries: similarities that are held at once.
     """
 
     def prepare(before: Tensor) -> AnchorMeasure:
@@ -115,10 +118,12 @@ def spearman(x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0) -> lis
 
         return measure
 
-    return of_cosines(x, outputs, prepare)
+    return of_cosines(x, outputs, prepare, block_entries)
 
 
-def blend(x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]]) -> list[Graded]:
+def blend(
+    x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]], block_entries: int = BLOCK_ENTRIES
+) -> list[Graded]:
     """Three losses, each relative to its start, added by `SHARES`: `angular`, 1 − Pearson, and neighbours.
 
     They mind different things: the size of every cosine, the order of an anchor's cosines, and
@@ -128,6 +133,7 @@ def blend(x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]
         x: `(m, d)`.
         outputs: each `(m, p)`.
         starts: for each output what each of the three was, from `blend_starts`.
+        block_entries: similarities that are held at once.
     """
     weights = [[share / max(loss, 1e-12) for share, loss in zip(SHARES, start, strict=True)] for start in starts]
 
@@ -144,7 +150,7 @@ def blend(x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]
 
         return measure
 
-    of_pairs, of_anchors = angular(x, outputs), of_cosines(x, outputs, prepare)
+    of_pairs, of_anchors = angular(x, outputs), of_cosines(x, outputs, prepare, block_entries)
     return [
         (weight[0] * first + second, weight[0] * along + across)
         for weight, (first, along), (second, across) in zip(weights, of_pairs, of_anchors, strict=True)
@@ -166,18 +172,24 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
     return [[of_one[index][0] for of_one in graded] for index in range(len(outputs))]
 
 
-def of_cosines(x: Tensor, outputs: Sequence[Tensor], prepare: Callable[[Tensor], AnchorMeasure]) -> list[Graded]:
+def of_cosines(
+    x: Tensor,
+    outputs: Sequence[Tensor],
+    prepare: Callable[[Tensor], AnchorMeasure],
+    block_entries: int = BLOCK_ENTRIES,
+) -> list[Graded]:
     """Losses that are means over anchors of a function of their cosines to all other rows.
 
     Args:
         x: `(m, d)`.
         outputs: each `(m, p)`.
         prepare: from the cosines of some anchors in `x`, what measures those in an output.
+        block_entries: similarities of some anchors to the whole batch that are held at once.
     """
     m = x.shape[0]
     totals = [0.0] * len(outputs)
     gradients = [torch.zeros_like(z) for z in outputs]
-    step = max(1, BLOCK_ENTRIES // m)
+    step = max(1, block_entries // m)
     for start in range(0, m, step):
         rows = slice(start, min(start + step, m))
         measure = prepare(cosines_to_others(x, rows))

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 TILE = {"cpu": 512, "cuda": 4096}
-"""Rows and columns of a matrix of pairs that are held at once: on a CPU what its caches hold, on a
-GPU enough to keep it busy."""
+"""Rows and columns of a matrix of pairs that are held at once, by default: on a CPU what its caches
+hold, on a GPU enough to keep it busy."""
 
 SMALLEST_DISTANCE = 3.0
 """Times √eps times the root mean square distance to the centre; closer rows count as this far
@@ -30,7 +30,7 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
     return torch.addmm(squares, rows, others.T, alpha=-2).clamp_(min=0).sqrt_()
 
 
-def positional(x: Tensor, outputs: Sequence[Tensor], scaled: bool = False) -> list[Graded]:
+def positional(x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None) -> list[Graded]:
     """The positional loss of outputs Z, and ∂L/∂Z, for every Z there is of the same rows.
 
     With δ the distances between the rows of `x` and d those within Z:
@@ -47,6 +47,7 @@ def positional(x: Tensor, outputs: Sequence[Tensor], scaled: bool = False) -> li
         outputs: each `(m, p)`.
         scaled: whether c is the best scale, Σδd / Σd², which needs no gradient of its own, being
             the best, instead of 1.
+        tile: rows and columns of a matrix of pairs that are held at once; what suits the device where None.
     """
     m = x.shape[0]
     pairs = m * (m - 1)  # ordered, both i, j and j, i
@@ -56,7 +57,7 @@ def positional(x: Tensor, outputs: Sequence[Tensor], scaled: bool = False) -> li
     ones = [torch.cat([side.rows, side.rows.new_ones(m, 1)], 1) for side in sides]
     pulls = [torch.zeros_like(one) for one in ones]  # R Z and R·1 for R_ij = δ_ij/d_ij
     products = [x.new_zeros((), dtype=torch.float64) for _ in sides]  # Σ δ d
-    for rows, columns in tiles(m, TILE.get(x.device.type, TILE["cuda"])):
+    for rows, columns in tiles(m, tile or TILE.get(x.device.type, TILE["cuda"])):
         wanted = original.squared_distances(rows, columns).clamp_(min=0).sqrt_()
         for index, side in enumerate(sides):
             found = side.squared_distances(rows, columns).clamp_(min=floors[index]).sqrt_()

@@ -4,8 +4,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, overload
 
 import numpy as np
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from transforms.arrays import Vectors, as_tensor, in_standard_layout, require_matrix
+from transforms.checkpoint import Checkpoint, Place
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.moments import Moments
 from transforms.outline import Outline
@@ -59,7 +58,7 @@ class Run:
     """
 
     report: Progress = no_progress
-    checkpoint: Path | None = None
+    checkpoint: Checkpoint | None = None
 
 
 class RowMap(Protocol):
@@ -118,7 +117,7 @@ class Transform(nn.Module):
         data: Moments | Vectors,
         on_progress: Progress = no_progress,
         targets: Vectors | None = None,
-        checkpoint: str | PathLike[str] | None = None,
+        checkpoint: Place | None = None,
     ) -> Self:
         """Learn from moments, or from vectors `(n, d)` which are streamed, on the device it is on.
 
@@ -128,7 +127,8 @@ class Transform(nn.Module):
                 everything as it was.
             targets: for each row what it should become, `(n, k)`, where it is fitted on pairs.
             checkpoint: a file for the state of what is trained in steps. A killed fit with the
-                same parameters and vectors goes on from there, and ends as if never stopped.
+                same parameters and vectors goes on from there, and ends as if never stopped. A
+                `Checkpoint` also says how often it is written.
 
         Raises:
             InputError: if the data cannot be fitted on (no rows, NaN, inf, pairs that are none).
@@ -151,7 +151,7 @@ class Transform(nn.Module):
         device = self.device
         with unchanged_on_error([self]), np.errstate(over="ignore", invalid="ignore"):
             try:
-                self.learn(data, Run(on_progress, None if checkpoint is None else Path(checkpoint)))
+                self.learn(data, Run(on_progress, None if checkpoint is None else Checkpoint.at(checkpoint)))
             except np.linalg.LinAlgError as error:
                 raise InputError(f"{self.kind} cannot be fitted on these vectors: {error}") from error
             if not all(torch.isfinite(buffer).all() for buffer in self.buffers()):

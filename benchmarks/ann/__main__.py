@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ ENGINE = re.compile("|".join([*ENGINES, "faiss-hnsw", GPU, "opq[1-9][0-9]*"]))
 
 def main() -> None:
     """Measure, print tables, write the files."""
-    given = options()
+    given = options(sys.argv[1:])
     torch.set_num_threads(1)
     try:
         data = read_data(given.vectors, None if given.vectors else given.source, given.queries)
@@ -61,8 +61,8 @@ def main() -> None:
         sys.exit(1)
 
 
-def options() -> Any:
-    """What was asked for."""
+def options(arguments: Sequence[str]) -> Any:
+    """Read what was asked for."""
     found = parser(__doc__)
     defaults = Grid()
     found.add_argument("--vectors", help="FILE.npy, or FILE.hdf5 with its own queries")
@@ -93,9 +93,9 @@ def options() -> Any:
     found.add_argument("--target", type=float, nargs="+", default=list(defaults.targets), help="recalls to compare at")
     found.add_argument("--bytes", type=int, nargs="*", default=list(BYTES), help="sizes to compare methods at")
     found.add_argument("--no-figure", action="store_true", help="leave out the GeoPres paper's Figure 1")
-    if "--quick" in sys.argv:
+    if "--quick" in arguments:
         found.set_defaults(**QUICK)
-    given = found.parse_args()
+    given = found.parse_args(arguments)
     for engine in given.engine or ():
         if not ENGINE.fullmatch(engine):
             found.error(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}, faiss-hnsw, opqBYTES, {GPU}")

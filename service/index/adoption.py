@@ -86,7 +86,8 @@ class Adoption:
         """Bring a generation up to date while the old one serves, then change over."""
         spec = spec_of(ready["spec"])
         artifact = None if spec.chain == "none" else read_artifact_files(folder / CHAIN_FOLDER)
-        generation = Generation(folder, spec, self.index.record, Reducer(spec, artifact), self.index.threads)
+        index = self.index
+        generation = Generation(folder, spec, index.record, Reducer(spec, artifact), index.threads, index.exact_rows)
         try:
             restored = restore_snapshot(generation)
             if ready["text_field"] is not None:

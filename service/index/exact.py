@@ -8,7 +8,7 @@ from torch import Tensor
 from service.index.spec import Metric
 
 BLOCK_ENTRIES = 2**23
-"""Scores held at once: 32 MB."""
+"""Scores held at once, by default: 32 MB."""
 
 Found = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Rows `(q, k)` and their scores, best first; row −1 with score −inf where there are fewer than k."""
@@ -21,8 +21,9 @@ def exact_search(
     allowed: NDArray[np.bool_] | None,
     k: int,
     metric: Metric,
+    block_entries: int = BLOCK_ENTRIES,
 ) -> Found:
-    """The k best of some rows.
+    """Return the k best of some rows.
 
     Args:
         queries: `(q, d)`.
@@ -31,11 +32,12 @@ def exact_search(
         allowed: `(n,)` marks of rows that may be found; None for all.
         k: how many.
         metric: scores are inner products, or Euclidean distances negated.
+        block_entries: scores that are held at once.
     """
     among = np.arange(len(vectors))[rows] if isinstance(rows, slice) else rows
     q = torch.from_numpy(np.require(queries, requirements=["C", "W"]))
     best = nothing(len(queries), k)
-    step = max(k, BLOCK_ENTRIES // max(len(queries), 1), 1)
+    step = max(k, block_entries // max(len(queries), 1), 1)
     for start in range(0, len(among), step):
         part = among[start : start + step]
         block = vectors[part[0] : part[-1] + 1] if isinstance(rows, slice) else vectors[part]

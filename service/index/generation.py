@@ -20,7 +20,7 @@ from service.index.rows import Labels, Rows, RowsView
 from service.index.spec import IndexSpec
 
 EXACT_ROWS = 10_000
-"""Up to so many rows that may be found, looking at each is as quick as the graph, and exact."""
+"""Up to so many rows that may be found, looking at each is as quick as the graph, and exact: the default."""
 
 CANDIDATES_MOST = 4096
 """More candidates than this are found quicker by looking at every row."""
@@ -39,16 +39,26 @@ class Generation:
     """Rows, graph and chain of one generation.
 
     Attributes:
+        exact_rows: up to so many rows that may be found, each is looked at; the graph answers beyond.
         notes: what had to be made anew when it was opened, in words.
     """
 
-    def __init__(self, folder: Path, spec: IndexSpec, record: Record, reducer: Reducer, threads: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spec: IndexSpec,
+        record: Record,
+        reducer: Reducer,
+        threads: int,
+        exact_rows: int = EXACT_ROWS,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.spec = spec
         self.record = record
         self.reduce = reducer
         self.threads = threads
+        self.exact_rows = exact_rows
         self.rows = Rows(folder, spec.width, spec.dimensions)
         self.graph = self.new_graph()
         self.masks: OrderedDict[Condition, Mask] = OrderedDict()
@@ -140,7 +150,7 @@ class Generation:
         most = min(most, there)
         if not most:
             return nothing(len(queries), 0)
-        if there <= EXACT_ROWS:
+        if there <= self.exact_rows:
             rows = np.arange(view.count) if allowed is None else np.flatnonzero(allowed)
             among = slice(0, view.count) if allowed is None else rows
             return exact_search(queries, view.reduced, among, None, most, metric)

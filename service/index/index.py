@@ -51,15 +51,26 @@ class Index:
         generation: what serves; replaced whole.
         bridge: takes queries of the encoder the index is moving to; None if there is none.
         moving_to: while it is being embedded anew, the metadata field that must hold an item's text.
+        exact_rows: of its generations.
     """
 
-    def __init__(self, name: str, folder: Path, lock: FileLock, threads: int, job_threads: int, encode: Texts) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        lock: FileLock,
+        threads: int,
+        job_threads: int,
+        encode: Texts,
+        exact_rows: int = EXACT_ROWS,
+    ) -> None:
         self.name = name
         self.folder = folder
         self.lock = lock
         self.threads = threads
         self.job_threads = job_threads
         self.encode = encode
+        self.exact_rows = exact_rows
         self.record = Record(folder / "record.db")
         self.snapshots = Snapshots()
         self.generation = self.open_generation(self.record.spec)
@@ -101,7 +112,7 @@ class Index:
         anew = "rows and graph were made anew from the record"
         notes: list[str] | None = None
         try:
-            generation = Generation(folder, spec, self.record, reducer, self.threads)
+            generation = Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
             restored = restore_snapshot(generation)
             generation.replay()
             if generation.rows.count - generation.rows.dead != self.record.counts()["count"]:
@@ -113,7 +124,7 @@ class Index:
             notes = [f"{Path(error.filename or folder).name}: {error.strerror}; {anew}"]
         if notes is not None:
             shutil.rmtree(folder, ignore_errors=True)
-            generation = Generation(folder, spec, self.record, reducer, self.threads)
+            generation = Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
             generation.notes = notes
             generation.replay()
         for note in generation.notes:
@@ -320,7 +331,7 @@ class Index:
             "chain": spec.chain,
             "space_id": spec.space_id,
             "dimensions": spec.dimensions,
-            "state": "building" if generation.graph is not None and behind > EXACT_ROWS else "ready",
+            "state": "building" if generation.graph is not None and behind > generation.exact_rows else "ready",
             "encoder": spec.encoder,
             "raw_space_id": spec.raw_space_id,
             "width": spec.width,

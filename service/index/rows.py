@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 ROWS_LEAST = 1024
 GROWTH = 1.5
 HASHED_BYTES = 2**24
+"""Bytes of rows that are hashed at once, by default."""
 
 Labels = NDArray[np.int64]
 
@@ -47,11 +48,11 @@ class RowFile:
         allocate(self.descriptor, rows * self.row_bytes)
         self.array = np.memmap(self.path, self.dtype, "r+", shape=(rows, self.width))
 
-    def digest_of(self, rows: int) -> str:
-        """SHA-256 of the first rows; each row is read once as long as the number grows."""
+    def digest_of(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
+        """Return the SHA-256 of the first rows; each row is read once as long as the number grows."""
         if rows < self.digested:
             self.forget_digest()
-        step = max(1, HASHED_BYTES // self.row_bytes)
+        step = max(1, block_bytes // self.row_bytes)
         for start in range(self.digested, rows, step):
             self.digest.update(np.ascontiguousarray(self.array[start : min(start + step, rows)]).data)
         self.digested = rows
@@ -182,9 +183,9 @@ class Rows:
         alive[rows] = False
         return alive, len(rows)
 
-    def digests(self, rows: int) -> dict[str, str]:
-        """SHA-256 of the first rows of each file."""
-        return {file.path.name: file.digest_of(rows) for file in self.files}
+    def digests(self, rows: int, block_bytes: int = HASHED_BYTES) -> dict[str, str]:
+        """Return the SHA-256 of the first rows of each file, reading so many bytes at once."""
+        return {file.path.name: file.digest_of(rows, block_bytes) for file in self.files}
 
     def sync(self) -> None:
         """Wait until the disk has them."""

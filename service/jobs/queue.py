@@ -7,7 +7,7 @@ and for good: whoever comes second, a worker that was thought dead for instance,
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -38,16 +38,30 @@ WAITING_SECONDS = 7 * 24 * 3600
 """How long a job waits for a worker at most. Its inputs have no time to live: a full Redis would evict them first."""
 BEGINNING_SECONDS = 60.0
 """Within which a job that was written is queued, if ever."""
-RESULT_MOST = 256 << 20
-"""Bytes of a result that go through Redis's memory."""
-RESULTS_MOST = 512 << 20
-"""Bytes of all results; the oldest make room."""
 RESULTS = "lathe:results"
 TRIES = 2
 TAKEN_SECONDS = 2.0
 """Within which a worker that took a job says that it is at it."""
 MAINTENANCE_SECONDS = 5
 """After so long, whoever was cleaning a queue is taken for dead."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What Redis keeps of jobs at most.
+
+    Attributes:
+        jobs: that have ended; the oldest go.
+        result_bytes: of one result; a larger one does not go through Redis's memory.
+        results_bytes: of all results; the oldest make room.
+    """
+
+    jobs: int = KEPT_MOST
+    result_bytes: int = 256 << 20
+    results_bytes: int = 512 << 20
+
+
+LIMITS = Limits()
 
 
 class JobQueue(Queue):
@@ -72,10 +86,12 @@ class JobRecords:
 
     Args:
         client: of Redis; its errors are not caught here.
+        limits: of what is kept.
     """
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, limits: Limits = LIMITS) -> None:
         self.client = client
+        self.limits = limits
 
     def queue(self, name: str) -> JobQueue:
         """A queue by its name."""
@@ -203,7 +219,7 @@ class JobRecords:
         refused = []
         for path in paths:
             size = path.stat().st_size
-            if size > RESULT_MOST:
+            if size > self.limits.result_bytes:
                 refused.append(path.name)
                 continue
             try:
@@ -223,7 +239,7 @@ class JobRecords:
         found: Any = self.client.hgetall(RESULTS)
         sizes = {job_id.decode(): int(size) for job_id, size in found.items()}
         for job_id in [job_id for job_id in reversed(self.ids()) if job_id in sizes]:
-            if sum(sizes.values()) <= RESULTS_MOST or len(sizes) == 1:
+            if sum(sizes.values()) <= self.limits.results_bytes or len(sizes) == 1:
                 return
             self.drop_results(job_id)
             del sizes[job_id]
@@ -238,7 +254,7 @@ class JobRecords:
 
     def prune(self) -> None:
         """Remove the oldest ended jobs beyond those kept, and give up those that waited too long."""
-        for job_id in self.ids()[KEPT_MOST:]:
+        for job_id in self.ids()[self.limits.jobs :]:
             with suppress(UnknownNameError):
                 if not self.get(job_id).ended:
                     continue

@@ -13,13 +13,13 @@ from typing import Any
 
 from service.live.drift_refit import Refits
 from service.live.drift_tally import Tally
-from service.live.drift_window import Window
+from service.live.drift_window import PACE, Pace, Window
 from service.live.tap import DROPPED, Seen
 from service.registry import LoadedChain, Registry
 from transforms.errors import ArtifactError
 
 WINDOWS_MOST = 32
-"""Encoders with versions that are watched; the least recently used leaves."""
+"""Encoders with versions that are watched, by default; the least recently used leaves."""
 
 ROWS_LEAST = 1000
 """Fewer say nothing of staleness."""
@@ -41,6 +41,8 @@ class Drift:
         registry: of the chains.
         soon: has what takes long done elsewhere than in a request's thread; false if it was not taken.
         refits: told of what is stale; None where nothing is to be fitted.
+        windows_most: windows that are kept.
+        pace: how many rows of each are looked at.
     """
 
     def __init__(
@@ -51,9 +53,12 @@ class Drift:
         registry: Registry,
         soon: Callable[[Work], bool],
         refits: Refits | None = None,
+        windows_most: int = WINDOWS_MOST,
+        pace: Pace = PACE,
     ) -> None:
         self.on, self.window, self.threshold, self.registry = on, window, threshold, registry
         self.soon, self.refits = soon, refits
+        self.windows_most, self.pace = windows_most, pace
         self.windows: dict[Key, Window] = {}
         self.without: set[Key] = set()
         self.looking = threading.Lock()
@@ -76,9 +81,10 @@ class Drift:
             return
         window = self.windows.get(key)  # another request may have come first
         if window is None:
-            window = Window(seen.encoder, seen.loaded, reference, self.window, self.refits is not None)
+            keep_rows = self.refits is not None
+            window = Window(seen.encoder, seen.loaded, reference, self.window, keep_rows, self.pace)
             with self.looking:
-                latest = sorted(self.windows.items(), key=lambda item: item[1].used)[1 - WINDOWS_MOST :]
+                latest = sorted(self.windows.items(), key=lambda item: item[1].used)[1 - self.windows_most :]
                 self.windows = dict(latest) | {key: window}
         if window.take(seen.raw):
             self.look(window)

@@ -3,6 +3,7 @@
 import random
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,16 +20,26 @@ Rows = NDArray[np.float32]
 BLOCK_ROWS = 256
 """Rows looked at together: one by one they would take ten times as long."""
 
-WAITING_MOST = 64 * BLOCK_ROWS
-"""More are left out."""
-
 OF_A_REQUEST, PART = 8, 8
 """Rows looked at of one request: so many, or of a large one the eighth part. More would say little more, for they are
 alike."""
 
-ROWS_A_SECOND = 256
-"""Rows that may be looked at once a generation came at once. Of more traffic some requests say as much as all would,
-and to look at all of them costs those whose texts are all in the cache a fiftieth of their time."""
+
+@dataclass(frozen=True)
+class Pace:
+    """How many rows are looked at.
+
+    Attributes:
+        rows_a_second: once a generation came at once. Of more traffic some requests say as much as all would, and to
+            look at all of them costs those whose texts are all in the cache a fiftieth of their time.
+        waiting_rows: that wait to be looked at; more are left out.
+    """
+
+    rows_a_second: float = 256
+    waiting_rows: int = 64 * BLOCK_ROWS
+
+
+PACE = Pace()
 
 
 @dataclass
@@ -55,19 +66,29 @@ class Window:
         reference: what it was fitted on.
         size: rows of a generation.
         keep_rows: whether the rows themselves are kept.
+        pace: how many rows are looked at.
+        clock: seconds, by which that pace is kept.
     """
 
     def __init__(
-        self, encoder: str | None, loaded: LoadedChain, reference: Reference, size: int, keep_rows: bool
+        self,
+        encoder: str | None,
+        loaded: LoadedChain,
+        reference: Reference,
+        size: int,
+        keep_rows: bool,
+        pace: Pace = PACE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.encoder, self.loaded, self.reference = encoder, loaded, reference
         self.size, self.keep_rows = size, keep_rows
+        self.pace, self.clock = pace, clock
         self.kept = Kept.of(loaded.chain)
         self.generations: list[Generation] = []
         self.waiting: deque[Rows] = deque()
         self.waiting_rows = 0
         self.tally: Tally | None = None
-        self.used = time.monotonic()
+        self.used = clock()
         self.arrived = time.time()
         self.allowed = float(size)
 
@@ -79,11 +100,11 @@ class Window:
         """
         if rows.shape[1] != self.reference.gaussian.dimensions:
             return False
-        if self.waiting_rows >= WAITING_MOST:
+        if self.waiting_rows >= self.pace.waiting_rows:
             DROPPED.inc(len(rows))
             return True
-        now = time.monotonic()
-        allowed = min(self.allowed + ROWS_A_SECOND * (now - self.used), self.size)
+        now = self.clock()
+        allowed = min(self.allowed + self.pace.rows_a_second * (now - self.used), self.size)
         self.used = now
         if allowed < 1:
             self.allowed = allowed

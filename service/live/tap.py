@@ -15,7 +15,7 @@ from prometheus_client import Counter
 from service.registry import LoadedChain
 
 WAITING_MOST = 64
-"""Requests whose vectors wait to be looked at: 2,048 rows 384 wide each are 200 MB."""
+"""Requests whose vectors wait to be looked at, by default: 2,048 rows 384 wide each are 200 MB."""
 
 DROPPED = Counter("lathe_live_dropped", "Vectors that no watcher saw, because too many waited")
 
@@ -46,9 +46,13 @@ class Tap:
 
     A watcher that needs microseconds may look in the request's own thread instead: to wake another for each request,
     and to hold its vectors meanwhile, would cost more. What takes longer it does `soon`.
+
+    Args:
+        waiting_most: pieces of work that wait for its thread; more are dropped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waiting_most: int = WAITING_MOST) -> None:
+        self.waiting_most = waiting_most
         self.watchers: tuple[Watcher, ...] = ()
         self.at_once: tuple[Watcher, ...] = ()
         self.changing = threading.Lock()
@@ -98,7 +102,7 @@ class Tap:
 
     def soon(self, work: Work) -> bool:
         """Have something done in the tap's thread; false, and it is not done, where too much waits."""
-        if len(self.waiting) >= WAITING_MOST:
+        if len(self.waiting) >= self.waiting_most:
             return False
         self.waiting.append(work)
         if not self.news.is_set():

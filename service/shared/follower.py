@@ -18,7 +18,7 @@ BLOCK_SECONDS = 1.0
 AGAIN_SECONDS = 0.5
 """Between tries to reach a Redis that is gone."""
 RETRY_SECONDS = 3.0
-"""Between tries to copy what could not be copied."""
+"""Between tries to copy what could not be copied, by default."""
 FIRST_SECONDS = 3.0
 """How long a start waits for the first copy; then the service begins with what it has."""
 
@@ -30,11 +30,17 @@ class Follower:
 
     The whole copy is made anew whenever Redis was out of reach, so that no change is missed; after that each change
     comes through a stream within milliseconds.
+
+    Args:
+        link: to Redis.
+        copy: that is kept up to date.
+        retry_seconds: between tries to copy what could not be copied.
     """
 
-    def __init__(self, link: RedisLink, copy: Copy) -> None:
+    def __init__(self, link: RedisLink, copy: Copy, retry_seconds: float = RETRY_SECONDS) -> None:
         self.link = link
         self.copy = copy
+        self.retry_seconds = retry_seconds
         self.retry_at = 0.0
         self.client = connect(link.url, 2 * BLOCK_SECONDS)
         self.stopping = threading.Event()
@@ -82,7 +88,7 @@ class Follower:
         """Copy everything; return where in the stream of changes that was begun."""
         newest: Any = self.client.xrevrange(CHANGES, count=1)
         self.copy.bring_up_to_date()
-        self.retry_at = time.monotonic() + RETRY_SECONDS
+        self.retry_at = time.monotonic() + self.retry_seconds
         self.link.look_at_settings()
         return newest[0][0] if newest else "0-0"
 
@@ -98,5 +104,5 @@ class Follower:
             last = changes[-1][0]
         if time.monotonic() >= self.retry_at:
             self.copy.try_again()
-            self.retry_at = time.monotonic() + RETRY_SECONDS
+            self.retry_at = time.monotonic() + self.retry_seconds
         return last

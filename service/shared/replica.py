@@ -8,7 +8,7 @@ from service.places import Places
 from service.registry import Registry
 from service.shared.cache import COSINE, SharedCache
 from service.shared.copy import Copy
-from service.shared.follower import Follower
+from service.shared.follower import RETRY_SECONDS, Follower
 from service.shared.link import RedisLink
 from service.shared.places import SharedPlaces
 from service.shared.registry import SharedRegistry
@@ -27,7 +27,14 @@ class Replica:
     cache: SharedCache | None
 
     @classmethod
-    def open(cls, home: Home, url: str, cache_bytes: int = 0, cache_seconds: int = 0) -> "Replica":
+    def open(
+        cls,
+        home: Home,
+        url: str,
+        cache_bytes: int = 0,
+        cache_seconds: int = 0,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> "Replica":
         """Open the copy in a state folder; Redis is not asked for anything yet.
 
         Args:
@@ -35,6 +42,7 @@ class Replica:
             url: of Redis.
             cache_bytes: for vectors of texts seen before; 0 for no such cache.
             cache_seconds: that they are kept.
+            retry_seconds: between tries to copy what could not be copied.
 
         Raises:
             OSError: if the copy cannot be written.
@@ -47,7 +55,7 @@ class Replica:
         places = SharedPlaces(places_file, registry, link)
         cache = SharedCache(link, cache_bytes, cache_seconds) if cache_bytes else None
         copy = Copy(registry, places)
-        return cls(link, registry, places, copy, Follower(link, copy), cache)
+        return cls(link, registry, places, copy, Follower(link, copy, retry_seconds), cache)
 
     def start(self) -> None:
         """Follow what others change; waits a moment for the first copy."""

@@ -39,14 +39,9 @@ def first(tmp_path_factory, vectors):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked():
     """The grid of some options."""
-
-    def parse(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ann", *arguments])
-        return grid_of(options())
-
-    return parse
+    return lambda *arguments: grid_of(options(arguments))
 
 
 def refuse(name):

@@ -131,14 +131,10 @@ def test_numbers_are_said_as_people_say_them(said, expected):
     assert said == expected
 
 
-def test_an_option_takes_the_place_of_what_was_measured(monkeypatch, capsys):
-    monkeypatch.setattr(
-        "sys.argv", ["scaling", "--results", str(RESULTS), "--cores", "64", "--bfloat16", "100", "--json"]
-    )
-    main()
+def test_an_option_takes_the_place_of_what_was_measured(capsys):
+    main(["--results", str(RESULTS), "--cores", "64", "--bfloat16", "100", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["from"]["cores"] == found["from"]["bfloat16"] == "given"
     assert found["costs"][0]["encoding"]["bfloat16"] == pytest.approx(1e7 / 100 / 3600)
-    monkeypatch.setattr("sys.argv", ["scaling", "--results", str(RESULTS), "--cores", "0"])
     with pytest.raises(SystemExit):
-        main()
+        main(["--results", str(RESULTS), "--cores", "0"])

@@ -4,6 +4,7 @@ flat without."""
 import io
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from service.fit_job import run_fit
 from service.live.drift import Drift
 from service.live.drift_tally import Tally
-from service.live.drift_window import OF_A_REQUEST, PART, Window
+from service.live.drift_window import OF_A_REQUEST, PART, Pace, Window
 from service.live.tap import Seen
 from service.registry import Registry
 from service.starters import STARTERS
@@ -35,18 +36,15 @@ def rows_like(count, seed, mean=0.5, turned=False):
     return (rows + mean * rotation[-1]).astype(np.float32)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def all_are_looked_at():
-    """However fast they come, as tests send in a second what would come in minutes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.live.drift_window.ROWS_A_SECOND", 1e9)
-        yield
+ALL = Pace(rows_a_second=1e9)
+"""Rows are looked at however fast they come, as tests send in a second what would come in minutes."""
 
 
 @pytest.fixture(scope="module")
 def app(start_app, new_home):
     """An app of this file's own, with drift as it comes, where the smallest window is filled by what a test sends."""
     with start_app(home=new_home(), drift_window=1000) as app:
+        app.services.drift.pace = ALL
         yield app
 
 
@@ -200,20 +198,17 @@ def at_once(work):
     return True
 
 
-def test_the_least_recently_used_window_leaves(fitted, monkeypatch):
-    monkeypatch.setattr("service.live.drift.WINDOWS_MOST", 3)
-    drift = Drift(True, 1000, 0.8, fitted.services.registry, soon=at_once)
+def test_the_least_recently_used_window_leaves(fitted):
+    drift = Drift(True, 1000, 0.8, fitted.services.registry, soon=at_once, windows_most=3, pace=ALL)
     for number in (1, 2, 3, 1, 4):
         drift.watch(Seen(f"encoder {number}", fitted.services.registry.load("mine"), rows_like(5, 0)))
     assert {window.encoder for window in drift.windows.values()} == {"encoder 3", "encoder 1", "encoder 4"}
 
 
-def test_of_more_than_a_generation_at_once_some_are_looked_at(fitted, monkeypatch):
-    monkeypatch.setattr("service.live.drift_window.ROWS_A_SECOND", 400)
+def test_of_more_than_a_generation_at_once_some_are_looked_at(fitted):
     clock = [0.0]
-    monkeypatch.setattr("service.live.drift_window.time.monotonic", lambda: clock[0])
     loaded = fitted.services.registry.load("mine")
-    window = Window(None, loaded, loaded.reference, 1000, keep_rows=False)
+    window = Window(None, loaded, loaded.reference, 1000, False, Pace(rows_a_second=400), clock=lambda: clock[0])
     for _ in range(500):
         window.take(rows_like(OF_A_REQUEST, 0))
     assert window.look().rows == 1000
@@ -452,6 +447,7 @@ def refitting(start_app, fitted, new_home):
     """An app on chains of its own that fits stale ones anew."""
     home = new_home()
     with start_app(home=home, drift_refit=True, drift_window=1000, indexes_only=True) as app:
+        app.services.drift.pace = ALL
         yield app
 
 
@@ -520,8 +516,7 @@ def test_versions_that_are_not_live_warn_of_nothing_and_deleted_ones_are_forgott
     assert "left@1" not in [window.loaded.ref for window, _ in drift.looked_at()]
 
 
-def test_rows_are_looked_at_again_after_the_thread_beside_was_behind_for_long(fitted, monkeypatch):
-    monkeypatch.setattr("service.live.drift_window.WAITING_MOST", 512)
+def test_rows_are_looked_at_again_after_the_thread_beside_was_behind_for_long(fitted):
     loaded, free = fitted.services.registry.load("mine"), False
 
     def soon(work):
@@ -529,7 +524,7 @@ def test_rows_are_looked_at_again_after_the_thread_beside_was_behind_for_long(fi
             work()
         return free
 
-    drift = Drift(True, 1000, 0.8, fitted.services.registry, soon)
+    drift = Drift(True, 1000, 0.8, fitted.services.registry, soon, pace=replace(ALL, waiting_rows=512))
     drift.begin(Seen(None, loaded, rows_like(OF_A_REQUEST, 0)))
     for _ in range(100):
         drift.watch(Seen(None, loaded, rows_like(OF_A_REQUEST, 0)))

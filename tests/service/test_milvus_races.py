@@ -3,8 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pymilvus import MilvusClient
 
-from service.index.milvus import indexes as milvus_indexes
 from service.index.milvus.collections import alias_of
+from service.index.milvus.indexes import MilvusIndexes
 
 RAW = {"chain": "none", "width": 4}
 SPITEFUL = ["it's", "back\\slash", 'a"b', "\\", '\\"', "%", "日本"]
@@ -76,12 +76,16 @@ def test_an_index_that_another_server_removed_can_be_made_anew_and_differently(o
         delete(other, "again")
 
 
-def test_what_a_server_that_died_began_is_finished_by_the_next(one, client, monkeypatch):
+def test_what_a_server_that_died_began_is_finished_by_the_next(one, milvus, client):
     put(one, "halfway")
     entry = one.services.indexes.catalogue.find("halfway")
     one.services.indexes.catalogue.remove("halfway", entry)
     one.services.indexes.names()
-    monkeypatch.setattr(milvus_indexes, "CLAIM_SECONDS", 0.3)
+    following = MilvusIndexes(milvus.url, "", claim_seconds=0.3)
+    try:
+        following.create("halfway", entry.spec, None)
+    finally:
+        following.close()
     assert put(one, "halfway").status_code == 200
     assert client.describe_alias(alias_of("halfway"))["collection_name"] != entry.collection
     delete(one, "halfway")

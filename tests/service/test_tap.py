@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from service.live import tap as tap_module
 from service.live.tap import Seen, Tap
 from service.registry import Registry
 from service.starters import STARTERS
@@ -21,8 +20,8 @@ def loaded():
 def started():
     taps = []
 
-    def start(*watchers):
-        tap = Tap()
+    def start(*watchers, **limits):
+        tap = Tap(**limits)
         for watcher in watchers:
             tap.watch(watcher)
         tap.start()
@@ -52,8 +51,7 @@ def test_all_watchers_see_all_in_order_and_one_that_fails_does_not_blind_the_oth
     assert "secret" not in caplog.text and len(caplog.records) == 3
 
 
-def test_what_comes_too_fast_is_dropped_and_counted_and_nobody_waits(started, loaded, monkeypatch):
-    monkeypatch.setattr(tap_module, "WAITING_MOST", 2)
+def test_what_comes_too_fast_is_dropped_and_counted_and_nobody_waits(started, loaded):
     before = REGISTRY.get_sample_value("lathe_live_dropped_total")
     entered, go, found = threading.Event(), threading.Event(), []
 
@@ -62,7 +60,7 @@ def test_what_comes_too_fast_is_dropped_and_counted_and_nobody_waits(started, lo
         go.wait(10)
         found.append(seen)
 
-    tap = started(slow)
+    tap = started(slow, waiting_most=2)
     tap.pass_by(Seen(None, loaded, rows(1)))
     assert entered.wait(10)
     for _ in range(5):

@@ -4,18 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-import training.precision as precision
 from training.encoders import BATCH_TOKENS, Encoder
 from training.precision import PROBES, agreement, has_bfloat16, resolve_dtype
 from training.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture
-def cpuinfo(tmp_path, monkeypatch):
-    """Let the processor be another."""
-    path = tmp_path / "cpuinfo"
-    monkeypatch.setattr(precision, "Path", lambda _path: path)
-    return path
+def cpuinfo(tmp_path):
+    """Where another processor may be described."""
+    return tmp_path / "cpuinfo"
 
 
 X86 = "processor\t: 0\nmodel name\t: A processor with bf16 in its name\nflags\t\t: fpu avx2 {}\n\nprocessor\t: 1\n"
@@ -35,13 +32,13 @@ ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd {}\nCPU part\t: 0
 )
 def test_a_processors_flags_tell_whether_it_computes_in_bfloat16(cpuinfo, text, has):
     cpuinfo.write_text(text)
-    assert has_bfloat16("cpu") is has
-    assert resolve_dtype("auto", "cpu") == ("bfloat16" if has else "float32")
+    assert has_bfloat16("cpu", cpuinfo) is has
+    assert resolve_dtype("auto", "cpu", cpuinfo) == ("bfloat16" if has else "float32")
 
 
 def test_where_nothing_is_known_of_the_processor_float32_is_taken(cpuinfo):
     assert not cpuinfo.exists()
-    assert resolve_dtype("auto", "cpu") == "float32"
+    assert resolve_dtype("auto", "cpu", cpuinfo) == "float32"
 
 
 def test_a_gpu_is_asked_whether_it_has_bfloat16_itself(monkeypatch):
@@ -58,9 +55,9 @@ def test_a_gpu_is_asked_whether_it_has_bfloat16_itself(monkeypatch):
 
 def test_other_devices_run_in_float32_and_a_dtype_that_was_named_is_taken(cpuinfo):
     cpuinfo.write_text(X86.format("avx512_bf16"))
-    assert resolve_dtype("auto", "mps") == "float32"
-    assert [resolve_dtype(dtype, "cpu") for dtype in ("float32", "float16")] == ["float32", "float16"]
-    assert resolve_dtype("bfloat16", "mps") == "bfloat16"
+    assert resolve_dtype("auto", "mps", cpuinfo) == "float32"
+    assert [resolve_dtype(dtype, "cpu", cpuinfo) for dtype in ("float32", "float16")] == ["float32", "float16"]
+    assert resolve_dtype("bfloat16", "mps", cpuinfo) == "bfloat16"
 
 
 def test_agreement_is_the_mean_and_the_least_cosine():

@@ -1,7 +1,7 @@
 """Sources at URLs: fsspec's own memory file system, and ones that fail."""
 
 import importlib.util
-import shutil
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-import training.remote
 from training.encoding import encode_source
 from training.errors import AccessError, SourceError
 from training.fit_request import FitRequest
@@ -21,11 +20,14 @@ from transforms.transform import no_progress
 
 
 class Failing(MemoryFileSystem):
-    """The memory file system behind a network that fails so many times."""
+    """The memory file system behind a network that fails so many times, and cuts off so many copies."""
 
     protocol = "failing"
     cachable = False
+    retry_waits = (0.0, 0.0)
     failures: list[Exception] = []
+    cut: list[bool] = []
+    fetched: list[str] = []
 
     @classmethod
     def _strip_protocol(cls, path):
@@ -41,11 +43,40 @@ class Failing(MemoryFileSystem):
 
     def get_file(self, path, local, **options):
         self.meet()
+        self.fetched.append(path)
         super().get_file(path, local, **options)
+        if self.cut and self.cut.pop():
+            Path(local).write_text("nothing to read")
 
     def open(self, path, mode="rb", **options):
         self.meet()
         return super().open(path, mode, **options)
+
+
+class Resetting(Failing):
+    """The same, where every read of an open file fails."""
+
+    protocol = "resetting"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("resetting://", "memory://"))
+
+    def open(self, path, mode="rb", **options):
+        return Reset()
+
+
+class Reset:
+    """A file whose connection is gone."""
+
+    def seek(self, _place, whence=0):
+        return 1000 if whence else 0
+
+    def read(self, _size):
+        raise ConnectionError("reset")
+
+    def close(self):
+        pass
 
 
 class Foreign(MemoryFileSystem):
@@ -56,13 +87,15 @@ class Foreign(MemoryFileSystem):
 
 
 fsspec.register_implementation("failing", Failing, clobber=True)
+fsspec.register_implementation("resetting", Resetting, clobber=True)
 fsspec.register_implementation("foreign", Foreign, clobber=True)
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(training.remote, "WAITS", (0.0, 0.0))
-    monkeypatch.setattr(Failing, "failures", [])
+def network_is_up():
+    """Leave no failure of another test."""
+    for told in (Failing.failures, Failing.cut, Failing.fetched):
+        told.clear()
 
 
 @pytest.fixture
@@ -130,16 +163,10 @@ def test_only_one_file_lies_here_at_a_time_and_none_of_a_finished_shard_is_fetch
         nonlocal most
         most = max(most, sum(1 for path in (tmp_path / "work").rglob("fetched/*") if path.is_file()))
 
-    encode_source(open_source("memory://bucket"), None, tmp_path / "work", look)
-    assert most == 1
-    fetched = []
-    original = MemoryFileSystem.get_file
-    MemoryFileSystem.get_file = lambda self, path, local, **more: fetched.append(path) or original(self, path, local)
-    try:
-        encode("memory://bucket", tmp_path / "work")
-        assert fetched == []
-    finally:
-        MemoryFileSystem.get_file = original
+    encode_source(open_source("failing://bucket"), None, tmp_path / "work", look)
+    assert most == 1 and len(Failing.fetched) == 3
+    encode("failing://bucket", tmp_path / "work")
+    assert len(Failing.fetched) == 3
 
 
 def test_a_fit_on_a_folder_elsewhere_is_the_fit_on_the_folder_here(bucket, tmp_path):
@@ -181,20 +208,9 @@ def test_a_network_that_stays_away_is_an_error_and_no_damage(bucket, tmp_path, p
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.parquet", "a.jsonl", "a.txt.gz"])
-def test_a_network_that_goes_away_while_a_file_is_looked_into_is_no_damage(bucket, monkeypatch, name):
-    class Reset:
-        def seek(self, _place, whence=0):
-            return 1000 if whence else 0
-
-        def read(self, _size):
-            raise ConnectionError("reset")
-
-        def close(self):
-            pass
-
+def test_a_network_that_goes_away_while_a_file_is_looked_into_is_no_damage(bucket, name):
     fsspec.filesystem("memory").pipe(f"/bucket/{name}", b"x" * 1000)
-    source = open_source(f"failing://bucket/{name}", "skip")
-    monkeypatch.setattr(Failing, "open", lambda *_, **__: Reset())
+    source = open_source(f"resetting://bucket/{name}", "skip")
     with pytest.raises(AccessError, match="tried 3 times: reset"):
         source.plan()
 
@@ -233,14 +249,7 @@ def test_a_bucket_without_s3fs_is_told_what_to_install():
         open_source("s3://bucket/folder/")
 
 
-def test_a_copy_that_comes_short_is_fetched_again(bucket, tmp_path, monkeypatch):
-    original, cut = MemoryFileSystem.get_file, [True]
-
-    def get_file(self, path, local, **options):
-        original(self, path, local)
-        if cut.pop() if cut else False:
-            shutil.copyfile(bucket / "README.md", local)
-
-    monkeypatch.setattr(MemoryFileSystem, "get_file", get_file)
-    assert encode("memory://bucket/a.npy", tmp_path / "work").vectors.shape == (BATCH_ROWS + 40, 5)
-    assert cut == []
+def test_a_copy_that_comes_short_is_fetched_again(bucket, tmp_path):
+    Failing.cut[:] = [True]
+    assert encode("failing://bucket/a.npy", tmp_path / "work").vectors.shape == (BATCH_ROWS + 40, 5)
+    assert Failing.cut == [] and len(Failing.fetched) == 2

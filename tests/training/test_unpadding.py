@@ -9,11 +9,19 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-import training.unpadding
 from training.encoders import Encoder
-from training.precision import PROBES
+from training.precision import PROBES, agreement
 from training.spec import DEFAULT_ENCODER
-from training.unpadding import NAME, ROUND_TOKENS, CannotUnpadError, attend, first_position, flat_batches, flatten
+from training.unpadding import (
+    NAME,
+    ROUND_TOKENS,
+    CannotUnpadError,
+    attend,
+    first_position,
+    flat_batches,
+    flatten,
+    leave_padding_out,
+)
 
 LICENSE = Path(__file__).parents[2] / "LICENSE"
 
@@ -122,8 +130,8 @@ def no_such_input(*_rest, **_more):
 
 
 @pytest.fixture(params=[wrong_numbers, no_such_input])
-def attention_that_cannot(request, monkeypatch):
-    """What the library calls when it is given flattened texts, and whether it did."""
+def attention_that_cannot(request):
+    """What the library calls when it is given flattened texts, and a list of the times it did."""
     called = []
 
     def other(*states, cu_seq_lens_q=None, **more):
@@ -132,14 +140,16 @@ def attention_that_cannot(request, monkeypatch):
         called.append(request.param)
         return request.param(*states, **more)
 
-    monkeypatch.setattr(training.unpadding, "attend", other)
-    yield called
+    yield other, called
     AttentionInterface.register(NAME, attend)
 
 
 def test_a_model_that_cannot_do_without_padding_keeps_it(attention_that_cannot, encoder):
-    padded = Encoder(DEFAULT_ENCODER)
-    assert attention_that_cannot and not padded.unpadded
+    padded, (attention, called) = Encoder(DEFAULT_ENCODER), attention_that_cannot
+    padded.pad()
+    assert leave_padding_out(padded.model, PROBES, attention) is None and called
+    assert padded.transformer.auto_model.config._attn_implementation == "sdpa"
     AttentionInterface.register(NAME, attend)
-    np.testing.assert_allclose(padded.encode(PROBES).vectors, encoder.encode(PROBES).vectors, rtol=0, atol=1e-5)
-    assert padded.agreement.min > 0.99999
+    found, expected = padded.encode(PROBES).vectors, encoder.encode(PROBES).vectors
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert agreement(found, expected).min > 0.99999

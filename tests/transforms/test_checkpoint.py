@@ -1,8 +1,10 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import transforms
-from transforms import PCA, Autoencoder, Chain, Flow, GeoPres, descent
+from transforms import PCA, Autoencoder, Chain, Flow, GeoPres
 from transforms.checkpoint import Checkpoint
 from transforms.descent import checkpoint_of, mean_of_varied
 from transforms.recipe import Recipe
@@ -24,6 +26,17 @@ TENSORS = {
     "stopped_early": torch.tensor(True),
     "parameter.weight": torch.arange(6.0).view(2, 3).T,  # not contiguous
 }
+
+
+@contextmanager
+def files_no_larger_than(size):
+    """Let the system refuse, as a full disk would, what goes beyond so many bytes of a file."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.fixture
@@ -93,14 +106,11 @@ def test_saving_where_there_is_no_folder_is_an_error_of_the_system(tmp_path):
         Checkpoint(tmp_path / "no folder" / "fit.safetensors", "key").save(TENSORS)
 
 
-def test_a_write_that_fails_half_way_leaves_the_one_before(kept, monkeypatch):
-    def full(_descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("transforms.artifact.os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+def test_a_write_that_fails_half_way_leaves_the_one_before(kept):
+    with files_no_larger_than(100), pytest.raises(OSError, match="File too large"):
         kept.save({"steps": torch.tensor(8)})
     assert kept.load().keys() == TENSORS.keys()
+    assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]
 
 
 SPEC = {"kind": "geopres", "dimensions": 4}
@@ -109,7 +119,8 @@ ROWS = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
 
 
 def kept_in(path, spec, vectors, recipe=RECIPE):
-    return checkpoint_of(Run(checkpoint=path), spec, recipe, vectors, mean_of_varied("thing", vectors))
+    place = None if path is None else Checkpoint(path)
+    return checkpoint_of(Run(checkpoint=place), spec, recipe, vectors, mean_of_varied("thing", vectors))
 
 
 def test_another_recipe_has_another_key(tmp_path):
@@ -163,10 +174,9 @@ def rows(embeddings):
     return embeddings(300, 12)
 
 
-@pytest.fixture
-def every_step(monkeypatch):
-    monkeypatch.setattr("transforms.descent.CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr("transforms.descent.WRITING_SHARE", float("inf"))
+def every_step(path):
+    """A checkpoint that is written after every step, however long that takes."""
+    return Checkpoint(path, seconds=0.0, share=float("inf"))
 
 
 @pytest.fixture(params=FITS)
@@ -196,9 +206,8 @@ def assert_same(one, other):
         np.testing.assert_array_equal(buffer, dict(other.named_buffers())[name], err_msg=name)
 
 
-@pytest.mark.usefixtures("every_step")
 def test_a_fit_that_was_stopped_goes_on_and_ends_as_one_that_was_not(make, rows, tmp_path):
-    path, whole = tmp_path / "fit.safetensors", make().fit(rows)
+    path, whole = every_step(tmp_path / "fit.safetensors"), make().fit(rows)
     middle = whole.record.steps * 3 // 4
     with pytest.raises(Stopped):
         make().fit(rows, stopping(f"step {middle} "), checkpoint=path)
@@ -208,9 +217,8 @@ def test_a_fit_that_was_stopped_goes_on_and_ends_as_one_that_was_not(make, rows,
     assert again.record == whole.record
 
 
-@pytest.mark.usefixtures("every_step")
 def test_a_fit_that_is_stopped_again_and_again_ends_as_one_that_was_not(rows, tmp_path):
-    path, make = tmp_path / "fit.safetensors", FITS["autoencoder"]
+    path, make = every_step(tmp_path / "fit.safetensors"), FITS["autoencoder"]
     whole = make().fit(rows)
     for step in range(1, whole.record.steps, 7):
         with pytest.raises(Stopped):
@@ -233,23 +241,22 @@ def test_a_fit_that_was_finished_has_nothing_left_to_do(make, rows, tmp_path):
     assert again.record == whole.record
 
 
-def test_between_two_states_on_disk_there_is_some_time(rows, tmp_path, monkeypatch):
-    monkeypatch.setattr("transforms.descent.CHECKPOINT_SECONDS", 1e6)
+def test_between_two_states_on_disk_there_is_some_time(rows, tmp_path):
     path, make = tmp_path / "fit.safetensors", FITS["geopres"]
     with pytest.raises(Stopped):
-        make().fit(rows, stopping("step 11 "), checkpoint=path)
+        make().fit(rows, stopping("step 11 "), checkpoint=Checkpoint(path, seconds=1e6))
     assert not path.exists()
-    make().fit(rows, checkpoint=path)
+    make().fit(rows, checkpoint=Checkpoint(path, seconds=1e6))
     assert path.exists()
 
 
 @pytest.mark.parametrize("unlike", ["parameters", "vectors", "damaged"])
-@pytest.mark.usefixtures("every_step")
 def test_what_is_left_of_another_fit_is_ignored(unlike, embeddings, rows, tmp_path):
     path, make = tmp_path / "fit.safetensors", FITS["geopres"]
     other = GeoPres(4, steps=12, batch=32, seed=1) if unlike == "parameters" else make()
     with pytest.raises(Stopped):
-        other.fit(embeddings(300, 12, seed=1) if unlike == "vectors" else rows, stopping("step 5 "), checkpoint=path)
+        vectors = embeddings(300, 12, seed=1) if unlike == "vectors" else rows
+        other.fit(vectors, stopping("step 5 "), checkpoint=every_step(path))
     if unlike == "damaged":
         path.write_bytes(path.read_bytes()[:-10])
     again, said = fit(make(), rows, path)
@@ -257,15 +264,11 @@ def test_what_is_left_of_another_fit_is_ignored(unlike, embeddings, rows, tmp_pa
     assert_same(again, make().fit(rows))
 
 
-@pytest.mark.usefixtures("every_step")
-def test_a_full_disk_is_said_and_stops_nothing(make, rows, tmp_path, monkeypatch):
-    def full(_descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("transforms.artifact.os.fsync", full)
+def test_a_full_disk_is_said_and_stops_nothing(make, rows, tmp_path):
     path = tmp_path / "fit.safetensors"
-    fitted, said = fit(make(), rows, path)
-    assert all(message.endswith(f"s left, no checkpoint in {path.name}: No space left on device") for message in said)
+    with files_no_larger_than(100):
+        fitted, said = fit(make(), rows, every_step(path))
+    assert all(message.endswith(f"s left, no checkpoint in {path.name}: File too large") for message in said)
     assert_same(fitted, make().fit(rows))
     assert list(tmp_path.iterdir()) == []
 
@@ -278,21 +281,24 @@ def test_the_folder_of_a_checkpoint_is_made_and_a_file_in_its_way_is_an_error(ro
         FITS["geopres"]().fit(rows, checkpoint=tmp_path / "file" / "fit.safetensors")
 
 
-def test_a_disk_that_is_slow_is_not_written_to_after_every_step(rows, tmp_path, monkeypatch):
+def test_a_disk_that_is_slow_is_not_written_to_after_every_step(rows, tmp_path):
     written = []
-    monkeypatch.setattr(Checkpoint, "save", lambda self, tensors: (time.sleep(0.05), written.append(1)))
-    monkeypatch.setattr(descent, "CHECKPOINT_SECONDS", 0.0)
-    FITS["geopres"]().fit(rows, checkpoint=tmp_path / "fit.safetensors")
+
+    class Slow(Checkpoint):
+        def save(self, tensors):
+            time.sleep(0.05)
+            written.append(1)
+
+    FITS["geopres"]().fit(rows, checkpoint=Slow(tmp_path / "fit.safetensors", seconds=0.0))
     assert len(written) < 6  # of twelve steps that take no time
 
 
-@pytest.mark.usefixtures("every_step")
 def test_a_chain_keeps_a_file_for_every_trained_step_and_goes_on_in_the_midst(rows, tmp_path):
     def chain():
         return Chain([PCA(8), FITS["geopres"](), FITS["flow"]()])
 
     with pytest.raises(Stopped):
-        chain().fit(rows, stopping("flow step 20 "), checkpoints=tmp_path)
+        chain().fit(rows, stopping("flow step 20 "), checkpoints=every_step(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-geopres.safetensors", "2-flow.safetensors"]
     said = []
     again = chain().fit(rows, lambda fraction, message: said.append(message), checkpoints=tmp_path)
@@ -302,12 +308,14 @@ def test_a_chain_keeps_a_file_for_every_trained_step_and_goes_on_in_the_midst(ro
 
 SCRIPT = """
 import sys, time
+from pathlib import Path
+
 import numpy as np, torch
-from transforms import GeoPres, descent
+from transforms import GeoPres
+from transforms.checkpoint import Checkpoint
 
 torch.set_num_threads(1)
-descent.CHECKPOINT_SECONDS, descent.WRITING_SHARE = 0.0, float("inf")
-rows, checkpoint, result = sys.argv[1:]
+rows, path, result = sys.argv[1:]
 
 
 def report(fraction, message):
@@ -315,7 +323,9 @@ def report(fraction, message):
     time.sleep(0.002)
 
 
-fitted = GeoPres(6, nested=True, steps=150, batch=64).fit(np.load(rows), report, checkpoint=checkpoint)
+fitted = GeoPres(6, nested=True, steps=150, batch=64).fit(
+    np.load(rows), report, checkpoint=Checkpoint(Path(path), seconds=0.0, share=float("inf"))
+)
 np.save(result, fitted.weight.numpy())
 """
 

@@ -6,7 +6,7 @@ import torch
 
 from transforms import objectives
 from transforms.objectives import SHARES, TEMPERATURE, angular, blend, blend_starts, spearman, through_map
-from transforms.positional import TILE, positional
+from transforms.positional import positional
 from transforms.softrank import soft_ranks
 
 STARTS = [[0.02, 0.3, 0.4], [0.01, 0.2, 0.1], [0.5, 0.1, 0.2]]
@@ -79,7 +79,7 @@ OBJECTIVES = {
         True,
     ),
     "blend": (
-        lambda x, outputs: blend(x, outputs, STARTS[: len(outputs)]),
+        lambda x, outputs, **held: blend(x, outputs, STARTS[: len(outputs)], **held),
         lambda x, z, index: plain_blend(x, z, STARTS[index]),
         True,
     ),
@@ -92,12 +92,8 @@ def asked(request):
     return OBJECTIVES[request.param]
 
 
-@pytest.fixture(params=["whole", "blocks", "single anchors"])
-def held_at_once(request, monkeypatch):
-    """How much of the pairs is in memory; the answers must not depend on it."""
-    if request.param != "whole":
-        monkeypatch.setattr(objectives, "BLOCK_ENTRIES", 700 if request.param == "blocks" else 1)
-        monkeypatch.setitem(TILE, "cpu", 17 if request.param == "blocks" else 1)
+# How much of the pairs is in memory: entries of a block, rows of a tile. The answers must not depend on it.
+HELD_AT_ONCE = {"whole": None, "blocks": (700, 17), "single anchors": (1, 1)}
 
 
 def by_autograd(plain, normalized, x, weight, sizes, importance):
@@ -118,9 +114,17 @@ def close(found, expected, tolerance):
     ("m", "sizes", "importance"),
     [(4, [4], [1.0]), (60, [8], [1.0]), (60, [2, 4, 8], [0.3, 0.0, 2.0]), (61, [3, 8], [5.0, 1.0])],
 )
-@pytest.mark.usefixtures("held_at_once")
-def test_losses_and_gradient_are_those_of_autograd_for_any_sizes_and_number_of_blocks(asked, m, sizes, importance):
+@pytest.mark.parametrize("held_at_once", HELD_AT_ONCE)
+def test_losses_and_gradient_are_those_of_autograd_for_any_sizes_and_number_of_blocks(
+    asked, held_at_once, m, sizes, importance
+):
     objective, plain, normalized = asked
+    if HELD_AT_ONCE[held_at_once] is not None:
+        entries, tile = HELD_AT_ONCE[held_at_once]
+        if objective is positional:
+            objective = partial(positional, tile=tile)
+        elif objective is not angular:  # which needs no matrix of pairs
+            objective = partial(objective, block_entries=entries)
     x, weight = batch(m, 12, sizes[-1])
     losses, gradient = through_map(objective, x, weight, sizes, importance, normalized)
     expected_losses, expected_gradient = by_autograd(plain, normalized, x, weight, sizes, importance)

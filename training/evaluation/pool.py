@@ -18,10 +18,12 @@ class Workers:
 
     Args:
         processes: how many.
+        set_up: what each of them does first.
     """
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, set_up: Callable[[], object] = set_up) -> None:
         self.processes = processes
+        self.set_up = set_up
         self.executor: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
@@ -41,7 +43,7 @@ class Workers:
     def submit(self, job: Job) -> Future[Any]:
         """Hand a job to a process; a new process, never a fork of one with threads."""
         if self.executor is None:
-            self.executor = ProcessPoolExecutor(self.processes, get_context("spawn"), initializer=set_up)
+            self.executor = ProcessPoolExecutor(self.processes, get_context("spawn"), initializer=self.set_up)
         work, arguments = job
         return self.executor.submit(work, *arguments)
 

@@ -18,7 +18,7 @@ from service.names import is_name, require_name
 KNOWN_SECONDS = 1.0
 """So long what the catalogue said of an index is believed."""
 CLAIM_SECONDS = 10.0
-"""A server that makes an index has made it by then, or died."""
+"""A server that makes an index has made it by then, or died; the default."""
 POLL_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,14 @@ class MilvusIndexes:
     Args:
         url: of the Milvus, or a file of Milvus Lite.
         token: `user:password`, an API key, or empty.
+        claim_seconds: that another server is given to finish an index it makes.
     """
 
     needs_home = False
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, claim_seconds: float = CLAIM_SECONDS) -> None:
         self.connection = Connection(url, token)
+        self.claim_seconds = claim_seconds
         self.catalogue = Catalogue(self.connection)
         self.opened: dict[str, MilvusIndex] = {}
         self.looked_up: dict[str, float] = {}
@@ -142,7 +144,7 @@ class MilvusIndexes:
             return True
         except UnavailableError:
             self.connection.call("describe_alias", alias_of(name))  # if there is none, that was not the reason
-        deadline = time.monotonic() + CLAIM_SECONDS
+        deadline = time.monotonic() + self.claim_seconds
         while time.monotonic() < deadline:
             if self.catalogue.find(name) is not None:
                 return False

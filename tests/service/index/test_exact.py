@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from service.index import exact
 from service.index.exact import exact_search, merge, nothing, rescore
 
 METRICS = ["cosine", "ip", "l2"]
@@ -37,8 +36,7 @@ def assert_best(found, queries, vectors, among, k, metric):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("entries", [2**23, 700, 1])
 @pytest.mark.parametrize("k", [1, 10, 500, 600])
-def test_it_finds_what_looking_at_every_score_finds_in_blocks_of_any_size(monkeypatch, metric, entries, k):
-    monkeypatch.setattr(exact, "BLOCK_ENTRIES", entries)
+def test_it_finds_what_looking_at_every_score_finds_in_blocks_of_any_size(metric, entries, k):
     vectors, queries = normal(500, 0, metric), normal(7, 1, metric)
     draw = np.random.default_rng(2)
     allowed, chosen = draw.random(500) < 0.3, np.flatnonzero(draw.random(500) < 0.5)
@@ -51,7 +49,7 @@ def test_it_finds_what_looking_at_every_score_finds_in_blocks_of_any_size(monkey
         (chosen, allowed, chosen[allowed[chosen]]),
     ]
     for rows, marks, among in cases:
-        found = exact_search(queries, vectors, rows, marks, k, metric)
+        found = exact_search(queries, vectors, rows, marks, k, metric, entries)
         assert_best(found, queries, vectors, among, k, metric)
 
 

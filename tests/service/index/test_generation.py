@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from service.errors import BadValueError
-from service.index import generation as module
 from service.index.filters import parse_filter
-from service.index.generation import Generation
+from service.index.generation import EXACT_ROWS, Generation
 from service.index.record import Record
 from service.index.reducer import Reducer
 from service.index.spec import IndexSpec
@@ -16,6 +15,8 @@ hnswlib = pytest.importorskip("hnswlib")
 
 METRICS = ["cosine", "ip", "l2"]
 WIDTH = 16
+GRAPH_BEYOND = 20
+"""Rows; where more may be found the graph answers."""
 SPEC = IndexSpec(
     encoder=None, encoder_fingerprint=None, width=16, raw_space_id="r", chain="none", dimensions=16, space_id="r"
 )
@@ -24,10 +25,11 @@ SPEC = IndexSpec(
 class Made:
     """A generation with its record, and what a dictionary and NumPy say of the same items."""
 
-    def __init__(self, folder, metric="cosine"):
+    def __init__(self, folder, metric="cosine", exact_rows=EXACT_ROWS):
         self.spec = replace(SPEC, metric=metric)
         self.record = Record.create(folder / "record.db", self.spec, None)
-        self.generation = Generation(folder / "graph-1", self.spec, self.record, Reducer(self.spec, None), threads=1)
+        reducer = Reducer(self.spec, None)
+        self.generation = Generation(folder / "graph-1", self.spec, self.record, reducer, 1, exact_rows)
         self.items = {}
 
     def put(self, ids, vectors, metadata=None):
@@ -80,10 +82,10 @@ def names(rows, first=0):
 def make(tmp_path):
     made = []
 
-    def build(metric="cosine"):
+    def build(metric="cosine", exact_rows=EXACT_ROWS):
         folder = tmp_path / str(len(made))
         folder.mkdir()
-        made.append(Made(folder, metric))
+        made.append(Made(folder, metric, exact_rows))
         return made[-1]
 
     yield build
@@ -92,17 +94,10 @@ def make(tmp_path):
         one.record.close()
 
 
-@pytest.fixture
-def graph_serves(monkeypatch):
-    """Let the graph answer wherever more than a few rows may be found."""
-    monkeypatch.setattr(module, "EXACT_ROWS", 20)
-
-
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("exact", [True, False])
-def test_search_finds_the_nearest_with_their_scores_best_first(make, monkeypatch, metric, exact):
-    monkeypatch.setattr(module, "EXACT_ROWS", 10_000 if exact else 20)
-    made, queries = make(metric), normal(300, 1)
+def test_search_finds_the_nearest_with_their_scores_best_first(make, metric, exact):
+    made, queries = make(metric, EXACT_ROWS if exact else GRAPH_BEYOND), normal(300, 1)
     made.put(names(1500), normal(1500, scale=2.0))
     assert made.link() == 0 and made.generation.covered == 1500
     labels, scores = made.generation.search(queries, 10, ef=200)
@@ -113,8 +108,8 @@ def test_search_finds_the_nearest_with_their_scores_best_first(make, monkeypatch
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_rescored_scores_are_those_of_the_originals(make, graph_serves, metric):
-    made, queries = make(metric), normal(50, 1)
+def test_rescored_scores_are_those_of_the_originals(make, metric):
+    made, queries = make(metric, GRAPH_BEYOND), normal(50, 1)
     made.put(names(800), normal(800))
     made.link(600)
     labels, scores = made.generation.search(queries, 5, ef=200, rescoring=4)
@@ -125,16 +120,16 @@ def test_rescored_scores_are_those_of_the_originals(make, graph_serves, metric):
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("linked", [0, 5, 500, 999, 1000])
-def test_the_graph_and_the_rows_behind_it_are_one_whole(make, graph_serves, metric, linked):
-    made, queries = make(metric), normal(40, 1)
+def test_the_graph_and_the_rows_behind_it_are_one_whole(make, metric, linked):
+    made, queries = make(metric, GRAPH_BEYOND), normal(40, 1)
     made.put(names(1000), normal(1000))
     assert made.link(linked) == 1000 - linked
     assert recall(made.generation.search(queries, 10, ef=300)[0], made.truth(queries, 10)[0]) >= 0.99
 
 
 @pytest.mark.parametrize("linked", [0, 300, 600])
-def test_deleted_and_replaced_versions_are_never_found(make, graph_serves, linked):
-    made, vectors = make(), normal(600)
+def test_deleted_and_replaced_versions_are_never_found(make, linked):
+    made, vectors = make(exact_rows=GRAPH_BEYOND), normal(600)
     made.put(names(600), vectors)
     made.link(linked)
     made.delete(names(100))
@@ -148,9 +143,8 @@ def test_deleted_and_replaced_versions_are_never_found(make, graph_serves, linke
 
 @pytest.mark.parametrize("linked", [0, 40, 64])
 @pytest.mark.parametrize("metric", METRICS)
-def test_asking_for_more_than_there_is_gives_all_and_then_nothing(make, monkeypatch, linked, metric):
-    monkeypatch.setattr(module, "EXACT_ROWS", 5)
-    made, queries = make(metric), normal(3, 1)
+def test_asking_for_more_than_there_is_gives_all_and_then_nothing(make, linked, metric):
+    made, queries = make(metric, exact_rows=5), normal(3, 1)
     assert (made.generation.search(queries, 4)[0] == -1).all()
     made.put(names(64), normal(64), [{"odd": bool(n % 2)} for n in range(64)])
     made.link(linked)
@@ -165,8 +159,8 @@ def test_asking_for_more_than_there_is_gives_all_and_then_nothing(make, monkeypa
             assert np.isinf(scores[:, there:]).all() and np.isfinite(scores[:, :there]).all()
 
 
-def test_filters_go_with_writes_that_come_after_they_were_first_asked(make, graph_serves):
-    made, queries = make(), normal(20, 1)
+def test_filters_go_with_writes_that_come_after_they_were_first_asked(make):
+    made, queries = make(exact_rows=GRAPH_BEYOND), normal(20, 1)
     draw = np.random.default_rng(0)
     wanted = parse_filter({"group": {"in": [0, 1]}, "not": {"odd": True}})
 
@@ -187,9 +181,8 @@ def test_filters_go_with_writes_that_come_after_they_were_first_asked(make, grap
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_filtered_search_is_nearly_exact_where_the_filter_goes_with_the_clusters(make, monkeypatch, near):
-    monkeypatch.setattr(module, "EXACT_ROWS", 50)
-    made, clusters = make(), 20
+def test_filtered_search_is_nearly_exact_where_the_filter_goes_with_the_clusters(make, near):
+    made, clusters = make(exact_rows=50), 20
     centres, draw = normal(clusters, 7, scale=3.0), np.random.default_rng(8)
     cluster = draw.integers(clusters, size=4000)
     vectors = centres[cluster] + normal(4000, 9)
@@ -207,8 +200,8 @@ def test_filtered_search_is_nearly_exact_where_the_filter_goes_with_the_clusters
             assert recall(labels, made.truth(queries, 10, passes)[0]) >= 0.98
 
 
-def test_rows_linked_after_a_search_took_its_view_are_not_found(make, graph_serves):
-    made, vectors = make(), normal(400)
+def test_rows_linked_after_a_search_took_its_view_are_not_found(make):
+    made, vectors = make(exact_rows=GRAPH_BEYOND), normal(400)
     made.put(names(200), vectors[:200])
     view = made.generation.rows.view()
     made.put(names(200, 200), vectors[200:])
@@ -217,8 +210,8 @@ def test_rows_linked_after_a_search_took_its_view_are_not_found(make, graph_serv
     assert found.shape == (200, 5) and found.min() >= 0 and found.max() < 200
 
 
-def test_many_queries_are_answered_like_each_alone(make, graph_serves):
-    made, queries = make(), normal(600, 1)
+def test_many_queries_are_answered_like_each_alone(make):
+    made, queries = make(exact_rows=GRAPH_BEYOND), normal(600, 1)
     made.put(names(300), normal(300))
     made.link()
     labels, scores = made.generation.search(queries, 7)

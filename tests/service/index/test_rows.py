@@ -116,15 +116,14 @@ def test_files_of_unequal_length_take_rows_all_the_same(tmp_path, missing):
     again.close()
 
 
-def test_digests_are_those_of_the_bytes_however_they_are_asked_for(rows, monkeypatch):
-    monkeypatch.setattr("service.index.rows.HASHED_BYTES", 1000)
+def test_digests_are_those_of_the_bytes_however_they_are_asked_for(rows):
     given = [batch(300, first=1 + 900 * seed, seed=seed) for seed in range(4)]
     for part in given:
         rows.append(*part)
     whole = joined(*given)
     for count in (1, 0, 300, 301, 1200, 7, 900):
         expected = [hashlib.sha256(array[:count].tobytes()).hexdigest() for array in whole]
-        assert list(rows.digests(count).values()) == expected
+        assert list(rows.digests(count, block_bytes=1000).values()) == expected
     assert list(rows.digests(3)) == ["labels.i64", "originals.f16", "reduced.f32"]
 
 

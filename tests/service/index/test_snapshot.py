@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.errors import BadValueError
-from service.index import generation as module
+from service.index.generation import EXACT_ROWS
 from service.index.index import Index
 from service.index.ownership import own
 from service.index.record import Record
@@ -44,8 +44,8 @@ def normal(rows, seed=0):
 
 
 @contextmanager
-def opened(folder, snapshot=True):
-    index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None)
+def opened(folder, snapshot=True, exact_rows=EXACT_ROWS):
+    index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None, exact_rows)
     try:
         yield index
     finally:
@@ -90,13 +90,12 @@ def assert_same(index, answers, arrays):
         np.testing.assert_array_equal(now, then)
 
 
-def test_a_restored_index_is_bit_equal_and_answers_alike(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "EXACT_ROWS", 20)
+def test_a_restored_index_is_bit_equal_and_answers_alike(tmp_path):
     created(tmp_path)
-    with opened(tmp_path) as index:
+    with opened(tmp_path, exact_rows=20) as index:
         fill(index)
         answers, arrays, covered = found(index), state(index), index.generation.covered
-    with opened(tmp_path) as index:
+    with opened(tmp_path, exact_rows=20) as index:
         assert index.generation.notes == [] and index.generation.covered == covered == ROWS - 50
         assert_same(index, answers, arrays)
         assert index.generation.extend_graph(10**9, 1) == 0

@@ -5,7 +5,6 @@ import time
 import numpy as np
 import pytest
 
-from service.index import generation as module
 from service.index.index import Index
 from service.index.ownership import own
 from service.index.record import Record
@@ -196,12 +195,11 @@ def test_an_ef_that_cannot_be_set_is_the_error_of_its_search_alone():
     assert turns.holders == 0 and not turns.waiting
 
 
-def test_searches_during_writes_find_what_was_there_all_the_while_and_nothing_that_was_gone(tmp_path, monkeypatch):
+def test_searches_during_writes_find_what_was_there_all_the_while_and_nothing_that_was_gone(tmp_path):
     pytest.importorskip("hnswlib")
-    monkeypatch.setattr(module, "EXACT_ROWS", 20)
     spec = IndexSpec(None, None, width=16, raw_space_id="r", chain="none", dimensions=16, space_id="r")
     Record.create(tmp_path / "record.db", spec, None).close()
-    index = Index("x", tmp_path, own(tmp_path, "x"), 1, 1, lambda spec, texts: None)
+    index = Index("x", tmp_path, own(tmp_path, "x"), 1, 1, lambda spec, texts: None, exact_rows=20)
     index.start()
     draw, gone, wrong, done = np.random.default_rng(0), set(), [], threading.Event()
     stays = draw.normal(size=(200, 16)).astype(np.float32)

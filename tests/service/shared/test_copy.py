@@ -1,5 +1,6 @@
 import logging
 import shutil
+from functools import partial
 
 import pytest
 
@@ -8,9 +9,10 @@ pytestmark = pytest.mark.services
 RETRY_SECONDS = 0.2
 
 
-@pytest.fixture(autouse=True)
-def retried_soon(monkeypatch):
-    monkeypatch.setattr("service.shared.follower.RETRY_SECONDS", RETRY_SECONDS)
+@pytest.fixture
+def open_replica(open_replica):
+    """The same, where what could not be copied is tried again soon."""
+    return partial(open_replica, retry_seconds=RETRY_SECONDS)
 
 
 def has(replica, name):

@@ -14,7 +14,7 @@ from service.home import Home
 from service.jobs.clock import SKEW_SECONDS, clock_skew, server_time
 from service.jobs.heartbeats import ALIVE_SECONDS, live_workers
 from service.jobs.jobs import PIECE_BYTES
-from service.jobs.queue import JobRecords, file_key, queue_name
+from service.jobs.queue import JobRecords, Limits, file_key, queue_name
 from service.jobs.queue_worker import require_same_clock
 from service.jobs.queued_process import fetch_inputs
 from service.jobs.runners import Outcome
@@ -188,8 +188,8 @@ def test_results_put_twice_are_there_once(submit, records, tmp_path):
     assert b"".join(records.file(job.id, "vectors.npy").pieces) == b"of the other"
 
 
-def test_a_result_too_large_for_redis_is_refused_by_name(submit, records, tmp_path, monkeypatch):
-    monkeypatch.setattr("service.jobs.queue.RESULT_MOST", 10)
+def test_a_result_too_large_for_redis_is_refused_by_name(submit, redis_server, tmp_path):
+    records = JobRecords(redis_server.client, Limits(result_bytes=10))
     for name, size in (("vectors.npy", 11), ("report.html", 10)):
         (tmp_path / name).write_bytes(bytes(size))
     job = submit()
@@ -197,10 +197,8 @@ def test_a_result_too_large_for_redis_is_refused_by_name(submit, records, tmp_pa
     assert records.file(job.id, "vectors.npy") is None and records.file(job.id, "report.html").size == 10
 
 
-def test_the_oldest_ended_jobs_beyond_those_kept_leave_nothing_behind(
-    jobs, submit, end, records, redis_server, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("service.jobs.queue.KEPT_MOST", 3)
+def test_the_oldest_ended_jobs_beyond_those_kept_leave_nothing_behind(jobs, submit, end, redis_server, tmp_path):
+    records = JobRecords(redis_server.client, Limits(jobs=3))
     (tmp_path / "vectors.npy").write_bytes(b"result")
     waiting, ended = submit(), []
     for _ in range(4):
@@ -218,8 +216,8 @@ def test_the_oldest_ended_jobs_beyond_those_kept_leave_nothing_behind(
     assert jobs.result(ended[2].id, "vectors.npy").size == 6
 
 
-def test_results_of_the_oldest_jobs_make_room_and_the_jobs_stay(jobs, submit, end, records, tmp_path, monkeypatch):
-    monkeypatch.setattr("service.jobs.queue.RESULTS_MOST", 13)
+def test_results_of_the_oldest_jobs_make_room_and_the_jobs_stay(jobs, submit, end, redis_server, tmp_path):
+    records = JobRecords(redis_server.client, Limits(results_bytes=13))
     (tmp_path / "vectors.npy").write_bytes(b"result")
     ended = [submit() for _ in range(3)]
     for job in ended:

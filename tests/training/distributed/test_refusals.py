@@ -39,8 +39,7 @@ def test_something_that_listens_and_is_no_ray_is_given_up_within_twenty_seconds(
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
-    monkeypatch.delitem(sys.modules, "ray", raising=False)
-    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EngineError, match=r"pip install 'lathe\[ray\]'"), ray_engine(None, 1):
         pass
 

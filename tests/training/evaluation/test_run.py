@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import orjson
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 
 from training.errors import EvaluationError
 from training.evaluation.corpus import corpus_sentences
-from training.evaluation.encoders import Single, Wanted
+from training.evaluation.encoders import Wanted
 from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder
 from training.evaluation.pool import Workers
 from training.evaluation.run import Request, evaluate, trial_key
@@ -242,9 +244,8 @@ def test_methods_are_fitted_on_distinct_sentences_of_the_right_length(tmp_path):
         corpus_sentences(str(path))
 
 
-def test_a_process_that_dies_is_reported_and_the_other_jobs_finish(monkeypatch):
-    monkeypatch.setattr("training.evaluation.pool.set_up", int)  # these jobs need no mteb
-    with Workers(1) as workers:
+def test_a_process_that_dies_is_reported_and_the_other_jobs_finish():
+    with Workers(1, set_up=int) as workers:  # these jobs need no mteb
         found = dict(workers.run([(math.sqrt, (4.0,)), (os._exit, (1,)), (math.sqrt, (9.0,))]))
     assert (found[0], found[2], len(found)) == (2.0, 3.0, 3)
     assert isinstance(found[1], EvaluationError) and "the process that worked on it died" in str(found[1])
@@ -260,25 +261,28 @@ def test_an_encoder_that_cannot_be_loaded_stops_no_other(first, tmp_path):
     assert problem.startswith("the encoder nowhere")
 
 
+def broken_by(word, model, folder, failure):
+    """Copy a model into a folder; its table of tokens then lacks a word's row, or holds NaN in it."""
+    shutil.copytree(model, folder)
+    tokenizer, weights = orjson.loads((folder / "tokenizer.json").read_bytes()), load_file(folder / "model.safetensors")
+    table = weights["embeddings.word_embeddings.weight"]
+    if failure == "raises":
+        tokenizer["model"]["vocab"][word] = len(table)
+        (folder / "tokenizer.json").write_bytes(orjson.dumps(tokenizer))
+    else:
+        table[tokenizer["model"]["vocab"][word]] = torch.nan
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
 @pytest.mark.parametrize("failure", ["raises", "gives NaN"])
-def test_an_encoder_that_fails_on_some_text_is_named_and_stops_no_other(first, tiny_model, monkeypatch, failure):
-    encode = Single.encode
-
-    def failing(self, texts, prompt_name, on_batch):
-        vectors = encode(self, texts, prompt_name, on_batch)
-        if self.members[0].name != "broken":
-            return vectors
-        if failure == "raises":
-            raise RuntimeError("index out of range")
-        vectors[0][3] = np.nan
-        return vectors
-
-    monkeypatch.setattr(Single, "encode", failing)
-    broken = Wanted(replace(DEFAULT_ENCODER, name="broken", model=str(tiny_model)))
+def test_an_encoder_that_fails_on_some_text_is_named_and_stops_no_other(first, tiny_model, tmp_path, failure):
+    model = broken_by("149", tiny_model, tmp_path / "broken", failure)  # of one text of the corpus
+    broken = Wanted(replace(DEFAULT_ENCODER, name="broken", model=str(model), dtype="float32"))
     results = evaluate(replace(first.request, encoders=[broken, *first.request.encoders]), silent)
     assert [one.member.name for one in results.encoders] == ["all-MiniLM-L6-v2"]
     assert by_cell(results) == by_cell(first.results)
-    said = "RuntimeError: index out of range" if failure == "raises" else "gives NaN or inf for 1 of"
+    said = "IndexError: index out of range" if failure == "raises" else "gives NaN or inf for 1 of"
     assert len(results.problems) == 1 and results.problems[0].startswith("broken ") and said in results.problems[0]
 
 

@@ -143,7 +143,6 @@ def test_adapters_for_layers_there_are_not_are_refused_with_those_there_are(job_
 
 def test_without_peft_the_message_says_how_to_get_it(job_of, go, tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    monkeypatch.setattr("training.finetuning.lora.find_spec", lambda name: None)
     with pytest.raises(JobError, match=r"needs peft: pip install 'lathe\[lora\]'"):
         go(job_of(), tiny)
 
