@@ -1,7 +1,7 @@
 """`lathe serve`."""
 
-import signal
-import sys
+import os
+from contextlib import suppress
 from typing import Annotated
 
 from service.cli.options import flag
@@ -12,35 +12,22 @@ def serve(
     port: Annotated[int, flag("--port", "Port to listen on; 0 takes a free one.")] = 8080,
 ) -> None:
     """Serve embeddings over HTTP."""
-    import asyncio
-
-    import torch
-    import uvicorn
-
-    from service import logs
-    from service.app import create_app
-    from service.cli.server import LAST_WORDS_SECONDS, Server, listen, raise_file_limit, run
-    from service.memory import keep_freed_blocks
-    from service.settings import read_settings
+    from service.processes.client import process_starter
 
     raise_file_limit()
-    keep_freed_blocks()
-    settings = read_settings(host=host, port=port)
-    torch.set_num_threads(settings.threads)
-    logs.configure(settings.log_level)
-    app = create_app(settings)
-    sockets = listen(settings.host, settings.port)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,  # the service logs requests itself, without their paths
-        timeout_graceful_shutdown=settings.shutdown_seconds + LAST_WORDS_SECONDS,
-        server_header=False,
-    )
-    server = Server(config, app.state.services)
-    for wanted in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
-        signal.signal(wanted, lambda *_: sys.exit(0))
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop, where it is installed
-        runner.run(run(server, sockets, settings, app.state.services))
-    if not server.started:
-        sys.exit(1)
+    processes = process_starter(os.environ.get("LATHE_DEVICE") or None)
+    processes.warm_up()  # before this process imports torch, so that both do so at once
+
+    from service.cli.server import run_server
+    from service.settings import read_settings
+
+    run_server(read_settings(host=host, port=port), processes)
+
+
+def raise_file_limit() -> None:
+    """Take as many open files as the system allows: each index holds a dozen."""
+    with suppress(ImportError, OSError, ValueError):  # not on Windows; not past what a container was given
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

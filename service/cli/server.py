@@ -2,14 +2,20 @@
 
 import asyncio
 import shlex
+import signal
 import socket
-from contextlib import suppress
+import sys
 from threading import Timer
 from types import FrameType
 
+import torch
 import typer
 import uvicorn
 
+from service import logs
+from service.app import create_app
+from service.memory import keep_freed_blocks
+from service.processes.program import ProcessStarter
 from service.services import Services
 from service.settings import Settings
 
@@ -48,6 +54,38 @@ class Server(uvicorn.Server):
             deadline.daemon = True
             deadline.start()
         super().handle_exit(sig, frame)
+
+
+def run_server(settings: Settings, processes: ProcessStarter) -> None:
+    """Serve until told to stop.
+
+    Args:
+        settings: of the server.
+        processes: starts the processes of encoders and jobs.
+
+    Raises:
+        OSError: if the address cannot be had.
+        ValueError: for settings that make no sense together.
+    """
+    keep_freed_blocks()
+    torch.set_num_threads(settings.threads)
+    logs.configure(settings.log_level)
+    app = create_app(settings, processes)
+    sockets = listen(settings.host, settings.port)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,  # the service logs requests itself, without their paths
+        timeout_graceful_shutdown=settings.shutdown_seconds + LAST_WORDS_SECONDS,
+        server_header=False,
+    )
+    server = Server(config, app.state.services)
+    for wanted in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
+        signal.signal(wanted, lambda *_: sys.exit(0))
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop, where it is installed
+        runner.run(run(server, sockets, settings, app.state.services))
+    if not server.started:
+        sys.exit(1)
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -107,15 +145,6 @@ def shown_size(services: Services) -> str:
     info = services.embedder.default.info
     places = services.places.current().get(info.fingerprint, {}) if info else {}
     return next((f', "dimensions": {size}' for size in places if size.isdecimal()), "")
-
-
-def raise_file_limit() -> None:
-    """Take as many open files as the system allows: each index holds a dozen."""
-    with suppress(ImportError, OSError, ValueError):  # not on Windows; not past what a container was given
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def say(text: str) -> None:

@@ -9,6 +9,7 @@ told not to by `SINGLE_THREADED`, and each program sets how many it computes wit
 """
 
 import errno
+import fcntl
 import gc
 import json
 import os
@@ -23,7 +24,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from setproctitle import getproctitle, setproctitle
+from setproctitle import setproctitle
 
 PRELOADED = (
     "service.engine.worker",
@@ -58,29 +59,25 @@ class ForkServer:
         self.woken.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would wake nobody
         signal.set_wakeup_fd(self.wakeup.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGIO, lambda *_: self._end_with_server())
+        fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(control, fcntl.F_SETFL, fcntl.fcntl(control, fcntl.F_GETFL) | os.O_ASYNC)
 
-    def serve(self, preloaded: Sequence[str]) -> Callable[[], None] | None:
-        """Import the modules and answer requests.
-
-        Returns:
-            In each fork the program to run there; in the server None, once the other side is closed.
-        """
+    def serve(self, preloaded: Sequence[str]) -> Callable[[], None]:
+        """Import the modules and answer requests; return in each fork the program to run there, in the server never."""
+        self._end_with_server()  # it may be gone already
         gc.disable()  # imports make so many objects that collecting takes a quarter of their time
-        getproctitle()  # the library finds the command line's memory before the environment has changed
-        try:
-            for name in preloaded:
-                with suppress(ImportError):  # the program that needs the module says so in its own output
-                    import_module(name)
-                while self._wait(0):
-                    if program := self._answer():
-                        return program
-            while True:
-                self._wait(None)
+        setproctitle(f"{sys.executable} -m service.processes.fork_server")  # `ps` need not list the modules
+        for name in preloaded:
+            with suppress(ImportError):  # the program that needs the module says so in its own output
+                import_module(name)
+            while self._wait(0):
                 if program := self._answer():
                     return program
-        except EOFError:
-            self._kill_bound()
-            return None
+        while True:
+            self._wait(None)
+            if program := self._answer():
+                return program
 
     def _wait(self, seconds: float | None) -> bool:
         """Wait for a request and pass on the ends of forks meanwhile; return False if none came in time."""
@@ -95,14 +92,10 @@ class ForkServer:
                 return False
 
     def _answer(self) -> Callable[[], None] | None:
-        """Fork for one request; return the program in the fork and None in the server.
-
-        Raises:
-            EOFError: once the other side is closed.
-        """
+        """Fork for one request; return the program in the fork and None in the server."""
         message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS)
         if not message:
-            raise EOFError
+            self._end_with_server()
         status = socket.socket(fileno=descriptors[0])
         gc.freeze()  # what is there now is never collected in the fork, which would write to pages that forks share
         child = -errno.ECANCELED if is_closed(status) else try_to_fork()
@@ -125,7 +118,8 @@ class ForkServer:
         """Turn this fork into the process that a request wants; return its program."""
         gc.enable()
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGIO):
+            signal.signal(number, signal.SIG_DFL)
         os.setsid()  # Ctrl-C on the server is for the server, which ends the others in order
         for other in (self.control, self.wakeup, self.woken, *self.statuses.values()):
             other.close()
@@ -155,16 +149,18 @@ class ForkServer:
             with self.statuses.pop(child) as status, suppress(OSError):
                 status.sendall(NUMBER.pack(os.waitstatus_to_exitcode(ending)))
 
-    def _kill_bound(self) -> None:
-        """Kill the forks that end with the server."""
-        for child in self.bound:
-            os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs
+    def _end_with_server(self) -> None:
+        """If the server is gone, end, and kill the forks that end with it; called whatever this process does just now."""
+        if is_closed(self.control):
+            for child in self.bound:
+                os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs
+            os._exit(0)
 
 
-def is_closed(status: socket.socket) -> bool:
-    """Return whether the other side wants no process any more."""
+def is_closed(connection: socket.socket) -> bool:
+    """Return whether the other side of a socket is closed, or will send nothing more."""
     try:
-        return status.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
         return False
     except OSError:
@@ -186,9 +182,8 @@ def run(module: str, arguments: list[str]) -> None:
 
 def main(arguments: list[str]) -> None:
     """Serve, and in each fork run what was asked for."""
-    program = ForkServer(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
-    if program is not None:
-        program()
+    run_program = ForkServer(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
+    run_program()
 
 
 if __name__ == "__main__":
