@@ -5,7 +5,6 @@ import time
 from dataclasses import asdict, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np

@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import sys
+from pathlib import Path
 
 
 def main(arguments):
@@ -19,10 +20,10 @@ def main(arguments):
         "input": sys.stdin.read(),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "mask": os.umask(0o77),
-        "folder": os.getcwd(),
+        "folder": str(Path.cwd()),
         "niceness": os.nice(0),
         "signals": [str(int(signal.getsignal(number))) for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)],
-        "threads": len(os.listdir("/proc/self/task")),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
     }
     connection.sendall(json.dumps(about).encode() + b"\n")
     match connection.recv(100):

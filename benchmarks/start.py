@@ -1,0 +1,260 @@
+"""How long Lathe's processes take to start, and what memory an encoder process costs.
+
+Every figure is the median of some rounds. Each round also times `python -c "import torch"`, so that figures of other
+machines can be compared with these. With `--before NAME=COMMAND`, another installation is measured in the same rounds.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.server import own_environment
+
+CPU_TARGETS = {"help": 0.5, "version": 0.5, "chains list": 0.7}
+TARGETS = CPU_TARGETS | {"serve ready": 4.0, "killed encoder answers": 1.5, "queued fit begins": 1.0}
+"""Seconds: of CPU for commands, of wall time for the rest."""
+
+WAIT_SECONDS = 120.0
+POLL_SECONDS = 0.005
+TEXTS = [f"A lathe turns piece {number} of the wood against a tool, and shavings fall." for number in range(300)]
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A Lathe to measure.
+
+    Attributes:
+        name: in the report.
+        command: of the `lathe` program.
+        home: a state folder of its own, which an earlier start has filled.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    home: Path
+
+    @property
+    def python(self) -> str:
+        """The interpreter beside the program."""
+        return str(Path(self.command[0]).with_name("python"))
+
+    def environment(self, **settings: str) -> dict[str, str]:
+        """Return the variables of its processes."""
+        found = own_environment(self.home, **settings)
+        return {name: value for name, value in found.items() if name != "PYTHONPATH"}
+
+
+def main() -> None:
+    """Measure, print a table, write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--before", metavar="NAME=COMMAND", help="another `lathe` program, measured in turns")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        installations = list(chosen_installations(given, Path(folder)))
+        for installation in installations:  # the first start fills the folder, and the disk's cache
+            time_command(installation, "chains", "list")
+            with running_server(installation) as (_, client, _):
+                fit_seconds(installation, client, 0)
+        samples: dict[str, dict[str, list[float]]] = {installation.name: {} for installation in installations}
+        for number in range(1 if given.quick else given.rounds):
+            for installation in installations:
+                for name, seconds in measure_round(installation, number):
+                    samples[installation.name].setdefault(name, []).append(seconds)
+                    print(f"{installation.name}: {name} {seconds:.2f} s", file=sys.stderr)
+        memory = {installation.name: measure_memory(installation) for installation in installations}
+    figures = {
+        name: {
+            "seconds": {of: {"median": statistics.median(found), "all": found} for of, found in per_name.items()},
+            "memory": memory[name],
+        }
+        for name, per_name in samples.items()
+    }
+    print(as_table(figures))
+    print("raw figures:", write_report(given.out, "start", {"targets": TARGETS, **figures}), file=sys.stderr)
+
+
+def chosen_installations(given: argparse.Namespace, folder: Path) -> Iterator[Installation]:
+    """Yield the installations to measure, each with a state folder of its own."""
+    if given.before:
+        name, _, command = given.before.partition("=")
+        yield Installation(name, tuple(shlex.split(command)), folder / "before")
+    yield Installation("now", (str(Path(sys.executable).with_name("lathe")),), folder / "now")
+
+
+def measure_round(installation: Installation, number: int) -> Iterator[tuple[str, float]]:
+    """Yield each figure's name and seconds, measured once."""
+    torch = [installation.python, "-c", "import torch"]
+    yield "import torch", cpu_seconds(torch, installation.environment())
+    yield "help", time_command(installation, "--help")
+    yield "version", time_command(installation, "--version")
+    yield "chains list", time_command(installation, "chains", "list")
+    with running_server(installation) as (seconds, client, process):
+        yield "serve ready", seconds
+        yield "queued fit begins", fit_seconds(installation, client, number)
+        yield "killed encoder answers", replacement_seconds(client, process)
+
+
+def time_command(installation: Installation, *arguments: str) -> float:
+    """Return the seconds of CPU that a command takes."""
+    return cpu_seconds([*installation.command, *arguments], installation.environment())
+
+
+def cpu_seconds(command: list[str], environment: Mapping[str, str]) -> float:
+    """Return the seconds of CPU, user and system, that a command and its children take.
+
+    Raises:
+        SystemExit: if the command fails.
+    """
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{shlex.join(command)} ended with {process.returncode}")
+    return usage.ru_utime + usage.ru_stime
+
+
+@contextmanager
+def running_server(
+    installation: Installation, **settings: str
+) -> Iterator[tuple[float, httpx.Client, "subprocess.Popen[str]"]]:
+    """Start a server; give the seconds until it was ready, a client with the admin key and the process."""
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        [*installation.command, "serve", "--port", "0"],
+        env=installation.environment(LATHE_CACHE_BYTES="0", LATHE_DTYPE="float32", **settings),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        greeting = ""
+        while "fit-transform" not in greeting:  # it greets once everything is warm
+            line = process.stderr.readline() if process.stderr else ""
+            if not line:
+                sys.exit(f"the server did not start:\n{greeting}")
+            greeting += line
+        seconds = time.monotonic() - begun
+        url = re.search(r"http://127\.0\.0\.1:\d+", greeting)
+        key = (installation.home / "admin.key").read_text().strip()
+        with httpx.Client(base_url=str(url and url[0]), headers={"authorization": f"Bearer {key}"}) as client:
+            yield seconds, client, process
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def replacement_seconds(client: httpx.Client, process: "subprocess.Popen[str]") -> float:
+    """Kill every encoder process with SIGKILL; return the seconds until a text is answered again."""
+    for worker in encoder_processes(process.pid):
+        os.kill(worker, signal.SIGKILL)
+    begun = time.monotonic()
+    wait_until(lambda: client.post("/embed", json={"inputs": "a text"}).status_code != 200)
+    wait_until(lambda: client.post("/embed", json={"inputs": "a text"}).status_code == 200)
+    return time.monotonic() - begun
+
+
+def fit_seconds(installation: Installation, client: httpx.Client, number: int) -> float:
+    """Queue a small fit; return the seconds until it runs. Waits for its end."""
+    body = {"name": f"small{number}", "steps": [{"kind": "r2"}], "source": {"texts": TEXTS}}
+    begun = time.monotonic()
+    job = client.post("/fit-transform", json=body).raise_for_status().json()["job_id"]
+    state = installation.home / "jobs" / job / "job.json"
+    wait_until(lambda: '"queued"' not in state.read_text())
+    seconds = time.monotonic() - begun
+    wait_until(lambda: client.get(f"/jobs/{job}").json()["state"] == "succeeded")
+    return seconds
+
+
+def measure_memory(installation: Installation) -> dict[str, Any]:
+    """Return the megabytes of a server with one and with two encoder processes.
+
+    `proportional` shares each page among the processes that have it; the sum over processes is what they really take.
+    """
+    found: dict[str, Any] = {}
+    for workers in (1, 2):
+        with running_server(installation, LATHE_WORKERS=str(workers), LATHE_THREADS="2") as (_, client, process):
+            wait_until(lambda count=workers: len(encoder_processes(process.pid)) == count)  # type: ignore[misc]
+            wait_until(lambda count=workers: client.get("/encoders").json()[0].get("workers") == count)  # type: ignore[misc]
+            for number in range(20):
+                client.post("/embed", json={"inputs": [f"text {number} {n}" for n in range(8)]}).raise_for_status()
+            everything = [process.pid, *descendants(process.pid)]
+            found[f"encoder processes: {workers}"] = {
+                "sum": sum(proportional_megabytes(one) for one in everything),
+                "processes": {describe_process(one): round(proportional_megabytes(one), 1) for one in everything},
+            }
+    sums = [of["sum"] for of in found.values()]
+    return found | {"a second encoder process": round(sums[1] - sums[0], 1)}
+
+
+def proportional_megabytes(process: int) -> float:
+    """Return the memory of a process, each shared page counted in parts."""
+    text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    kilobytes = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    return int(kilobytes[1]) / 1024 if kilobytes else 0.0
+
+
+def describe_process(process: int) -> str:
+    """Return its id and the module or command it runs."""
+    words = Path(f"/proc/{process}/cmdline").read_bytes().decode().replace("\0", " ").split()
+    modules = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "-m"]
+    return f"{process} {modules[0] if modules else 'server'}"
+
+
+def encoder_processes(server: int) -> list[int]:
+    """Return the processes of a server that have loaded a model."""
+    return [one for one in descendants(server) if "service.engine.worker" in describe_process(one)]
+
+
+def descendants(process: int) -> list[int]:
+    """Return the children of a process and theirs."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    children = [child for child, parent in parents.items() if parent == process]
+    return children + [below for child in children for below in descendants(child)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition.
+
+    Raises:
+        SystemExit: if it does not come about.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit("waited too long")
+        time.sleep(POLL_SECONDS)
+
+
+def as_table(figures: Mapping[str, Any]) -> str:
+    """Return the medians as a table, a column for each installation."""
+    rows = [
+        [name, f"{TARGETS[name]:.1f}" if name in TARGETS else "–"]
+        + [f"{of['seconds'][name]['median']:.2f}" for of in figures.values()]
+        for name in next(iter(figures.values()))["seconds"]
+    ]
+    memory = ["MB of a second encoder process", "–"]
+    rows.append(memory + [f"{of['memory']['a second encoder process']:.0f}" for of in figures.values()])
+    return markdown_table(["seconds", "wanted", *figures], rows)
+
+
+if __name__ == "__main__":
+    main()
