@@ -189,7 +189,10 @@ class Flow(Transform):
 
     def log_densities(self, x: Tensor) -> Tensor:
         """Log p of rows `(n, d)`: that of z under N(0, I), and the volume changes; `(n,)`."""
-        z, volume = x, self.log_scale.sum() + torch.linalg.slogdet(self.mixing)[1].sum()
+        # One by one: with several threads torch factors the matrices of a batch at the same time, which MKL's LU is not
+        # made for; it then gives wrong pivots or never ends (pytorch issues 141358 and 142815).
+        turned = torch.stack([torch.linalg.slogdet(mixing)[1] for mixing in self.mixing]).sum()
+        z, volume = x, self.log_scale.sum() + turned
         for block in range(self.blocks):
             z, log_scale = self.through(block, z)
             volume = volume + log_scale.sum(-1)
@@ -242,7 +245,8 @@ class Unflow(Transform, registered=False):
     def __init__(self, flow: Flow) -> None:
         super().__init__()
         self.flow = flow
-        inverses = torch.linalg.inv(flow.mixing.double()).to(flow.mixing.dtype)
+        inverses = torch.stack([torch.linalg.inv(mixing) for mixing in flow.mixing.double()])  # as in `log_densities`
+        inverses = inverses.to(flow.mixing.dtype)
         self.unmixing: Tensor
         self.register_buffer("unmixing", inverses)
 

@@ -1,12 +1,14 @@
+import os
+
 import numpy as np
 import pytest
 import torch
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread():
+def one_thread_unless_told():
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     yield
     torch.set_num_threads(before)
 

@@ -291,3 +291,18 @@ def test_a_bad_parameter_is_refused_by_its_name_and_value(parameters):
     with pytest.raises(StepError, match=f"flow: {name} ") as refusal:
         Flow(**parameters)
     assert repr(value) in str(refusal.value)
+
+
+def test_matrices_are_factored_right_by_several_threads(embeddings):
+    # A batch of matrices this wide is what torch and MKL factor wrongly with more than one thread.
+    rows = embeddings(200, 160, seed=1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        flow = Flow(blocks=8, hidden=4, steps=1, batch=32, noise=0.1).fit(rows)
+        found = flow.log_likelihood(rows[:5])
+        back = flow.inverse_transform(flow.transform(rows))
+    finally:
+        torch.set_num_threads(threads)
+    np.testing.assert_allclose(found, flow.log_likelihood(rows[:5]), rtol=1e-5)
+    np.testing.assert_allclose(back, rows, atol=1e-4)
