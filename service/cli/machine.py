@@ -11,6 +11,7 @@ from training.encoders import best_device
 from training.precision import has_bfloat16
 
 COMPILERS = ("c++", "g++", "clang++", "cl")
+INCLUDE = Path(sysconfig.get_path("include"))
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Machine:
     headers: bool
 
 
-def read_machine(settings: Settings, include: Path = Path(sysconfig.get_path("include"))) -> Machine:
+def read_machine(settings: Settings, include: Path = INCLUDE) -> Machine:
     """Look at this machine.
 
     Args:
