@@ -1,18 +1,14 @@
 """What a machine and an installation lack, each with what that costs."""
 
-import os
-import shutil
-import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.metadata import version
 
 import torch
 
+from service.cli.machine import Machine, read_machine
 from service.cli.requirements import unmet
 from service.settings import Settings
-from training.devices import best_device
-from training.precision import has_bfloat16
 
 EXTRAS = {
     "offline": "the default encoder has to come from the hub, over the network",
@@ -33,7 +29,6 @@ EXTRAS = {
 }
 """What does not work without an extra."""
 
-COMPILERS = ("c++", "g++", "clang++", "cl")
 ROOM_BYTES = 2_000_000_000
 """Of a million vectors, 384 wide, with their hashes."""
 
@@ -51,69 +46,68 @@ class Shortfall:
     cost: str
 
 
-def shortfalls(settings: Settings) -> Iterator[Shortfall]:
-    """All of them, the most felt first."""
-    device = settings.device or best_device()
-    yield from of_device(device)
-    for problem in unmet("lathe"):
+def shortfalls(
+    settings: Settings, machine: Machine | None = None, version: Callable[[str], str] = version
+) -> Iterator[Shortfall]:
+    """Yield all of them, the most felt first.
+
+    Args:
+        settings: of the server.
+        machine: it runs on; this one where None.
+        version: tells which version of a package is installed.
+    """
+    machine = machine or read_machine(settings)
+    yield from of_device(machine)
+    for problem in unmet("lathe", version=version):
         yield Shortfall("an old version", f"Lathe is made and tested with {problem}: pip install -U lathe")
-    yield from of_disk(settings.home)
+    yield from of_disk(machine.free_bytes)
     if not settings.redis_url:
         cost = "this server is alone: another would have chains, jobs and a cache of its own; set LATHE_REDIS_URL"
         yield Shortfall("no Redis", cost)
     for extra, cost in EXTRAS.items():
-        if problems := unmet("lathe", extra):
-            yield Shortfall(f"no extra {extra}", f"{cost}; {how_to_get(extra)} brings {', '.join(problems)}")
+        if problems := unmet("lathe", extra, version):
+            yield Shortfall(f"no extra {extra}", f"{cost}; {how_to_get(extra, machine)} brings {', '.join(problems)}")
 
 
-def of_device(device: str) -> Iterator[Shortfall]:
-    """What encoding does without."""
-    if device == "cpu":
-        yield Shortfall("no GPU", without_gpu())
-    if not has_bfloat16(device):
-        where = "this CPU does" if device == "cpu" else "this device does"
+def of_device(machine: Machine) -> Iterator[Shortfall]:
+    """Yield what encoding does without."""
+    if machine.device == "cpu":
+        yield Shortfall("no GPU", without_gpu(machine))
+    if not machine.bfloat16:
+        where = "this CPU does" if machine.device == "cpu" else "this device does"
         yield Shortfall(
             "no bfloat16", f"{where} not multiply it itself: encoders run in float32, at about half the speed"
         )
-    if (os.cpu_count() or 1) == 1:
+    if machine.cores == 1:
         yield Shortfall("one CPU core", "a fit takes turns with requests, which wait longer while it runs")
 
 
-def without_gpu() -> str:
-    """What encoding on a CPU means here; a GPU that torch cannot use is worth a word."""
-    if has_driver():
+def without_gpu(machine: Machine) -> str:
+    """Say what encoding on a CPU means here; a GPU that torch cannot use is worth a word."""
+    if machine.driver:
         return (
             f"there is an NVIDIA driver, but this torch ({torch.__version__}) finds no GPU: install a build of torch "
             "for its CUDA version"
         )
     return (
-        f"the CPU encodes (cores: {os.cpu_count()}): enough for short texts and small models; docs/scaling.md says how "
+        f"the CPU encodes (cores: {machine.cores}): enough for short texts and small models; docs/scaling.md says how "
         "many hours a corpus takes"
     )
 
 
-def has_driver() -> bool:
-    """Whether a driver of NVIDIA's is installed."""
-    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-
-
-def of_disk(home: Path) -> Iterator[Shortfall]:
-    """Whether the state folder's disk has room to work."""
-    place = home.expanduser()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+def of_disk(free: int) -> Iterator[Shortfall]:
+    """Yield a shortfall if the state folder's disk has no room to work."""
     if free < ROOM_BYTES:
         needed = f"a fit on a million texts takes {ROOM_BYTES / 1e9:.0f} GB"
         yield Shortfall("little disk", f"{needed}, and beside the state folder {free / 1e9:.1f} GB are free")
 
 
-def how_to_get(extra: str) -> str:
-    """The command that installs an extra, and what has to be there first."""
+def how_to_get(extra: str, machine: Machine) -> str:
+    """Return the command that installs an extra, and what has to be there first."""
     command = f"pip install 'lathe[{extra}]'"
     if extra != "index":
         return command
-    missing = [] if any(shutil.which(name) for name in COMPILERS) else ["a C++ compiler"]
-    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+    missing = [] if machine.compiler else ["a C++ compiler"]
+    if not machine.headers:
         missing.append("Python's headers")
     return f"install {' and '.join(missing)}, then {command}," if missing else command

@@ -150,7 +150,7 @@ class ForkServer:
                 status.sendall(NUMBER.pack(os.waitstatus_to_exitcode(ending)))
 
     def _end_with_server(self) -> None:
-        """If the server is gone, end, and kill the forks that end with it; called whatever this process does just now."""
+        """If the server is gone, end, and kill the forks that end with it; SIGIO calls this at any time."""
         if is_closed(self.control):
             for child in self.bound:
                 os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs

@@ -1,8 +1,10 @@
 import json
 from importlib.metadata import version
 
+import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from training.sources import open_source
 
@@ -90,12 +92,24 @@ def test_a_state_folder_that_cannot_be_written_is_one_line(run, tmp_path):
     assert status == 1 and "cannot be written" in err
 
 
-def test_an_interrupt_says_what_is_kept(run, texts, monkeypatch):
-    def interrupted(*_arguments, **_keywords):
+class Interrupted(MemoryFileSystem):
+    """Files that can be looked into; somebody presses Ctrl-C while they are fetched."""
+
+    protocol = "interrupted"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("interrupted://", "memory://"))
+
+    def get_file(self, _path, _local, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("service.fit_job.run_fit", interrupted)
-    status, _, err = run("fit", "--name", "mine", "--steps", "r2", "--source", texts)
+
+def test_an_interrupt_says_what_is_kept(run, texts):
+    fsspec.register_implementation("interrupted", Interrupted, clobber=True)
+    fsspec.filesystem("memory").pipe("/interrupted/some.jsonl", texts.read_bytes())
+    source = "interrupted://interrupted/some.jsonl"
+    status, _, err = run("fit", "--name", "mine", "--steps", "r2", "--source", source)
     assert status == 130
     assert "what is encoded or trained is kept" in err
 

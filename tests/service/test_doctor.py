@@ -1,64 +1,58 @@
 """What `lathe doctor` finds missing, and how it says what that costs."""
 
-import shutil
-from collections import namedtuple
-from importlib.metadata import PackageNotFoundError, metadata
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 
 import pytest
 
-from service.cli import requirements, shortfalls
+from service.cli.machine import Machine, nearest_folder, read_machine
 from service.cli.requirements import unmet
-from service.cli.shortfalls import EXTRAS
+from service.cli.shortfalls import EXTRAS, shortfalls
 from service.settings import Settings
 
-Usage = namedtuple("Usage", "total used free")
+SMALL = Machine("cpu", bfloat16=False, driver=False, cores=1, free_bytes=10**12, compiler=True, headers=True)
+"""A machine that has little but disk."""
 
 
-@pytest.fixture
-def installed(monkeypatch):
-    """Sets which versions are installed, None for a package that is not."""
-    changed = {}
-    real = requirements.version
+def versions(**changed):
+    """Tell which versions are installed, but for some: None is a package that is not."""
 
-    def version(name):
+    def installed(name):
         if name not in changed:
-            return real(name)
+            return version(name)
         if changed[name] is None:
             raise PackageNotFoundError(name)
         return changed[name]
 
-    monkeypatch.setattr(requirements, "version", version)
-    unmet.cache_clear()
-    yield changed
-    unmet.cache_clear()
+    return installed
 
 
-def said(home, **options):
-    """What is missing, by its subject."""
-    return {found.what: found.cost for found in shortfalls.shortfalls(Settings(home=home, **options))}
+def said(home, machine=None, installed=version, **options):
+    """Return what is missing, by its subject."""
+    found = shortfalls(Settings(home=home, **options), machine, installed)
+    return {one.what: one.cost for one in found}
 
 
 def test_every_extra_that_users_install_is_known_with_what_its_absence_costs():
     assert set(metadata("lathe").get_all("Provides-Extra")) - {"dev"} == set(EXTRAS)
 
 
-def test_a_version_that_is_too_old_is_named_with_the_one_that_is_wanted(tmp_path, installed):
+def test_a_version_that_is_too_old_is_named_with_the_one_that_is_wanted(tmp_path):
     assert unmet("lathe") == ()
     assert "an old version" not in said(tmp_path)
-    unmet.cache_clear()
-    installed["torch"] = "2.3.1"
-    assert unmet("lathe") == ("torch>=2.9 (2.3.1 is installed)",)
-    assert "torch>=2.9 (2.3.1 is installed)" in said(tmp_path)["an old version"]
+    old = versions(torch="2.3.1")
+    assert unmet("lathe", version=old) == ("torch>=2.9 (2.3.1 is installed)",)
+    assert "torch>=2.9 (2.3.1 is installed)" in said(tmp_path, installed=old)["an old version"]
 
 
-def test_an_extra_counts_as_missing_if_anything_it_brings_is_even_through_another_extra(tmp_path, installed):
-    installed["mteb"] = None
-    found = said(tmp_path)
+def test_an_extra_counts_as_missing_if_anything_it_brings_is_even_through_another_extra(tmp_path):
+    without = versions(mteb=None)
+    found = said(tmp_path, installed=without)
     assert "`lathe evaluate` does not work; pip install 'lathe[evaluation]' brings mteb" in found["no extra evaluation"]
     assert "`lathe train` does not work" in found["no extra training"]
     assert "no extra redis" not in found
-    assert unmet("lathe") == ()
+    assert unmet("lathe", version=without) == ()
 
 
 @pytest.mark.parametrize(
@@ -69,38 +63,37 @@ def test_an_extra_counts_as_missing_if_anything_it_brings_is_even_through_anothe
         (True, True, "with the rows; pip install 'lathe[index]' brings hnswlib"),
     ],
 )
-def test_without_a_graph_it_says_what_has_to_be_there_to_build_it(
-    tmp_path, installed, monkeypatch, compiler, headers, words
-):
-    installed["hnswlib"] = None
-    which = shutil.which
-    monkeypatch.setattr(
-        shutil, "which", lambda name: (name if compiler else None) if name in shortfalls.COMPILERS else which(name)
-    )
-    monkeypatch.setattr(shortfalls.sysconfig, "get_path", lambda _name: str(tmp_path))
-    if headers:
-        (tmp_path / "Python.h").touch()
-    assert words in said(tmp_path)["no extra index"]
+def test_without_a_graph_it_says_what_has_to_be_there_to_build_it(tmp_path, compiler, headers, words):
+    machine = replace(SMALL, compiler=compiler, headers=headers)
+    assert words in said(tmp_path, machine, versions(hnswlib=None))["no extra index"]
 
 
-def test_the_speed_of_a_machine_is_said_in_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(shortfalls, "best_device", lambda: "cpu")
-    monkeypatch.setattr(shortfalls, "has_bfloat16", lambda _device: False)
-    monkeypatch.setattr(shortfalls, "has_driver", lambda: False)
-    monkeypatch.setattr(shortfalls.os, "cpu_count", lambda: 1)
-    found = said(tmp_path)
+def test_the_speed_of_a_machine_is_said_in_words(tmp_path):
+    found = said(tmp_path, SMALL)
     assert "cores: 1" in found["no GPU"] and "half the speed" in found["no bfloat16"] and "one CPU core" in found
-    monkeypatch.setattr(shortfalls, "has_driver", lambda: True)
-    assert "finds no GPU" in said(tmp_path)["no GPU"]
-    monkeypatch.setattr(shortfalls, "best_device", lambda: "cuda")
-    monkeypatch.setattr(shortfalls, "has_bfloat16", lambda _device: True)
-    monkeypatch.setattr(shortfalls.os, "cpu_count", lambda: 16)
-    assert not {"no GPU", "no bfloat16", "one CPU core"} & set(said(tmp_path))
+    assert "finds no GPU" in said(tmp_path, replace(SMALL, driver=True))["no GPU"]
+    large = replace(SMALL, device="cuda", bfloat16=True, driver=True, cores=16)
+    assert not {"no GPU", "no bfloat16", "one CPU core"} & set(said(tmp_path, large))
 
 
-def test_a_full_disk_and_an_absent_redis_are_told_of_before_they_hurt(tmp_path, monkeypatch):
-    found = said(tmp_path / "not" / "yet" / "there")
+def test_a_full_disk_and_an_absent_redis_are_told_of_before_they_hurt():
+    found = said(Path("~"), SMALL)
     assert "no Redis" in found and "little disk" not in found
-    monkeypatch.setattr(shortfalls.shutil, "disk_usage", lambda _place: Usage(10**12, 10**12, 300_000_000))
-    found = said(Path("~"), redis_url="redis://127.0.0.1:1/0")
+    found = said(Path("~"), replace(SMALL, free_bytes=300_000_000), redis_url="redis://127.0.0.1:1/0")
     assert "no Redis" not in found and "0.3 GB are free" in found["little disk"]
+
+
+def test_a_machine_is_looked_at_where_the_state_folder_is_to_be(tmp_path):
+    assert nearest_folder(tmp_path / "not" / "yet" / "there") == tmp_path and nearest_folder(Path("~")) == Path.home()
+    found = read_machine(Settings(home=tmp_path / "not" / "yet" / "there", device="cpu"))
+    assert found.device == "cpu" and found.cores >= 1 and found.free_bytes > 0
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_compiler_headers_and_a_driver_are_found_by_their_files(tmp_path, monkeypatch, there):
+    for name in ("g++", "nvidia-smi", "Python.h") if there else ():
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = read_machine(Settings(home=tmp_path, device="cpu"), include=tmp_path)
+    assert (found.compiler, found.headers) == (there, there)
+    assert found.driver is (there or Path("/proc/driver/nvidia/version").exists())

@@ -146,7 +146,7 @@ class Double:
 
 
 @pytest.fixture
-def workers(lathe, monkeypatch):
+def workers(lathe):
     """The workers of encoders that are added, which load when they are told to."""
     started = []
 
@@ -154,8 +154,10 @@ def workers(lathe, monkeypatch):
         started.append(Double(spec))
         return started[-1]
 
-    monkeypatch.setattr(lathe.services, "make_engine", lambda spec: Engine(spec, start, WaitingRoom(100, 10_000)))
+    make_engine = lathe.services.make_engine
+    lathe.services.make_engine = lambda spec: Engine(spec, start, WaitingRoom(100, 10_000))
     yield started
+    lathe.services.make_engine = make_engine
     for name in list(lathe.services.embedder.engines)[1:]:
         lathe.services.embedder.remove(name).stop(0)
 

@@ -1,11 +1,13 @@
 import threading
-from pathlib import Path
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from service.errors import UnknownNameError
 from service.index.record import Record
+from service.index.spec import IndexSpec
 
 PATH = "/indexes/life"
 
@@ -53,52 +55,40 @@ def test_an_index_deleted_and_made_again_under_traffic_keeps_what_it_acknowledge
     assert app.client.delete(PATH, headers=app.admin).status_code == 200
 
 
-def test_an_index_deleted_while_its_files_are_looked_at_is_unknown(app, monkeypatch):
+def test_an_index_deleted_while_its_files_are_looked_at_is_unknown(app):
     assert put(app).status_code == upsert(app, "kept", 0).status_code == 200
-    exists = Path.exists
-
-    def there_and_gone(path):
-        there = exists(path)
-        if path.name == "record.db-wal":
-            monkeypatch.undo()
-            app.services.indexes.delete("life")
-        return there
-
-    monkeypatch.setattr(Path, "exists", there_and_gone)
-    shown = app.client.get(PATH)
-    assert (shown.status_code, shown.json()["error"]["message"]) == (404, "the index life was deleted")
-    assert exists is Path.exists, "nothing asked for the record's log"
+    index = app.services.indexes.get("life")
+    with pytest.raises(UnknownNameError, match="the index life was deleted"), index.in_use():
+        there = index.record.path
+        assert there.exists()
+        app.services.indexes.delete("life")
+        there.stat()
 
 
-def test_of_two_deletions_at_once_the_later_finds_no_index(app, monkeypatch):
+def test_of_two_deletions_at_once_the_later_finds_no_index(app):
     indexes = app.services.indexes
     assert put(app).status_code == 200
-    require_owned = indexes.require_owned
-
-    def overtaken(name):
-        require_owned(name)
-        monkeypatch.undo()
-        indexes.delete(name)
-
-    monkeypatch.setattr(indexes, "require_owned", overtaken)
-    with pytest.raises(UnknownNameError, match="life was deleted"):
-        indexes.delete("life")
+    with ThreadPoolExecutor(2) as pool:
+        with indexes.opening_of("life"):  # which both have to wait for, once they know that the index is there
+            deletions = [pool.submit(indexes.delete, "life") for _ in range(2)]
+            time.sleep(0.2)
+        errors = [deletion.exception() for deletion in deletions]
+    assert [type(error) for error in errors if error is not None] == [UnknownNameError]
     assert put(app).status_code == 200  # the later one has let go of the lock
     assert app.client.delete(PATH, headers=app.admin).status_code == 200
 
 
-def test_a_list_of_indexes_leaves_out_one_deleted_meanwhile(app, monkeypatch):
+def test_a_list_of_indexes_leaves_out_one_deleted_meanwhile(app):
+    indexes = app.services.indexes
     assert put(app).status_code == 200
-    names = app.services.indexes.names
-
-    def outdated():
-        found = names()
-        monkeypatch.undo()
-        app.services.indexes.delete("life")
-        return found
-
-    monkeypatch.setattr(app.services.indexes, "names", outdated)
-    assert app.client.get("/indexes").json() == []
+    indexes.make("before", IndexSpec(None, None, 4, "raw", "none", 4, "raw"), None)  # not opened yet
+    with ThreadPoolExecutor(1) as pool:
+        with indexes.opening_of("before"):  # which the list has to wait for, once it has the names
+            asked = pool.submit(app.client.get, "/indexes")
+            time.sleep(0.2)
+            indexes.delete("life")
+        assert [index["name"] for index in asked.result().json()] == ["before"]
+    assert app.client.delete("/indexes/before", headers=app.admin).status_code == 200
 
 
 def test_an_index_outlives_its_chain_and_the_same_request_still_makes_nothing_new(app):

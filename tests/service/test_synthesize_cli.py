@@ -1,4 +1,3 @@
-import io
 import json
 import os
 import subprocess
@@ -57,8 +56,7 @@ def test_an_estimate_asks_nothing_and_writes_nothing(synthesize, synthesis_job, 
     assert "Cost" not in printed and chat_server.bodies == [] and not (tmp_path / "out").exists()
 
 
-def test_nothing_is_asked_without_agreement(synthesize, synthesis_job, chat_server, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO())
+def test_nothing_is_asked_without_agreement(synthesize, synthesis_job, chat_server):
     require_one_line(synthesize("--config", synthesis_job()), "say --yes to start, or --estimate")
     assert chat_server.bodies == []
 

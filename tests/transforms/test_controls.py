@@ -142,18 +142,6 @@ def test_a_random_direction_needs_vectors_two_wide():
         RandomDirection().fit(np.ones((4, 1)))
 
 
-@pytest.mark.parametrize("step", [R1(), R1(renormalize=False), MeanCentering(), RandomDirection(2)], ids=str)
-@pytest.mark.parametrize("normalize", [True, False])
-def test_folded_equals_unfolded(rows, fresh, step, normalize):
-    chain = Chain([step], normalize).fit(rows)
-    np.testing.assert_allclose(chain.fold().transform(fresh), chain.transform(fresh), atol=1e-5)
-
-
-@pytest.mark.parametrize("step", [R1(), R1(renormalize=False), MeanCentering(), RandomDirection()], ids=str)
-def test_zero_stays_zero(rows, step):
-    assert not step.fit(rows).transform(np.zeros((2, WIDTH))).any()
-
-
 @pytest.mark.parametrize("cls", [R1, MeanCentering])
 @pytest.mark.parametrize("data", [np.ones((0, 4)), Moments()], ids=["array", "moments"])
 def test_no_rows_have_no_mean(cls, data):

@@ -310,14 +310,6 @@ def test_rows_it_cannot_see_come_out_as_exact_zeros(nested):
     assert not Chain([nested]).fold().transform(kernel).any()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_is_named(rows, value):
-    bad = rows.copy()
-    bad[123, 3] = value
-    with pytest.raises(InputError, match="row 123 "):
-        GeoPres(4).fit(bad)
-
-
 def test_progress_grows_to_one(rows):
     seen = []
     GeoPres(4, steps=7).fit(rows[:50], lambda fraction, message: seen.append(fraction))

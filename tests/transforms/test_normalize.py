@@ -41,11 +41,6 @@ def test_it_cannot_be_fitted_on_no_rows(data):
         Normalize().fit(data)
 
 
-def test_it_describes_itself_as_a_step_that_can_be_built_again():
-    assert Normalize().spec() == {"kind": "normalize"}
-    assert isinstance(build_steps([Normalize().spec()])[0], Normalize)
-
-
 def test_it_takes_no_parameters_and_says_so():
     with pytest.raises(StepError, match="it takes none"):
         build_steps([{"kind": "normalize", "power": 2}])

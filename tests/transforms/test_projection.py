@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -220,12 +219,3 @@ def test_no_rows_say_no_width(cls):
     for data in (np.ones((0, WIDTH)), Moments()):
         with pytest.raises(InputError, match="no rows"):
             cls(8).fit(data)
-
-
-@pytest.mark.parametrize("cls", REDUCTIONS)
-def test_a_tensor_stays_on_its_side_and_in_its_shape(rows, cls):
-    step = cls(8).fit(rows)
-    out = step.transform(torch.from_numpy(rows))
-    assert isinstance(out, torch.Tensor)
-    np.testing.assert_array_equal(out, step.transform(rows))
-    assert step.transform(rows[0]).shape == (8,)

@@ -333,15 +333,6 @@ def test_a_tensor_gives_a_tensor_of_codes_and_back(fresh, rows, cls):
 
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
-def test_codes_of_another_width_are_refused(rows, cls):
-    step = cls().fit(rows)
-    width = step.transform(rows).shape[1]
-    for wrong in (width - 1, width + 1):
-        with pytest.raises(InputError, match=f"{width} wide"):
-            step.inverse_transform(np.ones((2, wrong), np.uint8))
-
-
-@pytest.mark.parametrize("cls", QUANTIZERS)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_row_that_is_not_finite_is_named_behind_other_steps_too(embeddings, cls, value):
     bad = embeddings(5000, 6)
@@ -350,8 +341,3 @@ def test_a_row_that_is_not_finite_is_named_behind_other_steps_too(embeddings, cl
         for normalize in (True, False):
             with pytest.raises(InputError, match="row 4321 "):
                 Chain(steps, normalize).fit(bad)
-
-
-@pytest.mark.parametrize("cls", QUANTIZERS)
-def test_it_has_no_parameters_and_keeps_none(cls):
-    assert cls().spec() == {"kind": cls.kind}

@@ -69,11 +69,6 @@ def test_there_are_these_kinds_of_step():
     assert all(cls.kind == kind for kind, cls in TRANSFORMS.items())
 
 
-@pytest.mark.parametrize("step", [R2(), Normalize(), GeoPres(8, nested=True, learning_rate=0.01)])
-def test_a_step_is_built_again_from_its_own_description(step):
-    assert build_steps([step.spec()])[0].spec() == step.spec()
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

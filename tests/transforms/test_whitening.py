@@ -358,13 +358,6 @@ def test_without_renormalising_it_is_undone_as_far_as_it_kept_directions(rows, f
     np.testing.assert_allclose(whitening.inverse_transform(whitening.transform(fresh)), expected, atol=1e-4)
 
 
-def test_what_was_renormalised_is_not_undone(rows, fresh):
-    whitening = Whitening().fit(rows)
-    assert whitening.inverse_kind == "none"
-    with pytest.raises(StepError, match="cannot be undone"):
-        whitening.inverse_transform(whitening.transform(fresh))
-
-
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
