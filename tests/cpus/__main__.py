@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.cpus.machines import MACHINES, TESTS, Machine
 
+
 def run(name: str, machine: Machine, options: list[str]) -> bool:
     """Run the tests as one machine would, print what they say, and return whether they passed."""
     began = time.monotonic()
