@@ -10,7 +10,7 @@ import uvicorn
 
 from service import logs
 from service.app import create_app
-from service.cli.serve import Server, listen, run
+from service.cli.server import Server, listen, run
 from service.memory import keep_freed_blocks
 from service.settings import read_settings
 

@@ -20,7 +20,8 @@ from benchmarks.report import markdown_table, parser, write_report
 from training.distributed import ray_engine
 from training.encoders import Encoder
 from training.engines import LOCAL, Engine
-from training.fitting import FitRequest, fit_chain
+from training.fit_request import FitRequest
+from training.fitting import fit_chain
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import parse_steps

@@ -19,7 +19,8 @@ torch.set_num_threads(int(sys.argv[3]))
 from pathlib import Path
 from training.encoders import Encoder
 from training.spec import DEFAULT_ENCODER
-from training.fitting import FitRequest, fit_chain
+from training.fit_request import FitRequest
+from training.fitting import fit_chain
 from transforms import parse_steps
 
 encoder = Encoder(DEFAULT_ENCODER)

@@ -12,7 +12,7 @@ from service.starters import open_registry
 from training.advice.question import Question
 from training.encoders import Encoder
 from training.errors import AdviceError, TrainingError
-from training.fitting import FitRequest
+from training.fit_request import FitRequest
 from training.spec import EncoderSpec
 from transforms.artifact import write_synced
 from transforms.errors import TransformError

@@ -1,6 +1,5 @@
 """The HTTP application."""
 
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from service.auth import Keys
 from service.cache import VectorCache
 from service.cors import allow_origins
 from service.embedder import Embedder
-from service.engine import Engine
+from service.engine.engine import Engine
 from service.engine.process import WorkerProcess
 from service.engine.waiting import WaitingRoom
 from service.errors import RequestError, ServiceError, WrongShapeError, as_service_error, error_body
@@ -30,12 +29,13 @@ from service.index.backend import open_indexes
 from service.jobs.jobs import Jobs
 from service.jobs.local import LocalJobs
 from service.jobs.store import JobStore
-from service.key_file import KEY_VARIABLES
 from service.live.drift import Drift
 from service.live.drift_refit import Refits
 from service.live.shadows import Shadows
 from service.live.tap import Tap
 from service.middleware import RequestMiddleware
+from service.processes.client import process_starter
+from service.processes.program import ProcessStarter, environment_without_keys
 from service.routes import (
     advice,
     chains,
@@ -81,14 +81,18 @@ ROUTERS = [
 ]
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The app of one server; nothing is loaded or started before its lifespan begins.
+def create_app(settings: Settings, processes: ProcessStarter | None = None) -> FastAPI:
+    """Build the app of one server; nothing is loaded or started before its lifespan begins.
+
+    Args:
+        settings: of the server.
+        processes: starts the processes of encoders and jobs; closed with the app. None takes what suits the device.
 
     Raises:
         ValueError: if the settings would serve anybody without being told to, or ask for what is not installed.
     """
     settings.require_safe()
-    services = build_services(settings)
+    services = build_services(settings, processes or process_starter(settings.device))
     app = FastAPIOffline(
         title="Lathe",
         version=version("lathe"),
@@ -111,8 +115,8 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def build_services(settings: Settings) -> Services:
-    """The parts of a server, not yet started.
+def build_services(settings: Settings, processes: ProcessStarter) -> Services:
+    """Build the parts of a server, not yet started.
 
     Where the state folder cannot be written, the service goes on without what needs it: chains
     are read from where they are, or as shipped; fits and administration answer 503.
@@ -124,11 +128,11 @@ def build_services(settings: Settings) -> Services:
     admin_keys = settings.admin_keys
     if not admin_keys and problem is None:
         admin_keys = (home.read_or_make_admin_key(),)
-    make_engine = partial(build_engine, settings)
+    make_engine = partial(build_engine, settings, processes)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, behind=replica.cache if replica else None)
     embedder = Embedder(engines, registry, Targets(registry, places), cache, Tap())
-    jobs = open_jobs(settings, home, replica)
+    jobs = open_jobs(settings, home, replica, processes)
     return Services(
         settings=settings,
         home=home,
@@ -142,6 +146,7 @@ def build_services(settings: Settings) -> Services:
         shadows=Shadows(registry, embedder.tap),
         drift=open_drift(settings, embedder, jobs if problem is None else None),
         make_engine=make_engine,
+        processes=processes,
         replica=replica,
     )
 
@@ -166,21 +171,21 @@ def open_replica(settings: Settings, home: Home) -> "Replica":
     return Replica.open(home, settings.redis_url, settings.redis_cache_bytes, settings.redis_cache_seconds)
 
 
-def open_jobs(settings: Settings, home: Home, replica: "Replica | None") -> Jobs:
-    """The jobs of this server, or those of all replicas."""
+def open_jobs(settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter) -> Jobs:
+    """Open the jobs of this server, or those of all replicas."""
     environment = job_environment(settings)
     if replica is None:
-        return LocalJobs(JobStore(home.jobs), environment)
+        return LocalJobs(JobStore(home.jobs), environment, processes)
     from service.jobs.shared import SharedJobs
 
     return SharedJobs(replica.link, home, environment)
 
 
-def build_engine(settings: Settings, spec: EncoderSpec) -> Engine:
-    """An encoder's engine, not yet started."""
+def build_engine(settings: Settings, processes: ProcessStarter, spec: EncoderSpec) -> Engine:
+    """Build an encoder's engine, not yet started."""
     return Engine(
         spec,
-        partial(WorkerProcess, options=settings.worker_options),
+        partial(WorkerProcess, options=settings.worker_options, processes=processes),
         WaitingRoom(settings.max_queued_texts, settings.max_queued_tokens),
         workers=settings.worker_processes,
         ahead=2 if settings.on_gpu else 1,
@@ -194,7 +199,7 @@ def job_environment(settings: Settings) -> dict[str, str]:
     told["LATHE_REDIS_URL"] = settings.redis_url
     if settings.device:
         told["LATHE_DEVICE"] = settings.device
-    return {key: value for key, value in os.environ.items() if key not in KEY_VARIABLES} | told
+    return environment_without_keys() | told
 
 
 def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
@@ -219,6 +224,7 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
         for engine in list(services.embedder.engines.values()):
             await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
         await run_in_threadpool(services.embedder.tap.stop)
+        await run_in_threadpool(services.processes.close)
 
     return lifespan
 

@@ -11,8 +11,8 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge
 
-from service.engine import EncodeOptions
 from service.engine.process import EncoderInfo
+from service.engine.work import EncodeOptions
 
 ENTRY_BYTES = 300
 """What an entry takes beside its floats: key, objects, its place in the cache."""

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from prometheus_client import Counter
 
 from service.cache import Entry, VectorCache
-from service.engine import EncodeOptions, Engine, Work
+from service.engine.engine import Engine
+from service.engine.work import EncodeOptions, Work
 from service.errors import BadValueError, ConflictError, UnknownNameError, WrongShapeError
 from service.index.spec import IndexSpec
 from service.live.tap import Seen, Tap

@@ -18,7 +18,8 @@ from service.starters import open_registry
 from training.encoders import Encoder
 from training.engines import LOCAL, Engine
 from training.errors import FitError
-from training.fitting import FitRequest, Fitted, fit_chain
+from training.fit_request import FitRequest
+from training.fitting import Fitted, fit_chain
 from training.incremental import Earlier, Version
 from training.spec import EncoderSpec
 from transforms.arrays import row_blocks

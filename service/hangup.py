@@ -4,7 +4,7 @@ import asyncio
 
 from starlette.requests import Request
 
-from service.engine import Work
+from service.engine.work import Work
 from service.errors import ClientGoneError
 
 

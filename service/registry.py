@@ -17,17 +17,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from service.engine.work import ChainRef
+from service.engine.chain_ref import ChainRef
 from service.errors import ConflictError, UnknownNameError
 from service.names import is_name, require_name, split_ref, whole_number
 from transforms.artifact import Manifest, read_manifest, replace_synced, sync_folder
-from transforms.chain import Chain
 from transforms.errors import ArtifactError
-from transforms.reference import Reference
+
+if TYPE_CHECKING:
+    from transforms.chain import Chain
+    from transforms.reference import Reference
 
 LOADED_MOST = 64
 """Chains kept in memory; one of 4096 × 1024 floats is 16 MB."""
@@ -79,7 +81,7 @@ class Pointer:
 class LoadedChain:
     """A version in memory, with its folded forms made once for each size."""
 
-    def __init__(self, name: str, version: int, chain: Chain, folder: Path) -> None:
+    def __init__(self, name: str, version: int, chain: "Chain", folder: Path) -> None:
         self.folder = folder
         self.made = made_when(folder)
         self.name = name
@@ -100,14 +102,16 @@ class LoadedChain:
         return encoder["fingerprint"] if encoder else None
 
     @cached_property
-    def reference(self) -> Reference | ArtifactError:
+    def reference(self) -> "Reference | ArtifactError":
         """What the rows it was fitted on look like, read when first asked for; or why nobody knows."""
+        from transforms.reference import Reference
+
         try:
             return Reference.read(self.folder)
         except ArtifactError as error:
             return error
 
-    def fold(self, dimensions: int | None, normalize: bool) -> Chain:
+    def fold(self, dimensions: int | None, normalize: bool) -> "Chain":
         """The chain as one product, cut to a size."""
         key = (dimensions, self.normalizes(normalize))
         if key not in self.folded:
@@ -122,6 +126,13 @@ class LoadedChain:
         """Whether it gives unit vectors where that is wanted or not."""
         as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
         return self.chain.normalize and (wanted or as_fitted)
+
+
+def load_chain(folder: Path) -> "Chain":
+    """Read a chain as `Chain.load` does; torch is imported only here, for listing chains does without it."""
+    from transforms.chain import Chain
+
+    return Chain.load(folder)
 
 
 def no_gate(_manifest: Manifest) -> Sequence[str]:
@@ -220,7 +231,7 @@ class Registry:
         with self.loading:
             found = self.loaded.pop((name, version), None)
             if found is None or found.made != made_when(folder):  # somebody removed it and fitted anew
-                found = LoadedChain(name, version, Chain.load(folder), folder)
+                found = LoadedChain(name, version, load_chain(folder), folder)
             self.loaded[name, version] = found  # last in the dictionary: used last
             while len(self.loaded) > LOADED_MOST:
                 self.loaded.pop(next(iter(self.loaded)))
@@ -234,7 +245,7 @@ class Registry:
         """
         return read_manifest(self.root / name / str(version))
 
-    def publish(self, chain: Chain, name: str, promote: bool | None, job: str | None = None) -> tuple[int, bool]:
+    def publish(self, chain: "Chain", name: str, promote: bool | None, job: str | None = None) -> tuple[int, bool]:
         """Add a fitted chain as the next version.
 
         Args:
@@ -269,7 +280,7 @@ class Registry:
         """
         self.resolve(f"{name}@{version}")
         with self.lock(name):
-            chain = Chain.load(self.root / name / str(version))  # never make live what cannot be served
+            chain = load_chain(self.root / name / str(version))  # never make live what cannot be served
             return self.point(name, made_live(self.pointer(name), version, gate(chain.metadata)))
 
     def rollback(self, name: str) -> Pointer:
@@ -312,7 +323,7 @@ class Registry:
             return False
         with self.lock(name):
             for version in source.versions(name):
-                Chain.load(source.root / name / str(version))
+                load_chain(source.root / name / str(version))
                 target = self.root / name / str(version)
                 if not target.exists():
                     staging = target.with_name(f".{version}.{secrets.token_hex(6)}")

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from service.auth import Keys
 from service.embedder import Embedder
-from service.engine import Engine
+from service.engine.engine import Engine
 from service.errors import UnavailableError
 from service.home import Home
 from service.index.protocol import SearchIndexes
@@ -18,6 +18,7 @@ from service.jobs.jobs import Jobs
 from service.live.drift import Drift
 from service.live.shadows import Shadows
 from service.places import Places
+from service.processes.program import ProcessStarter
 from service.registry import Registry
 from service.settings import Settings
 from training.spec import EncoderSpec
@@ -32,6 +33,7 @@ class Services:
 
     Attributes:
         make_engine: builds an encoder's engine, not yet started.
+        processes: starts the processes of encoders and jobs.
         changing_encoders: held while one is added or taken out.
         home_problem: why the state folder cannot be written; None if it can.
         replica: what this server shares with others; None for one alone.
@@ -50,6 +52,7 @@ class Services:
     shadows: Shadows
     drift: Drift
     make_engine: Callable[[EncoderSpec], Engine]
+    processes: ProcessStarter
     replica: "Replica | None" = None
     changing_encoders: Lock = field(default_factory=Lock)
     closing: Event = field(default_factory=Event)

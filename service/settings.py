@@ -13,10 +13,10 @@ import orjson
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.engine.process import WorkerOptions
+from service.engine.options import WorkerOptions
 from service.hosted import DEFAULT, AddedEncoders, EncoderSettings
 from service.key_file import KeyFile
-from training.encoders import best_device
+from training.devices import best_device
 from training.precision import Dtype
 from training.spec import EncoderSpec
 

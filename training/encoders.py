@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from training.batches import Batch, cut_to_budget, estimated_tokens, longest_first, split_features
+from training.devices import best_device
 from training.errors import EncoderError, TooLongError
 from training.fingerprint import fingerprint
 from training.precision import PROBES, Agreement, agreement, resolve_dtype
@@ -304,13 +305,6 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
                     module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
                 )
     return model.eval()
-
-
-def best_device() -> str:
-    """The device that is taken where none is named."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:

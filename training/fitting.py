@@ -4,9 +4,9 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.encoders import Encoder, best_device
+from training.devices import best_device
+from training.encoders import Encoder
 from training.encoding import EncodedSource, encode_source
 from training.engines import LOCAL, Engine
 from training.errors import FitError, SourceError
+from training.fit_request import DISTINCT_LEAST, FitRequest
+from training.gates import failed_gates, require_gates
 from training.incremental import Earlier, Version, keep_moments
 from training.keys import place_key
 from training.pairs import encoded_targets, require_pairs_or_none
 from training.readers import BUILT_IN
 from training.rows import Rows
-from training.sources import BadShards, Source, open_source
+from training.sources import Source, open_source
 from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
 from transforms.certificate import Certificate, certify
@@ -31,20 +34,15 @@ from transforms.chain import Chain
 from transforms.reference import Reference
 from transforms.steps import build_steps
 from transforms.subspace import Kept
-from transforms.transform import Progress, Spec, part_of
+from transforms.transform import Progress, part_of
 
 HELDOUT_SHARE = 0.2
 HELDOUT_MOST = 5000
 """Enough for a recall@10 to ±.003; the measures take memory and time as its square."""
 HELDOUT_LEAST = 50
-DISTINCT_LEAST = 4
 SPLIT_ROWS = 1_000_000
 """Looked at together when rows are split."""
 FOREIGN_ROWS = 1000
-QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
-ALIGNMENT = {"alignment.cosine", "alignment.recall_at_10"}
-GATES_BELOW = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"}
-"""Gates that want a small number; all others want a large one."""
 STAGES = {
     "encode": (0.0, 0.7),
     "targets": (0.7, 0.8),
@@ -52,43 +50,6 @@ STAGES = {
     "foreign": (0.93, 0.98),
     "certify": (0.98, 1.0),
 }
-
-
-@dataclass(frozen=True)
-class FitRequest:
-    """What to fit, on what, and what the result must keep.
-
-    Attributes:
-        name: of the chain.
-        steps: as JSON, in order.
-        source: as `open_source` reads it.
-        normalize: whether outputs are normalised.
-        gates: certificate keys (dots go deeper) with what they must reach, or stay below.
-        promote: make the new version live if its gates hold; None does so if no version is live.
-        foreign: corpora to certify on besides, by name, as sources.
-        seed: of the split into fitted and held-out rows.
-        targets: a source of what each row should become, for steps that are fitted on pairs.
-        keep_moments: save the moments of the fitted rows with the chain, so that rows can be added.
-        add_to: the version, `name@version`, that the source's rows are added to; steps and normalize are its own.
-        refit_of: the version that this is to take the place of; the certificate compares the two.
-        because: why it is fitted, where nobody asked for it.
-        bad_shards: `refuse` stops at a damaged file, `skip` leaves it out and says so.
-    """
-
-    name: str
-    steps: Sequence[Spec]
-    source: str
-    normalize: bool = True
-    gates: Mapping[str, float] = field(default_factory=dict)
-    promote: bool | None = None
-    foreign: Mapping[str, str] = field(default_factory=dict)
-    seed: int = 0
-    targets: str | None = None
-    keep_moments: bool = False
-    add_to: str | None = None
-    refit_of: str | None = None
-    because: str | None = None
-    bad_shards: BadShards = "refuse"
 
 
 @dataclass(frozen=True)
@@ -346,43 +307,6 @@ def require_no_targets(request: FitRequest, target_encoder: object | None) -> No
     """Raise `FitError` if targets come with rows to add: what is fitted on pairs keeps its map."""
     if request.targets is not None or target_encoder is not None:
         raise FitError(f"steps fitted on pairs keep the map of {request.add_to}: rows are added without targets")
-
-
-def require_gates(gates: Mapping[str, float]) -> None:
-    """Raise `FitError` for a gate that is no measure of a certificate."""
-    for key in gates:
-        place, _, measure = key.rpartition(".")
-        of_corpus = measure in QUALITIES and (not place or place.startswith(("foreign.", "sizes.")))
-        if not of_corpus and key not in {"isoscore.after", *ALIGNMENT, *GATES_BELOW}:
-            raise FitError(
-                f"there is no gate {key!r}; there are {', '.join(sorted(QUALITIES))}, isoscore.after, "
-                "mean_norm.after, bytes_per_vector.after and foreign.CORPUS.MEASURE"
-            )
-
-
-def failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
-    """The gates that do not hold; what was not measured does not hold."""
-    return [gate for gate, wanted in gates.items() if not holds(gate, wanted, gated_figure(gate, certificate))]
-
-
-def gated_figure(gate: str, certificate: Mapping[str, Any]) -> float | None:
-    """What a certificate says of a gate's measure; None if it was not measured."""
-    place, _, measure = gate.rpartition(".")
-    group, _, corpus = place.partition(".")  # a corpus may have dots in its name
-    found: Any = certificate
-    for part in filter(None, (group, corpus, measure)):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found if isinstance(found, int | float) else None
-
-
-def holds(gate: str, wanted: float, found: float | None) -> bool:
-    """Whether a figure is as good as its gate wants; NaN never is."""
-    return found is not None and (found <= wanted if wants_little(gate) else found >= wanted)
-
-
-def wants_little(gate: str) -> bool:
-    """Whether a gate is the most a figure may be, not the least."""
-    return gate in GATES_BELOW or gate.rpartition(".")[2] == "positional_stress"
 
 
 def stage(name: str, on_progress: Progress) -> Progress:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -50,6 +50,8 @@ def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
 def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
     """Whether a device computes in bfloat16 itself."""
     if device.startswith("cuda"):
+        import torch  # only here: settings take the names of formats from this module
+
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device != "cpu":
         return False
@@ -60,7 +62,7 @@ def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
     return not CPU_BFLOAT16.isdisjoint(flags.partition(":")[2].split())
 
 
-def agreement(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> Agreement:
+def agreement(vectors: "NDArray[np.float32]", reference: "NDArray[np.float32]") -> Agreement:
     """Compare unit vectors `(n, d)` row by row."""
-    cosines = (vectors.astype(np.float64) * reference).sum(axis=1)
+    cosines = (vectors.astype("float64") * reference).sum(axis=1)
     return Agreement(float(cosines.mean()), float(cosines.min()))

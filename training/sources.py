@@ -7,6 +7,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
+from training.bad_shards import BadShards
 from training.errors import AccessError, EmptyError, SourceError
 from training.keys import file_key
 from training.kinds import Batch, Kind, checked, in_words, kind_of
@@ -14,8 +15,6 @@ from training.raw import RawBatch, Span
 from training.readers import BUILT_IN, FORMATS, file_format, first_kind, read_rows
 from training.remote import is_remote, list_remote
 from training.shards import BATCH_ROWS, Shard, at_hand, contents, looked_at
-
-BadShards = Literal["refuse", "skip"]
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,12 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from transforms.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -34,7 +33,7 @@ Manifest = dict[str, Any]
 
 
 def write_artifact(
-    path: Path, manifest: Manifest, tensors: Mapping[str, Tensor], reference: bytes | None = None
+    path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", reference: bytes | None = None
 ) -> Manifest:
     """Write a new artifact folder, whole or not at all; return the manifest as written.
 
@@ -48,6 +47,8 @@ def write_artifact(
         ArtifactError: if something is there already.
         OSError: if it cannot be written; nothing is left behind.
     """
+    from safetensors.torch import save  # brings torch, which manifests and files do without
+
     payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     manifest = manifest | {"schema_version": SCHEMA_VERSION, "tensors_sha256": hashlib.sha256(payload).hexdigest()}
     manifest = json.loads(json.dumps(manifest))  # as it will be read: keys are strings, tuples are lists
@@ -94,12 +95,15 @@ def read_manifest(path: Path) -> Manifest:
     return dict(manifest)
 
 
-def read_artifact(path: Path) -> tuple[Manifest, dict[str, Tensor]]:
+def read_artifact(path: Path) -> "tuple[Manifest, dict[str, Tensor]]":
     """The manifest and the tensors of an artifact folder, both checked.
 
     Raises:
         ArtifactError: if anything is missing, truncated, altered or too new.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     manifest = read_manifest(path)
     try:
         payload = (path / TENSORS).read_bytes()

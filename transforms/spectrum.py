@@ -11,6 +11,9 @@ NOTHING = 1e-13
 """A variance below this share of the total is rounding: float32 rows leave 1e-14 and less where
 they have none, float64 arithmetic 1e-16."""
 
+TIE = 1e-6
+"""Entries of a direction this close in size, relatively, count as equal."""
+
 
 @dataclass(frozen=True)
 class Spectrum:
@@ -19,7 +22,7 @@ class Spectrum:
     Attributes:
         values: `(d,)`, falling, none below zero.
         directions: `(d, d)`, the i-th row a unit vector that belongs to the i-th value. The sign
-            is free; each has its largest entry positive, so that fits repeat.
+            is free; each has its largest entry (the first of several) positive, so that fits repeat.
     """
 
     values: NDArray[np.float64]
@@ -29,9 +32,11 @@ class Spectrum:
     def of(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
         """Decompose a symmetric matrix `(d, d)`; values below `rounding` count as zero."""
         values, vectors = np.linalg.eigh(matrix)
-        directions = vectors[:, ::-1].T
-        largest = np.abs(directions).argmax(axis=1)
-        directions = directions * np.sign(directions[np.arange(len(directions)), largest])[:, None]
+        directions = np.ascontiguousarray(vectors[:, ::-1].T)
+        sizes = np.abs(directions)
+        # Of entries that are equal but for rounding, rounding must not choose: (1, −1)/√2 would be either sign.
+        largest = (sizes >= (1 - TIE) * sizes.max(axis=1, keepdims=True)).argmax(axis=1)
+        directions *= np.sign(directions[np.arange(len(directions)), largest])[:, None]
         return cls(np.where(values[::-1] > rounding, values[::-1], 0), directions)
 
     @property

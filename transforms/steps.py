@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transforms.catalogue import TRANSFORMS
 from transforms.errors import StepError
-from transforms.transform import TRANSFORMS, Spec, Transform, build, parameter_names
+from transforms.transform import Spec, Transform, build, parameter_names
 
 PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")
 OPENING, CLOSING = "[{(", "]})"

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from transforms.arrays import Vectors, as_tensor, require_matrix
+from transforms.arrays import Vectors, as_tensor, in_standard_layout, require_matrix
 from transforms.checkpoint import Checkpoint, Place
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.moments import Moments
@@ -32,7 +32,7 @@ Progress = Callable[[float, str], None]
 """Called with a fraction of the work in 0…1 and a sentence about it."""
 
 TRANSFORMS: dict[str, type["Transform"]] = {}
-"""Every transform by its kind; filled as the classes are defined."""
+"""Every transform by its kind, filled as the classes are defined: complete once `transforms.catalogue` is imported."""
 
 
 def no_progress(_fraction: float, _message: str) -> None:
@@ -99,6 +99,18 @@ class Transform(nn.Module):
         super().__init_subclass__()
         if registered:
             TRANSFORMS[cls.kind] = cls
+
+    # Every buffer passes one of the next two: those of a fit, of an artifact, of folding, of the way back. `.to` and
+    # copies keep the layout. So what is saved, or sent to another process, computes the same bits there.
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; a buffer is kept in standard layout."""
+        if isinstance(value, Tensor) and name in self.__dict__.get("_buffers", ()):
+            value = in_standard_layout(value)
+        super().__setattr__(name, value)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Add a buffer, kept in standard layout."""
+        super().register_buffer(name, None if tensor is None else in_standard_layout(tensor), persistent)
 
     def fit(
         self,

@@ -3,25 +3,21 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
-from service.advise_job import fit_advised
 from service.cli.evaluate import require_extra
 from service.cli.fit import in_words as fit_in_words
 from service.cli.options import SOURCE, ProgressBar, command_line, flag, load_encoder, registry_with_places, state
 from service.errors import BadValueError
-from service.names import require_name
-from service.settings import Settings
 from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST, Question
-from training.encoders import Encoder
 from training.errors import AdviceError
-from training.fitting import DISTINCT_LEAST
-from training.sources import open_source
+from training.fit_request import DISTINCT_LEAST
 from transforms.artifact import replace_synced
 
 if TYPE_CHECKING:
+    from service.settings import Settings
     from training.advice.advise import Advice
+    from training.encoders import Encoder
 
 
 def advise(
@@ -49,9 +45,13 @@ def advise(
     runner-up, and what the sample is too small to tell. Advice that was stopped goes on from what it has encoded.
     """
     require_extra("matplotlib")
+    import orjson
+
+    from service.names import require_name
     from training.advice.advise import advise as run
     from training.advice.report import as_json as in_json
     from training.advice.report import as_page, in_terminal
+    from training.sources import open_source
 
     settings, home = state()
     if fit is not None:
@@ -82,9 +82,11 @@ def advise(
 
 
 def fitted(
-    found: "Advice", name: str, question: Question, encoder: Encoder | None, settings: Settings
+    found: "Advice", name: str, question: Question, encoder: "Encoder | None", settings: "Settings"
 ) -> dict[str, Any]:
     """What came of the fit, as the API's jobs say it; that nothing is recommended is an answer and no failure."""
+    from service.advise_job import fit_advised
+
     try:
         with ProgressBar() as progress:
             return {"fit": fit_advised(found, name, question, encoder, settings, progress, command_line())}

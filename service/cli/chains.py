@@ -2,18 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.options import flag, numbers, registry_with_places
 from service.errors import BadValueError
-from service.gates import promote_through_gates
-from service.home import Home
-from service.names import split_ref
-from service.places import NESTED, Places
-from service.registry import Registry
 from transforms.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from service.places import Places
 
 app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -62,6 +60,8 @@ def promote(
     force: Annotated[bool, flag("--force", "Promote it although gates do not hold.")] = False,
 ) -> None:
     """Make a version live, if its certificate passes its gates; what a server shadows is not known here."""
+    from service.gates import promote_through_gates
+
     _, places = registry_with_places(write=True)
     name, version = versioned(chain)
     pointer = promote_through_gates(places, name, version, numbers(gate, "--gate"), force)
@@ -91,6 +91,10 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
 
     Which chain answers which size comes with them, where nothing here answers that size yet.
     """
+    from service.home import Home
+    from service.places import Places
+    from service.registry import Registry
+
     home = Home(folder.expanduser())
     source = Registry(home.chains)
     if not source.names():
@@ -109,7 +113,7 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
         places.take_empty(name)
 
 
-def adopted(places: Places, already: dict[str, str], encoder: str, place: str, ref: str) -> str:
+def adopted(places: "Places", already: dict[str, str], encoder: str, place: str, ref: str) -> str:
     """Take over a place, and say who has it."""
     occupant = places.adopt(encoder, place, ref)
     if occupant is None:
@@ -121,6 +125,8 @@ def adopted(places: Places, already: dict[str, str], encoder: str, place: str, r
 
 def sizes_of(place: str) -> str:
     """A place in words."""
+    from service.places import NESTED
+
     return "sizes without a chain of their own" if place == NESTED else f"dimensions {place}"
 
 
@@ -130,6 +136,8 @@ def versioned(chain: str) -> tuple[str, int]:
     Raises:
         BadValueError: if no version is named.
     """
+    from service.names import split_ref
+
     name, version = split_ref(chain)
     if version is None:
         raise BadValueError(f"name a version, such as {name}@1")

@@ -1,20 +1,15 @@
 """`lathe diagnose`: what is odd about the vectors of a source, before and after a chain."""
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.options import SOURCE, ProgressBar, flag, load_encoder, registry_with_places, state
 from service.errors import BadValueError
-from service.targets import Targets
-from training.encoding import encode_source
-from training.keys import place_key
-from training.sources import open_source
-from training.workspace import claimed_folder
-from transforms.diagnostics import Diagnostics
-from transforms.diagnostics import diagnose as diagnose_vectors
-from transforms.view import View
+
+if TYPE_CHECKING:
+    from transforms.diagnostics import Diagnostics
 
 BAR = 40
 """Characters of the longest bar of the spectrum."""
@@ -31,6 +26,14 @@ def diagnose(
     Texts are encoded first; a stopped run can be started again and goes on. ‖μ‖ below twice its
     noise floor is no direction at all; far above, r2 has something to remove.
     """
+    from service.targets import Targets
+    from training.encoding import encode_source
+    from training.keys import place_key
+    from training.sources import open_source
+    from training.workspace import claimed_folder
+    from transforms.diagnostics import diagnose as diagnose_vectors
+    from transforms.view import View
+
     settings, home = state()
     opened = open_source(source)
     texts = opened.kind() == "texts"
@@ -50,7 +53,7 @@ def diagnose(
     typer.echo(json.dumps(found, indent=1) if as_json else in_words(found))
 
 
-def in_words(found: dict[str, Diagnostics]) -> str:
+def in_words(found: "dict[str, Diagnostics]") -> str:
     """The diagnostics as a table, and the spectrum as bars."""
     sides = list(found)
     lines = [f"{'':28}" + "".join(f"{side:>14}" for side in sides)]

@@ -4,31 +4,31 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.constants import HF_HUB_OFFLINE
-from huggingface_hub.errors import HFValidationError
 
-from service.cli.index import described, no_texts
 from service.cli.options import state
-from service.cli.requirements import unmet
-from service.cli.shortfalls import EXTRAS, shortfalls
 from service.errors import ServiceError
-from service.home import Home
-from service.index.backend import open_indexes
-from service.index.indexes import index_folders
-from service.registry import Registry
-from service.settings import Settings
-from training.encoders import best_device, locate
+from training.devices import best_device
 from training.precision import resolve_dtype
 from training.spec import DEFAULT_MODEL, EncoderSpec
-from transforms.chain import Chain
 from transforms.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from service.home import Home
+    from service.settings import Settings
 
 
 def doctor() -> None:
     """Show what is installed, which device encodes, what is damaged, and what is missing with what that costs."""
+    from service.cli.index_reading import described
+    from service.cli.requirements import unmet
+    from service.cli.shortfalls import EXTRAS, shortfalls
+    from service.index.indexes import index_folders
+    from service.registry import Registry
+    from transforms.chain import Chain
+
     settings, home = state()
     device = settings.device or best_device()
     say("lathe", version("lathe"))
@@ -73,6 +73,12 @@ def doctor() -> None:
 
 def where_from(spec: EncoderSpec) -> tuple[str, bool]:
     """Where an encoder's files come from, and whether they are there or can be fetched."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import HFValidationError
+
+    from training.encoders import locate
+
     if locate(spec.model) != spec.model:
         return "from its offline package", True
     if Path(spec.model).expanduser().is_dir():
@@ -88,7 +94,7 @@ def where_from(spec: EncoderSpec) -> tuple[str, bool]:
     return "from the hub, to be downloaded at the first start", True
 
 
-def say_servers(settings: Settings, home: Home) -> bool:
+def say_servers(settings: "Settings", home: "Home") -> bool:
     """Show the servers that the settings name; whether one of them cannot be used."""
     problems = []
     if settings.index_url:
@@ -99,8 +105,11 @@ def say_servers(settings: Settings, home: Home) -> bool:
     return any(problems)
 
 
-def milvus_problem(settings: Settings, home: Home) -> str | None:
+def milvus_problem(settings: "Settings", home: "Home") -> str | None:
     """Why the indexes in Milvus cannot be reached; None if they can."""
+    from service.cli.index_reading import no_texts
+    from service.index.backend import open_indexes
+
     indexes = open_indexes(settings, home, no_texts)
     try:
         indexes.names()
@@ -111,7 +120,7 @@ def milvus_problem(settings: Settings, home: Home) -> str | None:
     return None
 
 
-def say_redis(settings: Settings) -> str | None:
+def say_redis(settings: "Settings") -> str | None:
     """Show the Redis that replicas share; why it cannot be used, None if it can."""
     settings.require_redis_extra()
     from service.cli.redis_checkup import report

@@ -3,12 +3,9 @@
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from service.cli.options import pairs, state
 from service.errors import ConflictError
-from service.hosted import AddedEncoders, EncoderSettings, described_problem
-from training.encoders import Encoder
 
 app = typer.Typer(help="Show, add and remove the encoders that may be served.", no_args_is_help=True)
 
@@ -39,6 +36,11 @@ def add_encoder(
 
     A server that runs serves it after PUT /encoders/NAME with the admin key, others from their next start.
     """
+    from pydantic import ValidationError
+
+    from service.hosted import AddedEncoders, EncoderSettings, described_problem
+    from training.encoders import Encoder
+
     settings, home = state()
     if problem := home.problem():
         raise ValueError(problem)
@@ -72,6 +74,8 @@ def add_encoder(
 @app.command("remove")
 def remove_encoder(name: Annotated[str, typer.Argument(help="As it was added.")]) -> None:
     """Forget an encoder that was added; a server that runs serves it until DELETE /encoders/NAME."""
+    from service.hosted import AddedEncoders
+
     settings, home = state()
     if name in {encoder.name for encoder in settings.encoders}:
         raise ValueError(f"{name} is named by LATHE_ENCODERS; take it out there")

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from service.cli.options import flag
-from service.settings import Settings
-from training.distributed import ray_engine
-from training.engines import LOCAL, Engine
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+    from training.engines import Engine
 
 EngineOption = Annotated[
     Literal["local", "ray"], flag("--engine", "ray shares the work among processes or machines (docs/scaling.md).")
@@ -27,17 +28,21 @@ WorkersOption = Annotated[
 
 
 @contextmanager
-def open_engine(name: str, address: str | None, workers: int | None, settings: Settings) -> Iterator[Engine]:
+def open_engine(name: str, address: str | None, workers: int | None, settings: "Settings") -> "Iterator[Engine]":
     """The engine that was asked for, as long as the work lasts.
 
     Raises:
         EngineError: if Ray cannot be used.
     """
+    from training.engines import LOCAL
+
     if name == "local":
         if address is not None:
             typer.echo("This process does all the work: --address is for --engine ray.", err=True)
         yield LOCAL
         return
+    from training.distributed import ray_engine
+
     count = workers or (settings.worker_processes if address is None else None)
     with ray_engine(address, settings.threads, count) as engine:
         yield engine

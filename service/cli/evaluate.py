@@ -10,12 +10,12 @@ import typer
 
 from service.cli.options import ProgressBar, find_encoder, flag, registry_with_places, state
 from service.errors import BadValueError
-from service.registry import LoadedChain
-from service.settings import Settings
 from training.errors import EvaluationError
 from training.precision import Dtype
 
 if TYPE_CHECKING:
+    from service.registry import LoadedChain
+    from service.settings import Settings
     from training.evaluation.encoders import Wanted
     from training.evaluation.methods import Method
     from training.evaluation.run import Request, Results
@@ -186,7 +186,7 @@ def listed(written: str | None) -> list[str]:
     return [part.strip() for part in (written or "").split(",") if part.strip()]
 
 
-def wanted_encoders(settings: Settings, written: str | None, suite: "Suite", dtype: Dtype) -> "list[Wanted]":
+def wanted_encoders(settings: "Settings", written: str | None, suite: "Suite", dtype: Dtype) -> "list[Wanted]":
     """The encoders a user named; else those of the suite; else the default."""
     from training.evaluation.encoders import BAG_OF_WORDS, Wanted
 
@@ -226,7 +226,7 @@ def fitted_chains(names: Sequence[str]) -> "list[Method]":
     ]
 
 
-def reduced(loaded: LoadedChain) -> int | None:
+def reduced(loaded: "LoadedChain") -> int | None:
     """The size a chain reduces to; None where it does not."""
     before, after = loaded.chain.input_dimensions, loaded.chain.output_dimensions
     return after if before and after and after < before else None

@@ -1,16 +1,18 @@
 """`lathe export`."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from service.cli.options import find_encoder, flag, registry_with_places, state
 from service.errors import BadValueError
-from service.settings import Settings
-from training.encoders import Encoder
 from training.spec import EncoderSpec
-from transforms.chain import Chain
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+    from training.encoders import Encoder
+    from transforms.chain import Chain
 
 Format = Literal["sentence-transformers", "onnx", "faiss"]
 
@@ -52,8 +54,10 @@ def export(
     typer.echo(f"checked: within {exported.difference:.1e} of {loaded.ref}", err=True)
 
 
-def encoder_of(chain: Chain, settings: Settings, name: str | None) -> Encoder | None:
+def encoder_of(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
     """The encoder to export with, loaded in float32 on the CPU: the named one, else as the chain recorded it."""
+    from training.encoders import Encoder
+
     recorded = chain.metadata.get("encoder")
     if name is not None:
         spec = find_encoder(settings, name)

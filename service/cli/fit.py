@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,14 +20,14 @@ from service.cli.options import (
     state,
 )
 from service.errors import BadValueError
-from service.fit_job import run_fit
-from service.names import require_name
-from service.settings import Settings
-from training.fitting import FitRequest, require_gates
-from training.sources import BadShards, open_source
+from training.bad_shards import BadShards
+from training.fit_request import FitRequest
+from training.gates import require_gates
 from transforms.artifact import Manifest
-from transforms.steps import parse_steps
-from transforms.transform import TRANSFORMS
+from transforms.kinds import KINDS
+
+if TYPE_CHECKING:
+    from service.settings import Settings
 
 
 def fit(
@@ -35,9 +35,7 @@ def fit(
     source: Annotated[str, flag("--source", SOURCE)],
     steps: Annotated[
         str | None,
-        flag(
-            "--steps", f"Such as r2,geopres:128 or r2,geopres:128,nested=true. Kinds: {', '.join(sorted(TRANSFORMS))}."
-        ),
+        flag("--steps", f"Such as r2,geopres:128 or r2,geopres:128,nested=true. Kinds: {', '.join(KINDS)}."),
     ] = None,
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     promote: Annotated[
@@ -84,6 +82,11 @@ def fit(
     A running server serves it at once. A killed fit can be started again: rows it has encoded are
     not encoded again. Vectors (.npy) need --encoder if they are that encoder's.
     """
+    from service.fit_job import run_fit
+    from service.names import require_name
+    from training.sources import open_source
+    from transforms.steps import parse_steps
+
     if (steps is None) == (add_to is None):
         raise BadValueError("give --steps, or --add-to with the version whose steps and rows to go on from")
     settings, home = state()
@@ -117,7 +120,7 @@ def fit(
     typer.echo(json.dumps(result, indent=1) if as_json else in_words(result))
 
 
-def encoder_of(settings: Settings, manifest: Manifest) -> str | None:
+def encoder_of(settings: "Settings", manifest: Manifest) -> str | None:
     """The encoder of a version as `find_encoder` takes it: its name if it is configured, else its model."""
     described = manifest.get("encoder") or {}
     configured = described.get("name") in {spec.name for spec in settings.specs}

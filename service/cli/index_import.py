@@ -5,25 +5,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 import typer
 
-from service.bodies import IndexBody, Metric
 from service.cli.options import ProgressBar, find_encoder, flag, load_encoder, numbers, registry_with_places, state
 from service.errors import BadValueError
-from service.index.backend import open_indexes
-from service.index.importing import Cost, Ids, fill, measure
-from service.index.indexes import require_same
-from service.index.reducer import Reducer
-from service.index.specs import Specs
-from service.settings import Settings
-from service.targets import RAW, Targets
-from training.encoders import Encoder
-from training.fitting import GATES_BELOW
-from training.keys import source_key
-from training.sources import open_source
+from service.index.spec import Metric
+from training.gates import GATES_BELOW
+
+if TYPE_CHECKING:
+    from service.index.importing import Cost
+    from service.settings import Settings
+    from training.encoders import Encoder
 
 SHOWN = {"recall_at_10": "recall@10", "recall_at_10_rescored_4x": "  rescored 4×", "local_spearman": "local Spearman"}
 
@@ -34,18 +28,18 @@ COMPARED = ("chain", "space_id", "raw_space_id", "metric", "text_field", "origin
 class Encoders:
     """The configured encoders, loaded when they are wanted."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: "Settings") -> None:
         self.settings = settings
         self.loaded: dict[str, Encoder] = {}
 
-    def named(self, name: str | None) -> Encoder:
+    def named(self, name: str | None) -> "Encoder":
         """The encoder of that name; the default for None."""
         spec = find_encoder(self.settings, name)
         if spec.name not in self.loaded:
             self.loaded[spec.name] = load_encoder(self.settings, name)
         return self.loaded[spec.name]
 
-    def all(self) -> list[Encoder]:
+    def all(self) -> "list[Encoder]":
         """All that are configured."""
         return [self.named(spec.name) for spec in self.settings.specs]
 
@@ -83,6 +77,18 @@ def import_rows(
     A stopped import can be started again and goes on. An index that a server is serving belongs to
     that server: import into a new one, which the server finds by itself, or send rows to /upsert.
     """
+    import torch
+
+    from service.bodies import IndexBody
+    from service.index.backend import open_indexes
+    from service.index.importing import Ids, fill, measure
+    from service.index.indexes import require_same
+    from service.index.reducer import Reducer
+    from service.index.specs import Specs
+    from service.targets import RAW, Targets
+    from training.keys import source_key
+    from training.sources import open_source
+
     settings, home = state()
     registry, places = registry_with_places(write=True)
     torch.set_num_threads(settings.threads)
@@ -137,14 +143,14 @@ def import_rows(
         typer.echo(json.dumps(result, indent=1))
 
 
-def encode(encoder: Encoder | None, texts: list[str]) -> Any:
+def encode(encoder: "Encoder | None", texts: list[str]) -> Any:
     """Vectors of texts."""
     if encoder is None:
         raise BadValueError("texts need an encoder to become vectors", param="encoder")
     return encoder.encode(texts).vectors
 
 
-def require_quality(cost: Cost, gates: Mapping[str, float]) -> None:
+def require_quality(cost: "Cost", gates: Mapping[str, float]) -> None:
     """Raise `BadValueError` unless the chain reaches what was asked of it."""
     unknown = set(gates) - set(cost.quality)
     if unknown:
@@ -158,7 +164,7 @@ def require_quality(cost: Cost, gates: Mapping[str, float]) -> None:
         raise BadValueError(f"nothing was written: on these vectors the chain does not reach {', '.join(failed)}")
 
 
-def in_words(cost: Cost, title: str) -> str:
+def in_words(cost: "Cost", title: str) -> str:
     """A cost for reading."""
     lines = [f"{title}, measured on {cost.sampled:,} of {cost.rows:,} rows"]
     for key, name in SHOWN.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.settings import Settings
-from training.encoders import best_device
+from training.devices import best_device
 from training.precision import has_bfloat16
 
 COMPILERS = ("c++", "g++", "clang++", "cl")

@@ -2,7 +2,6 @@
 
 import sqlite3
 import sys
-from importlib.metadata import version
 from typing import Annotated, NoReturn
 
 import typer
@@ -39,6 +38,8 @@ app = typer.Typer(
 def show_version(wanted: bool) -> None:
     """Print the release and end."""
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"lathe {version('lathe')}")
         raise typer.Exit
 

@@ -4,19 +4,19 @@ import shlex
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
-from tqdm import tqdm
 
 from service.errors import BadValueError
-from service.home import Home
-from service.places import Places
-from service.registry import Registry
-from service.settings import Settings, read_settings
-from service.starters import open_registry
-from training.encoders import Encoder
 from training.spec import EncoderSpec
+
+if TYPE_CHECKING:
+    from service.home import Home
+    from service.places import Places
+    from service.registry import Registry
+    from service.settings import Settings
+    from training.encoders import Encoder
 
 SOURCE = "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, or pydoc:"
 """What a source may be."""
@@ -27,19 +27,24 @@ def flag(name: str, help_text: str, **more: Any) -> Any:
     return typer.Option(name, help=help_text, envvar=f"LATHE_{name.strip('-').replace('-', '_').upper()}", **more)
 
 
-def state() -> tuple[Settings, Home]:
+def state() -> "tuple[Settings, Home]":
     """Settings and state folder of a command that does not serve."""
+    from service.home import Home
+    from service.settings import read_settings
+
     settings = read_settings()
     return settings, Home(settings.home)
 
 
-def registry_with_places(write: bool) -> tuple[Registry, Places]:
+def registry_with_places(write: bool) -> "tuple[Registry, Places]":
     """The chains of the state folder, or of all replicas; starters included.
 
     Raises:
         ValueError: for a command that writes, if the folder cannot be written.
         UnavailableError: where replicas share chains, without Redis.
     """
+    from service.starters import open_registry
+
     settings, home = state()
     problem = home.problem()
     if problem and write:
@@ -47,7 +52,7 @@ def registry_with_places(write: bool) -> tuple[Registry, Places]:
     return open_registry(home, settings.redis_url)
 
 
-def find_encoder(settings: Settings, name: str | None) -> EncoderSpec:
+def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
     """The configured encoder of that name; else a model by its folder or hub id; None is the default."""
     if name is None:
         return settings.specs[0]
@@ -55,9 +60,11 @@ def find_encoder(settings: Settings, name: str | None) -> EncoderSpec:
     return known.get(name) or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=settings.dtype)
 
 
-def load_encoder(settings: Settings, name: str | None) -> Encoder:
+def load_encoder(settings: "Settings", name: str | None) -> "Encoder":
     """The encoder, loaded, with the threads that were set."""
     import torch
+
+    from training.encoders import Encoder
 
     torch.set_num_threads(settings.threads)
     return Encoder(find_encoder(settings, name), settings.device)
@@ -102,6 +109,8 @@ class ProgressBar:
     """A bar on the terminal's error stream; silent where nobody looks."""
 
     def __init__(self) -> None:
+        from tqdm import tqdm
+
         self.bar = tqdm(
             total=100, bar_format="{percentage:3.0f}% |{bar:30}| {desc}", file=sys.stderr, disable=None, leave=False
         )

@@ -59,7 +59,7 @@ def experiment(
 ) -> None:
     """Compare REZE with its rivals: methods by targets by sizes by seeds, written as tables, pictures and one page."""
     require_extra()
-    from training.encoders import best_device
+    from training.devices import best_device
     from training.experiment.report import in_terminal, write_report
     from training.experiment.run import run_experiment
     from training.experiment.settings import ExperimentSettings

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from service import logs
 from service.cli.options import flag, state
 
 
@@ -25,6 +24,7 @@ def worker(
     """
     settings, _ = state()
     settings.require_redis_extra()
+    from service import logs
     from service.jobs.queue_worker import require_live_worker, work
 
     if check:

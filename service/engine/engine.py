@@ -17,15 +17,16 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from service.engine import metrics
+from service.engine.chain_ref import ChainRef
 from service.engine.process import EncoderInfo, Reply, crashed
 from service.engine.waiting import NO_HOPE, Hope, WaitingRoom
-from service.engine.work import ChainRef, EncodeOptions, Part, Work
+from service.engine.work import EncodeOptions, Part, Work
 from service.errors import BadValueError, TooLargeError, UnavailableError
 from training.encoders import WINDOW_BATCHES
 from training.errors import EncoderError, TrainingError
 from training.spec import EncoderSpec
 
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 0.1
 """How often an idle lane looks whether its worker still lives."""
 
 RETRY_SECONDS = (1.0, 60.0)

@@ -1,18 +1,16 @@
 """A worker process, as the server sees it."""
 
-import os
 import socket
 import struct
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from service.engine import wire
+from service.engine.options import WorkerOptions
 from service.engine.work import Part, Result
 from service.errors import ServiceError, UnavailableError
-from service.key_file import KEY_VARIABLES
+from service.processes.program import ProcessStarter, Program, environment_without_keys
 from training.encoders import find_prompt
 from training.errors import EncoderError, TooLongError
 from training.precision import Agreement
@@ -68,44 +66,34 @@ class Reply:
     seconds: float
 
 
-@dataclass(frozen=True)
-class WorkerOptions:
-    """How workers run.
-
-    Attributes:
-        device: None takes the best there is.
-        threads: of each on a CPU.
-        batch_tokens: of one pass; None takes what suits the device.
-        seconds: after which one that neither reads nor writes is taken for dead.
-    """
-
-    device: str | None = None
-    threads: int = 1
-    batch_tokens: int | None = None
-    seconds: float = 120.0
-
-
 class WorkerProcess:
     """A process of its own with a model in it; ends when this one does."""
 
-    def __init__(self, spec: EncoderSpec, options: WorkerOptions) -> None:
+    def __init__(self, spec: EncoderSpec, options: WorkerOptions, processes: ProcessStarter) -> None:
         """Start it; the model loads until `wait_ready`.
+
+        Args:
+            spec: the encoder.
+            options: how it runs.
+            processes: starts it.
 
         Raises:
             OSError: if the system starts no more processes.
         """
         ours, theirs = socket.socketpair()
         threads = str(options.threads)
-        environment = {key: value for key, value in os.environ.items() if key not in KEY_VARIABLES}
-        environment |= {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true"}
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "service.engine.worker", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the server, which lets it finish
-            )
+        environment = environment_without_keys() | {
+            "OMP_NUM_THREADS": threads,
+            "RAYON_NUM_THREADS": threads,
+            "TOKENIZERS_PARALLELISM": "true",
+        }
+        try:
+            with theirs:
+                program = Program("service.engine.worker", (), environment, descriptor=theirs.fileno())
+                self.process = processes.start(program)
+        except OSError:
+            ours.close()
+            raise
         limit = struct.pack("ll", int(options.seconds), 0)
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of one read or write, within a message
             ours.setsockopt(socket.SOL_SOCKET, option, limit)

@@ -2,13 +2,13 @@
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.engine.chain_ref import ChainRef
 from training.batches import estimated_tokens, longest_first
 from training.spec import Side
 
@@ -21,16 +21,6 @@ class EncodeOptions:
     truncate: bool = True
     truncation_side: Side = "right"
     normalize: bool = True
-
-
-@dataclass(frozen=True)
-class ChainRef:
-    """A chain as a worker finds it: the folder of its version, what it must hold, and how it is folded."""
-
-    folder: Path
-    digest: str
-    dimensions: int | None
-    normalize: bool
 
 
 @dataclass(frozen=True)

@@ -208,9 +208,13 @@ def receive_all(connection: Connection, worker: Worker, ready: "queue.Queue[list
         os._exit(0)
 
 
-def main() -> None:
-    """Load what the first message asks for, then answer."""
-    connection = Connection(socket.socket(fileno=int(sys.argv[1])).detach())
+def main(arguments: list[str]) -> None:
+    """Load what the first message asks for, then answer.
+
+    Args:
+        arguments: the descriptor of the socket to the server.
+    """
+    connection = Connection(socket.socket(fileno=int(arguments[0])).detach())
     logs.configure("warning")
     keep_freed_blocks()
     told, _ = wire.receive(connection)
@@ -232,4 +236,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

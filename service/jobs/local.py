@@ -1,34 +1,19 @@
 """Jobs of one server: starts those that are queued, one at a time, and notices when their processes are gone."""
 
 import logging
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from service.errors import UnknownNameError
 from service.jobs.jobs import ResultFile
 from service.jobs.store import Job, JobStore
+from service.processes.program import Process, ProcessStarter, Program
 
 POLL_SECONDS = 0.2
 
 log = logging.getLogger(__name__)
-
-
-class JobProcess(Protocol):
-    """What the process of a job can be asked, as `subprocess.Popen` can."""
-
-    def poll(self) -> int | None:
-        """Its exit status; None while it runs."""
-
-    def wait(self) -> int:
-        """Its exit status, when it has ended."""
-
-    def terminate(self) -> None:
-        """Ask it to end."""
 
 
 class LocalJobs:
@@ -38,11 +23,18 @@ class LocalJobs:
     queued ones are started.
     """
 
-    def __init__(self, store: JobStore, environment: dict[str, str]) -> None:
+    def __init__(self, store: JobStore, environment: dict[str, str], processes: ProcessStarter) -> None:
+        """Start nothing yet.
+
+        Args:
+            store: the jobs on disk.
+            environment: variables of each job's process.
+            processes: starts them.
+        """
         self.store = store
         self.environment = environment
-        self.start_process: Callable[[Path, Mapping[str, str]], JobProcess] = start_process
-        self.children: dict[str, JobProcess] = {}
+        self.processes = processes
+        self.children: dict[str, Process] = {}
         self.active: list[str] = []
         self.guard = threading.Lock()
         self.stopping = threading.Event()
@@ -142,24 +134,20 @@ class LocalJobs:
     def spawn(self, job_id: str) -> None:
         """Start a job's process; a job that cannot have one fails."""
         try:
-            self.children[job_id] = self.start_process(self.store.folder(job_id), self.environment)
+            self.children[job_id] = self.start_process(job_id)
         except OSError:
             log.exception("the process of job %s cannot be started", job_id)
             self.store.settle(self.store.read(job_id))
 
+    def start_process(self, job_id: str) -> Process:
+        """Start the process of a job, which goes on when this server ends.
 
-def start_process(folder: Path, environment: Mapping[str, str]) -> JobProcess:
-    """Start the process of the job in a folder, in a session of its own so that Ctrl-C on the server spares it.
-
-    Raises:
-        OSError: if it cannot be started.
-    """
-    with (folder / "log.txt").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "service.jobs.local_process", str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+        Raises:
+            OSError: if it cannot be started.
+        """
+        folder = self.store.folder(job_id)
+        with (folder / "log.txt").open("ab") as output:
+            program = Program(
+                "service.jobs.local_process", (str(folder),), self.environment, output=output.fileno(), lasting=True
+            )
+            return self.processes.start(program)

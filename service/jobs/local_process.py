@@ -38,15 +38,21 @@ def work(store: JobStore, job: Job, settings: Settings) -> None:
     store.drop_inputs(job.id)
 
 
-def main() -> None:
-    """Run the job in the folder named on the command line."""
+def main(arguments: list[str]) -> None:
+    """Run a job.
+
+    Args:
+        arguments: its folder.
+    """
     settings = read_settings()
     os.nice(5)  # serving comes first
     import torch
+    from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(settings.job_threads)
-    run_job(Path(sys.argv[1]), settings)
+    threadpool_limits(settings.job_threads, user_api="blas")  # NumPy's, which a fork server starts with one
+    run_job(Path(arguments[0]), settings)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -2,15 +2,18 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from service.bodies import SourceBody
 from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
 from training.errors import SourceError
-from training.fitting import DISTINCT_LEAST
+from training.fit_request import DISTINCT_LEAST
 from training.readers import BUILT_IN
 from training.remote import is_remote
 from training.sources import open_source
+
+if TYPE_CHECKING:
+    from service.bodies import SourceBody
 
 FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
 COUNTED_MOST = 1000
@@ -36,7 +39,7 @@ class Received:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def receive(source: SourceBody, data_root: Path | None) -> Received:
+def receive(source: "SourceBody", data_root: Path | None) -> Received:
     """Check a source as far as can be before the job begins.
 
     Raises:

@@ -16,7 +16,7 @@ from service.jobs.sources import FILE_OF_VECTORS
 from service.live.drift_tally import Tally
 from service.live.drift_window import Window
 from service.registry import LoadedChain, Registry
-from training.fitting import FitRequest
+from training.fit_request import FitRequest
 from training.spec import EncoderSpec
 from transforms.errors import ArtifactError
 

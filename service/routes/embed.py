@@ -13,7 +13,7 @@ from service.answers import BINARY, ERRORS, json_answer, json_bytes, npy_answer,
 from service.bodies import EmbedBody, OpenAIBody, declared, parse, read_body
 from service.codec import NPY, encode_rows, require_rows
 from service.embedder import Answer, Pending
-from service.engine import EncodeOptions
+from service.engine.work import EncodeOptions
 from service.errors import BadValueError, UnknownNameError
 from service.hangup import finished
 from service.routes.drift import PARAMETERS, asked, told

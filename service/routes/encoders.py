@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from service.answers import ERRORS, json_answer
 from service.bodies import PlaceBody, declared, read_json
-from service.engine import Engine
+from service.engine.engine import Engine
 from service.errors import UnavailableError, UnknownNameError
 from service.names import require_number
 from service.services import ADMIN, USE, Services, ServicesDep

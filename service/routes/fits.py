@@ -8,7 +8,7 @@ from starlette.responses import Response
 from service.answers import ERRORS, job_answer
 from service.bodies import FitBody, SourceBody, declared, read_json
 from service.codec import as_vectors, dump_npy
-from service.engine import Engine
+from service.engine.engine import Engine
 from service.errors import BadValueError, ConflictError
 from service.fit_job import job_request
 from service.jobs.sources import FILE_OF_TARGETS, allowed_path, receive, require_distinct
@@ -16,7 +16,9 @@ from service.jobs.store import Job
 from service.names import require_name
 from service.registry import LoadedChain
 from service.services import ADMIN, Services, ServicesDep
-from training.fitting import FitRequest, require_gates, require_no_targets
+from training.fit_request import FitRequest
+from training.fitting import require_no_targets
+from training.gates import require_gates
 from training.incremental import require_moments
 from training.pairs import require_pairs_or_none
 from training.spec import EncoderSpec

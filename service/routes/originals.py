@@ -6,7 +6,7 @@ from starlette.requests import Request
 from service.bodies import TextsOrVectors
 from service.codec import as_vectors
 from service.embedder import Answer
-from service.engine import EncodeOptions
+from service.engine.work import EncodeOptions
 from service.errors import BadValueError, ConflictError, WrongShapeError
 from service.hangup import finished
 from service.index.reducer import Vectors, require_lengths

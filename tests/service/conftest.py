@@ -17,13 +17,13 @@ import pytest
 import redis
 from starlette.testclient import TestClient
 
-from service import create_app
+from service.app import create_app
 from service.home import Home
+from service.processes.client import process_starter
 from service.registry import Registry
 from service.settings import read_settings
 from service.shared.replica import Replica
 from service.starters import STARTERS
-from tests.service.warm import WarmProcesses
 from training.docstrings import docstrings, keep
 from training.fitting import built_in_name, kept_vectors
 from training.sources import open_source
@@ -166,23 +166,32 @@ def serving():
     return start
 
 
-@pytest.fixture(scope="session")
-def warm():
-    """Processes that apps under test hand on to each other."""
-    warm = WarmProcesses()
-    yield warm
-    warm.close()
+class SharedStarter:
+    """Starts the processes of all apps under test; no app's end ends it."""
+
+    def __init__(self, starter):
+        self.warm_up, self.start = starter.warm_up, starter.start
+
+    def close(self):
+        pass
 
 
 @pytest.fixture(scope="session")
-def start_app(warm):
+def processes(clean_environment):
+    """What starts the processes of encoders and jobs for the apps and engines of all tests."""
+    starter = process_starter("cpu")
+    yield SharedStarter(starter)
+    starter.close()
+
+
+@pytest.fixture(scope="session")
+def start_app(processes):
     """Start an app with settings of its own, and wait until it serves, or its indexes do; ends with the block."""
 
     @contextlib.contextmanager
     def start(indexes_only=False, **settings):
         built = read_settings(**settings)
-        app = create_app(built)
-        warm.serve(app.state.services)
+        app = create_app(built, processes)
         with TestClient(app, raise_server_exceptions=False) as client:
             wait_for(client.app.state.services.indexes.ready.is_set if indexes_only else lambda: is_ready(client))
             yield AppUnderTest(client, built)

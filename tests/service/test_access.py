@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from service import create_app
+from service.app import create_app
 from service.settings import read_settings
 
 

@@ -7,7 +7,7 @@ import pytest
 from service.fit_job import run_fit
 from service.places import Places
 from service.registry import Registry
-from training.fitting import FitRequest
+from training.fit_request import FitRequest
 from transforms.artifact import TENSORS
 from transforms.kept import read_moments
 from transforms.transform import no_progress

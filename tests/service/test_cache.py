@@ -7,8 +7,8 @@ from prometheus_client import REGISTRY
 
 from service.cache import ENTRY_BYTES, VectorCache
 from service.embedder import Embedder
-from service.engine import Embedded, EncodeOptions, Work
 from service.engine.process import EncoderInfo
+from service.engine.work import Embedded, EncodeOptions, Work
 from service.live.tap import Tap
 from service.places import Places
 from service.registry import Registry

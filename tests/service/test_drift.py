@@ -17,7 +17,7 @@ from service.live.tap import Seen
 from service.registry import Registry
 from service.starters import STARTERS
 from training.docstrings import docstring_paragraphs
-from training.fitting import FitRequest
+from training.fit_request import FitRequest
 from transforms import parse_steps
 from transforms.artifact import REFERENCE
 from transforms.transform import no_progress

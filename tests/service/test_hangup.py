@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
-from service.engine import Embedded, EncodeOptions, Work
 from service.engine.waiting import WaitingRoom
+from service.engine.work import Embedded, EncodeOptions, Work
 from service.errors import ClientGoneError
 from service.hangup import finished
 

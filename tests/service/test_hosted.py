@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from service.engine import Engine
+from service.engine.engine import Engine
 from service.engine.process import EncoderInfo, Reply
 from service.engine.waiting import WaitingRoom
 from service.engine.work import Result

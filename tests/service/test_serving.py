@@ -20,7 +20,7 @@ def server(serving, tmp_path_factory):
         yield server
 
 
-def workers_of(server):
+def children_of(process, module):
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -28,9 +28,14 @@ def workers_of(server):
             command = (folder / "cmdline").read_bytes()
         except OSError:  # it ended while we looked
             continue
-        if int(parent) == server.process.pid and b"service.engine.worker" in command:
+        if int(parent) == process and module.encode() in command:
             found.append(int(folder.name))
     return found
+
+
+def workers_of(server):
+    (fork_server,) = children_of(server.process.pid, "service.processes.fork_server")
+    return children_of(fork_server, "service.engine.worker")
 
 
 def embed(server, text="a text", **body):

@@ -9,7 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from training.errors import AccessError, FitError, SourceError
-from training.fitting import FitRequest, fit_chain
+from training.fit_request import FitRequest
+from training.fitting import fit_chain
 from training.shards import BATCH_ROWS
 from training.sources import open_source
 from transforms.transform import no_progress

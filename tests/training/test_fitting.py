@@ -11,19 +11,9 @@ from training.docstrings import docstring_paragraphs
 from training.encoders import Encoder
 from training.encoding import encode_source
 from training.errors import FitError, SourceError
-from training.fitting import (
-    DISTINCT_LEAST,
-    FOREIGN_ROWS,
-    HELDOUT_LEAST,
-    HELDOUT_MOST,
-    HELDOUT_SHARE,
-    FitRequest,
-    failed_gates,
-    fit_chain,
-    foreign_vectors,
-    require_gates,
-    split,
-)
+from training.fit_request import DISTINCT_LEAST, FitRequest
+from training.fitting import FOREIGN_ROWS, HELDOUT_LEAST, HELDOUT_MOST, HELDOUT_SHARE, fit_chain, foreign_vectors, split
+from training.gates import failed_gates, require_gates
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, StepError

@@ -7,7 +7,8 @@ import pytest
 from training.docstrings import docstring_paragraphs
 from training.encoders import Encoder
 from training.errors import FitError
-from training.fitting import FitRequest, fit_chain, split
+from training.fit_request import FitRequest
+from training.fitting import fit_chain, split
 from training.incremental import Earlier
 from training.spec import DEFAULT_ENCODER
 from transforms import ArtifactError, Chain, StepError, parse_steps

@@ -7,7 +7,8 @@ import pytest
 
 from training.encoding import encode_source
 from training.errors import FitError, SourceError
-from training.fitting import FitRequest, fit_chain
+from training.fit_request import FitRequest
+from training.fitting import fit_chain
 from training.sources import open_source
 from transforms.transform import no_progress
 

@@ -6,7 +6,8 @@ import pytest
 from training.docstrings import docstring_paragraphs
 from training.encoders import Encoder
 from training.errors import FitError
-from training.fitting import FitRequest, fit_chain
+from training.fit_request import FitRequest
+from training.fitting import fit_chain
 from training.spec import EncoderSpec
 from transforms.transform import no_progress
 

@@ -12,7 +12,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from training.encoding import encode_source
 from training.errors import AccessError, SourceError
-from training.fitting import FitRequest, fit_chain
+from training.fit_request import FitRequest
+from training.fitting import fit_chain
 from training.shards import BATCH_ROWS
 from training.sources import open_source
 from transforms.transform import no_progress

@@ -19,6 +19,7 @@ from transforms import (
     StepError,
     build_steps,
 )
+from transforms.packed import packed, unpacked
 
 WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine")
@@ -209,6 +210,60 @@ def test_a_saved_chain_of_it_loads_bit_equal(spec, normalize, fitted, fresh, tmp
     assert (loaded.input_dimensions, loaded.output_dimensions) == (chain.input_dimensions, chain.output_dimensions)
     np.testing.assert_array_equal(loaded.transform(fresh), chain.transform(fresh))
     np.testing.assert_array_equal(loaded.fold().transform(fresh), chain.fold().transform(fresh))
+
+
+def in_standard_layout(tensor):
+    return tensor.stride() == torch.empty(tensor.shape).stride() and tensor.data_ptr() % 64 == 0
+
+
+@every
+def test_every_buffer_is_laid_out_as_torch_would_allocate_it(spec, fitted, fresh, tmp_path):
+    chain = Chain([fitted(spec), *([R2().fit(fresh)] if spec["kind"] == "normalize" else [])], normalize=False)
+    chain.save(tmp_path / "chain")
+    found = {
+        "fitted": chain,
+        "loaded": Chain.load(tmp_path / "chain"),
+        "unpacked": unpacked(packed(chain)),
+        "copied": copy.deepcopy(chain),
+        "folded": chain.fold(),
+        "folded to float64": chain.double().fold(),
+        "back in float32": chain.float(),
+    }
+    if has_a_way_back(spec):
+        found["the way back"] = fitted(spec).inverse()
+    wrong = [
+        f"{what}: {name} {tuple(buffer.shape)} has strides {buffer.stride()}, {buffer.data_ptr() % 64} bytes off"
+        for what, module in found.items()
+        for name, buffer in module.named_buffers()
+        if not in_standard_layout(buffer)
+    ]
+    assert not wrong
+
+
+def test_a_buffer_that_is_set_or_registered_comes_into_that_layout_and_keeps_its_numbers():
+    odd = [torch.randn(8, 5).T, torch.randn(65)[1:], torch.randn(3, 1).T, torch.randn(1, 3).T, torch.randn(6)[::2]]
+    for tensor in odd:
+        step = make({"kind": "mc"})
+        step.mean = tensor
+        step.register_buffer("other", tensor)
+        for buffer in (step.mean, step.other):
+            assert in_standard_layout(buffer)
+            assert torch.equal(buffer, tensor)
+    parameter = torch.zeros(3, 2, requires_grad=True)
+    step.mean = parameter
+    assert step.mean is parameter, "training changes the very tensor that was set"
+
+
+@every
+def test_rows_come_out_bit_equal_wherever_they_lie_in_memory(spec, fitted, fresh):
+    step, some = fitted(spec), fresh[:7]
+    moved = [np.append(np.zeros(offset, np.float32), some)[offset:].reshape(some.shape) for offset in (1, 2, 4, 9)]
+    turned, apart, upside_down = np.asfortranarray(some), np.repeat(some, 3, axis=1)[:, ::3], some[::-1].copy()[::-1]
+    expected = step.transform(some)
+    for rows in (*moved, turned, apart, upside_down):
+        np.testing.assert_array_equal(step.transform(rows), expected)
+        if rows.strides[0] > 0:
+            np.testing.assert_array_equal(step.transform(torch.from_numpy(rows)), expected)
 
 
 @every

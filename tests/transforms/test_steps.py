@@ -1,6 +1,7 @@
 import pytest
 
 from transforms import R2, TRANSFORMS, GeoPres, Normalize, StepError, build_steps, parse_steps
+from transforms.kinds import KINDS
 
 
 def geopres(**parameters):
@@ -64,6 +65,7 @@ def test_there_are_these_kinds_of_step():
         "truncation",
         "whitening",
     ]
+    assert list(KINDS) == sorted(TRANSFORMS)
     assert all(cls.kind == kind for kind, cls in TRANSFORMS.items())
 
 

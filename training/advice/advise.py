@@ -24,7 +24,7 @@ from training.encoders import Encoder
 from training.errors import AdviceError
 from training.evaluation.audit.measure import cosine
 from training.evaluation.words import percent
-from training.fitting import DISTINCT_LEAST
+from training.fit_request import DISTINCT_LEAST
 from training.keys import source_key
 from training.sources import open_source
 from training.workspace import claimed_folder

@@ -7,10 +7,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 import service.engine.engine as engine_module
-from service.engine import EncodeOptions, Engine
+from service.engine.engine import Engine
 from service.engine.process import EncoderInfo, Reply
 from service.engine.waiting import WaitingRoom
-from service.engine.work import Result
+from service.engine.work import EncodeOptions, Result
 from service.errors import OverloadedError, ServiceError, TooLargeError, UnavailableError
 from training.encoders import WINDOW_BATCHES
 from training.errors import EncoderError, TooLongError

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine import EncodeOptions, Work
 from service.engine.waiting import NO_HOPE, RETRY_SECONDS_MOST, Hope, WaitingRoom
-from service.engine.work import Part, Result
+from service.engine.work import EncodeOptions, Part, Result, Work
 from service.errors import OverloadedError, UnavailableError
 
 EVERYTHING = 10**9

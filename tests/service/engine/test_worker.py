@@ -1,7 +1,6 @@
 import os
 import signal
 import socket
-import sys
 import time
 from dataclasses import asdict, replace
 from multiprocessing import Pipe
@@ -14,10 +13,13 @@ import pytest
 import torch
 
 from service import logs
-from service.engine import ChainRef, EncodeOptions, Engine, Work, wire
-from service.engine.process import Reply, WorkerOptions, WorkerProcess, as_message
+from service.engine import wire
+from service.engine.chain_ref import ChainRef
+from service.engine.engine import Engine
+from service.engine.options import WorkerOptions
+from service.engine.process import Reply, WorkerProcess, as_message
 from service.engine.waiting import WaitingRoom
-from service.engine.work import Part, Result
+from service.engine.work import EncodeOptions, Part, Result, Work
 from service.engine.worker import CHAINS_MOST, Tokenized, Worker, main
 from service.errors import UnavailableError
 from service.starters import STARTERS
@@ -216,9 +218,8 @@ class TestLoading:
         server = object.__new__(WorkerProcess)
         server.connection, server.spec = Connection(ours.detach()), spec
         wire.send(server.connection, {"spec": asdict(spec), "options": asdict(options)})
-        monkeypatch.setattr(sys, "argv", ["worker", str(theirs.detach())])
         monkeypatch.setattr(logs, "configure", lambda _level: None)  # the tests have their own
-        main()
+        main([str(theirs.detach())])
         with server.connection, pytest.raises(EncoderError) as error:
             server.wait_ready()
         return str(error.value)
@@ -233,12 +234,10 @@ class TestLoading:
 
 
 @pytest.fixture(scope="module")
-def processes():
+def workers(processes):
     """A worker with the real model, which the tests use in turn."""
     options = WorkerOptions(device="cpu", threads=1, batch_tokens=64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LATHE_API_KEYS", "a-secret")
-        real = WorkerProcess(DEFAULT_ENCODER, options)
+    real = WorkerProcess(DEFAULT_ENCODER, options, processes)
     yield SimpleNamespace(real=real, options=options, info=real.wait_ready())
     real.stop()
 
@@ -259,8 +258,8 @@ def in_order(work, result):
 class TestWorkerProcess:
     """With the real model; the last tests end it."""
 
-    def test_it_tells_what_it_loaded(self, processes, encoder):
-        info = processes.info
+    def test_it_tells_what_it_loaded(self, workers, encoder):
+        info = workers.info
         assert (info.name, info.fingerprint, info.spec) == (encoder.name, encoder.fingerprint, encoder.spec)
         assert (info.dimensions, info.max_length, info.device, info.batch_tokens) == (384, 256, "cpu", 64)
         assert info.prompts == encoder.prompts and info.default_prompt_name is None
@@ -270,9 +269,9 @@ class TestWorkerProcess:
         with pytest.raises(EncoderError, match=r"'poem'.*document, query"):
             info.prompt("poem")
 
-    def test_vectors_equal_those_of_the_encoder_itself(self, processes, encoder):
+    def test_vectors_equal_those_of_the_encoder_itself(self, workers, encoder):
         work = work_of(TEXTS)
-        reply = ask(processes.real, work)
+        reply = ask(workers.real, work)
         answer, expected = in_order(work, reply.results[0]), encoder.encode(TEXTS)
         assert answer.vectors.dtype == np.float32 and answer.raw is None
         np.testing.assert_allclose(answer.vectors, expected.vectors, rtol=0, atol=1e-5)
@@ -281,21 +280,21 @@ class TestWorkerProcess:
         assert sum(tokens for _, tokens, _ in reply.batches) == expected.tokens.sum()
         assert len(reply.batches) > 1 and reply.seconds > 0
 
-    def test_options_reach_the_model(self, processes, encoder):
+    def test_options_reach_the_model(self, workers, encoder):
         long = "cat " * 300 + "dog " * 300
         options = [{"truncation_side": "left"}, {"truncation_side": "right"}, {"normalize": False}]
         works = [work_of([long], **some) for some in options]
-        for result, some in zip(ask(processes.real, *works).results, options, strict=True):
+        for result, some in zip(ask(workers.real, *works).results, options, strict=True):
             np.testing.assert_allclose(result.vectors, encoder.encode([long], **some).vectors, rtol=0, atol=1e-5)
 
-    def test_chains_are_applied_in_the_process_as_they_are_outside(self, processes, encoder):
+    def test_chains_are_applied_in_the_process_as_they_are_outside(self, workers, encoder):
         chain, raw = Chain.load(COMPACT), encoder.encode(TEXTS).vectors
         works = [
             work_of(TEXTS, compact(), keep_raw=True),
             work_of(TEXTS, compact(32, normalize=False)),
             work_of(TEXTS, keep_raw=True),  # without a chain there is nothing to keep
         ]
-        results = ask(processes.real, *works).results
+        results = ask(workers.real, *works).results
         full, cut, none = (in_order(work, result) for work, result in zip(works, results, strict=True))
         np.testing.assert_allclose(full.vectors, chain.floats(raw), rtol=0, atol=1e-5)
         np.testing.assert_allclose(full.raw, raw, rtol=0, atol=1e-5)
@@ -304,7 +303,7 @@ class TestWorkerProcess:
         np.testing.assert_allclose(none.vectors, raw, rtol=0, atol=1e-5)
         assert none.raw is None
 
-    def test_errors_are_told_of_each_request_by_its_own(self, processes):
+    def test_errors_are_told_of_each_request_by_its_own(self, workers):
         works = [
             work_of(["short", "short as well", "word " * 300], truncate=False),
             work_of(["fine"], truncate=False),
@@ -312,7 +311,7 @@ class TestWorkerProcess:
             work_of(["a"], compact(9999)),  # which nobody lets through
             work_of(["a"], prompt_name="poem"),
         ]
-        too_long, fine, replaced, unforeseen, poem = ask(processes.real, *works).results
+        too_long, fine, replaced, unforeseen, poem = ask(workers.real, *works).results
         assert isinstance(too_long, TooLongError) and "input 2 has 302 tokens" in str(too_long)
         assert isinstance(fine, Result) and fine.vectors.shape == (1, 384)
         assert isinstance(replaced, ArtifactError) and "replaced" in str(replaced)
@@ -320,36 +319,46 @@ class TestWorkerProcess:
         assert "failed on this request (" in unforeseen.message
         assert isinstance(poem, EncoderError) and "'poem'" in str(poem)
 
-    def test_a_part_of_a_request_names_its_texts_by_their_place_in_it(self, processes):
+    def test_a_part_of_a_request_names_its_texts_by_their_place_in_it(self, workers):
         work = work_of(["word " * 300, "b", "word " * 270], truncate=False)
-        processes.real.send([Part(work, [1, 2], 10, 0.0)])
-        (result,) = processes.real.receive(60).results
+        workers.real.send([Part(work, [1, 2], 10, 0.0)])
+        (result,) = workers.real.receive(60).results
         assert isinstance(result, TooLongError) and str(result).startswith("input 2 has 272 tokens")
 
-    def test_answers_come_in_the_order_of_what_was_sent_ahead(self, processes):
+    def test_answers_come_in_the_order_of_what_was_sent_ahead(self, workers):
         works = [work_of(["x " * count]) for count in (200, 1, 50)]
         for work in works:
-            processes.real.send([whole(work)])
-        tokens = [processes.real.receive(60).results[0].tokens.tolist() for _ in works]
+            workers.real.send([whole(work)])
+        tokens = [workers.real.receive(60).results[0].tokens.tolist() for _ in works]
         assert tokens == [[202], [3], [52]]
 
-    def test_an_answer_that_takes_too_long_is_a_timeout(self, processes):
+    def test_an_answer_that_takes_too_long_is_a_timeout(self, workers):
         with pytest.raises(TimeoutError):
-            processes.real.receive(0.001)  # nothing was sent
-        assert processes.real.alive()
+            workers.real.receive(0.001)  # nothing was sent
+        assert workers.real.alive()
 
-    def test_the_process_is_told_its_threads_but_no_keys(self, processes):
-        environment = Path(f"/proc/{processes.real.process.pid}/environ").read_bytes()
-        assert b"OMP_NUM_THREADS=1" in environment and b"a-secret" not in environment
+    def test_the_process_is_told_its_threads_but_no_keys(self, monkeypatch):
+        monkeypatch.setenv("LATHE_API_KEYS", "a-secret")
+        asked = []
 
-    def test_a_killed_process_fails_its_requests_and_another_takes_its_place(self, processes, encoder):
+        class Refusing:
+            def start(self, program):
+                asked.append(program.environment)
+                raise BlockingIOError("no more of them here")
+
+        with pytest.raises(BlockingIOError):
+            WorkerProcess(DEFAULT_ENCODER, WorkerOptions(threads=3), Refusing())
+        assert asked[0]["OMP_NUM_THREADS"] == asked[0]["RAYON_NUM_THREADS"] == "3"
+        assert "a-secret" not in asked[0].values()
+
+    def test_a_killed_process_fails_its_requests_and_another_takes_its_place(self, workers, processes, encoder):
         started = []
 
         def start(spec):
             if len(started) == 2:
                 raise BlockingIOError("no more of them here")
-            adopted = Adopted(processes.real, processes.info)
-            started.append(WorkerProcess(spec, processes.options) if started else adopted)
+            adopted = Adopted(workers.real, workers.info)
+            started.append(WorkerProcess(spec, workers.options, processes) if started else adopted)
             return started[-1]
 
         engine = Engine(DEFAULT_ENCODER, start, WaitingRoom(100, 10_000))
@@ -357,11 +366,11 @@ class TestWorkerProcess:
         try:
             eventually(lambda: engine.state == "ready")
             first = engine.submit(["a"], EncodeOptions()).future.result(60)
-            os.kill(processes.real.process.pid, signal.SIGSTOP)
+            os.kill(workers.real.process.pid, signal.SIGSTOP)
             taken = engine.submit(["a"], EncodeOptions())
             eventually(lambda: not taken.waiting)
             waiting = engine.submit(["b"], EncodeOptions())
-            os.kill(processes.real.process.pid, signal.SIGKILL)
+            os.kill(workers.real.process.pid, signal.SIGKILL)
             for work in (taken, waiting):
                 error = work.future.exception(60)
                 assert isinstance(error, UnavailableError) and error.code == "encoder_crashed"

@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY
 
 from service.cache import VectorCache
 from service.embedder import Embedder
-from service.engine import EncodeOptions
 from service.engine.process import EncoderInfo
+from service.engine.work import EncodeOptions
 from service.live.tap import Tap
 from service.shared.cache import COSINE, OLD, PATIENCE_SECONDS, STATE, WAITING_MOST, YOUNG, SharedCache
 from training.spec import DEFAULT_ENCODER

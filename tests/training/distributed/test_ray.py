@@ -19,7 +19,8 @@ from training.encoders import Encoder
 from training.encoding import encode_source
 from training.engines import LOCAL
 from training.errors import EngineError, SourceError
-from training.fitting import FitRequest, fit_chain
+from training.fit_request import FitRequest
+from training.fitting import fit_chain
 from training.sources import open_source
 from transforms.moments import moments_of
 from transforms.steps import parse_steps

@@ -1,0 +1,7 @@
+"""Processes that a server starts: forked from one that has imported the libraries, or new ones.
+
+server ──socket──► fork server ──fork──► encoder processes, which end with the server
+                               └──fork──► jobs, which outlive it
+
+`program` says what to run, `client` asks a fork server for it, `fork_server` is that process.
+"""

@@ -1,0 +1,190 @@
+"""The server's side of the fork server: start it, ask it for processes, watch them."""
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from service.processes.fork_server import BOUND, LASTING, NUMBER, PRELOADED, SINGLE_THREADED
+from service.processes.program import ProcessStarter, Program, Spawner, environment_without_keys
+
+LOST = -signal.SIGHUP
+"""Exit status of a process that could not be forked, or whose fork server was killed: its own is not known."""
+
+GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""What the drivers of NVIDIA, AMD and WSL make."""
+
+log = logging.getLogger(__name__)
+
+
+class ForkServer:
+    """Starts programs as forks of one process that has imported the libraries: a start takes milliseconds.
+
+    The process is started by the first program, or by `warm_up`, and again should it be killed. It ends with this
+    one, whatever ends this one, and takes the programs with it that are not lasting.
+    """
+
+    def __init__(self, preloaded: Sequence[str] = PRELOADED) -> None:
+        """Start nothing yet.
+
+        Args:
+            preloaded: modules to import once for all programs, the most urgent first.
+        """
+        self._preloaded = preloaded
+        self._control: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._guard = threading.Lock()
+
+    def warm_up(self) -> None:
+        """Start the fork server, which then imports the libraries; return at once."""
+        with self._guard:
+            self._ensure_running()
+
+    def start(self, program: Program) -> "ForkedProcess":
+        """Start a program, at once or when the libraries are imported; return at once. See `ProcessStarter`."""
+        request = {
+            "module": program.module,
+            "arguments": program.arguments,
+            "environment": dict(program.environment),
+            "has_output": program.output is not None,
+        }
+        ours, theirs = socket.socketpair()
+        with theirs, os.fdopen(os.memfd_create("request"), "wb") as file:  # a socket might be too small for it
+            file.write(json.dumps(request).encode())
+            file.flush()
+            passed = [given for given in (program.output, program.descriptor) if given is not None]
+            try:
+                with self._guard:
+                    self._ask(LASTING if program.lasting else BOUND, [theirs.fileno(), file.fileno(), *passed])
+            except BaseException:
+                ours.close()
+                raise
+        return ForkedProcess(ours)
+
+    def close(self) -> None:
+        """End the fork server and the programs that are not lasting; a later `start` starts it again."""
+        with self._guard:
+            if self._control is not None:
+                self._control.close()
+                self._control = None
+            if self._server is not None:
+                self._server.wait()
+                self._server = None
+
+    def _ask(self, message: bytes, descriptors: list[int]) -> None:
+        """Send a request; if the fork server was killed, to a new one."""
+        try:
+            socket.send_fds(self._ensure_running(), [message], descriptors)
+        except OSError:
+            log.warning("the process that others are forked from is gone; starting it again")
+            if self._control is not None:
+                self._control.close()
+                self._control = None
+            socket.send_fds(self._ensure_running(), [message], descriptors)
+
+    def _ensure_running(self) -> socket.socket:
+        """Return the socket that requests go through, of a new fork server if there is none."""
+        if self._control is None:
+            if self._server is not None:
+                self._server.wait()
+            ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+            with theirs:
+                self._server = subprocess.Popen(
+                    [sys.executable, "-m", "service.processes.fork_server", str(theirs.fileno()), *self._preloaded],
+                    stdin=subprocess.DEVNULL,
+                    env=environment_without_keys() | SINGLE_THREADED,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is for the server
+                )
+            self._control = ours
+        return self._control
+
+
+class ForkedProcess:
+    """A program that a fork server runs or is about to run; offers of `subprocess.Popen` what `Process` names."""
+
+    def __init__(self, status: socket.socket) -> None:
+        """Watch a fork.
+
+        Args:
+            status: where its process id and its exit status come from.
+        """
+        self._status = status
+        self._guard = threading.Lock()
+        self._pid: int | None = None
+        self._returncode: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its id, for which it waits until the process is forked; 0 if it never was."""
+        while self.poll() is None and self._pid is None:
+            self._wait_for_news(None)
+        return self._pid or 0
+
+    def poll(self) -> int | None:
+        """Return its exit status; None while it runs, or is about to."""
+        with self._guard:
+            while self._returncode is None and select.select([self._status], [], [], 0)[0]:
+                self._take(self._status.recv(NUMBER.size, socket.MSG_WAITALL))
+            return self._returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and return its exit status; raise `subprocess.TimeoutExpired` after so many seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired(f"process {self._pid}", timeout or 0.0)
+            self._wait_for_news(left)
+        return status
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.poll() is None and self._pid is None:
+            with suppress(OSError):
+                self._status.shutdown(socket.SHUT_WR)  # the fork server starts nothing that nobody waits for
+        elif self._pid and self._returncode in (None, LOST):
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def _wait_for_news(self, seconds: float | None) -> None:
+        with suppress(ValueError, OSError):  # another thread has just seen the end
+            select.select([self._status], [], [], seconds)
+
+    def _take(self, number: bytes) -> None:
+        """Take in what the fork server wrote: first the process id, then the exit status; nothing if it is gone."""
+        found = NUMBER.unpack(number)[0] if len(number) == NUMBER.size else None
+        if self._pid is None and found is not None and found > 0:
+            self._pid = found
+            return
+        if self._pid is None and found is not None:
+            log.error("the system starts no more processes: %s", os.strerror(-found))
+            found = None
+        self._returncode = LOST if found is None else found
+        self._status.close()
+
+
+def process_starter(device: str | None) -> ProcessStarter:
+    """Return what starts a server's processes: a fork server on Linux, unless they may use a GPU.
+
+    Args:
+        device: torch device of the encoders; None takes the best there is.
+    """
+    on_cpu = device == "cpu" or (device is None and not any(path.exists() for path in GPU_DEVICES))
+    return ForkServer() if sys.platform == "linux" and on_cpu else Spawner()

@@ -1,0 +1,190 @@
+"""The process that others are forked from: `python -m service.processes.fork_server FD MODULE …`, see `client`.
+
+It imports the modules in their order and answers requests in between, so that an encoder need not wait for what only
+jobs use. A request comes with a file that says what to run, descriptors to inherit, and a socket, into which the server
+writes the fork's process id and, when the fork has ended, its exit status.
+
+A fork takes along only the thread that forks, so this process has one: the libraries that begin threads on import are
+told not to by `SINGLE_THREADED`, and each program sets how many it computes with.
+"""
+
+import errno
+import fcntl
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from setproctitle import setproctitle
+
+PRELOADED = (
+    "service.engine.worker",
+    "sentence_transformers",
+    "transformers.models.bert.modeling_bert",  # of the default encoder; other models are imported by their processes
+    "service.jobs.local_process",
+)
+"""What encoders and jobs import, the most urgent first."""
+
+SINGLE_THREADED = {
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's and SciPy's BLAS
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # the allocator of pyarrow, which sentence-transformers imports
+}
+
+NUMBER = struct.Struct("i")
+"""Process ids and exit statuses on a request's socket; a negative id is the error number of a fork that failed."""
+
+MAX_DESCRIPTORS = 4
+LASTING, BOUND = b"lasting", b"bound"
+"""A request's message: whether the fork goes on when the server is gone."""
+
+
+class ForkServer:
+    """Forks on request, until the other side of its socket is closed."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.statuses: dict[int, socket.socket] = {}
+        self.bound: set[int] = set()
+        self.wakeup, self.woken = socket.socketpair()
+        self.wakeup.setblocking(False)
+        self.woken.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would wake nobody
+        signal.set_wakeup_fd(self.wakeup.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGIO, lambda *_: self._end_with_server())
+        fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(control, fcntl.F_SETFL, fcntl.fcntl(control, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def serve(self, preloaded: Sequence[str]) -> Callable[[], None]:
+        """Import the modules and answer requests; return in each fork the program to run there, in the server never."""
+        self._end_with_server()  # it may be gone already
+        gc.disable()  # imports make so many objects that collecting takes a quarter of their time
+        setproctitle(f"{sys.executable} -m service.processes.fork_server")  # `ps` need not list the modules
+        for name in preloaded:
+            with suppress(ImportError):  # the program that needs the module says so in its own output
+                import_module(name)
+            while self._wait(0):
+                if program := self._answer():
+                    return program
+        while True:
+            self._wait(None)
+            if program := self._answer():
+                return program
+
+    def _wait(self, seconds: float | None) -> bool:
+        """Wait for a request and pass on the ends of forks meanwhile; return False if none came in time."""
+        while True:
+            ready = select.select([self.control, self.woken], [], [], seconds)[0]
+            if self.woken in ready:
+                self.woken.recv(4096)
+                self._pass_on_ends()
+            if self.control in ready:
+                return True
+            if not ready:
+                return False
+
+    def _answer(self) -> Callable[[], None] | None:
+        """Fork for one request; return the program in the fork and None in the server."""
+        message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS)
+        if not message:
+            self._end_with_server()
+        status = socket.socket(fileno=descriptors[0])
+        gc.freeze()  # what is there now is never collected in the fork, which would write to pages that forks share
+        child = -errno.ECANCELED if is_closed(status) else try_to_fork()
+        if child == 0:
+            status.close()
+            return self._become(*descriptors[1:])
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+        with suppress(OSError):  # nobody waits any more
+            status.sendall(NUMBER.pack(child))
+        if child < 0:
+            status.close()
+            return None
+        self.statuses[child] = status
+        if message == BOUND:
+            self.bound.add(child)
+        return None
+
+    def _become(self, request_file: int, *inherited: int) -> Callable[[], None]:
+        """Turn this fork into the process that a request wants; return its program."""
+        gc.enable()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGIO):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()  # Ctrl-C on the server is for the server, which ends the others in order
+        for other in (self.control, self.wakeup, self.woken, *self.statuses.values()):
+            other.close()
+        with os.fdopen(request_file, "rb") as file:
+            file.seek(0)
+            request: dict[str, Any] = json.load(file)
+        left = list(inherited)
+        if request["has_output"]:
+            output = left.pop(0)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        arguments = [*request["arguments"], *map(str, left)]
+        sys.argv = [request["module"], *arguments]
+        setproctitle(f"{sys.executable} -m {' '.join(sys.argv)}")  # what a new Python's would be
+        return partial(run, request["module"], arguments)
+
+    def _pass_on_ends(self) -> None:
+        """Write the exit status of each fork that has ended to who started it."""
+        while self.statuses:
+            child, ending = os.waitpid(-1, os.WNOHANG)
+            if child == 0:
+                return
+            self.bound.discard(child)
+            with self.statuses.pop(child) as status, suppress(OSError):
+                status.sendall(NUMBER.pack(os.waitstatus_to_exitcode(ending)))
+
+    def _end_with_server(self) -> None:
+        """If the server is gone, end, and kill the forks that end with it; called whatever this process does just now."""
+        if is_closed(self.control):
+            for child in self.bound:
+                os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs
+            os._exit(0)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Return whether the other side of a socket is closed, or will send nothing more."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def try_to_fork() -> int:
+    """Fork; return the process id, 0 in the fork, or the negative error number if the system refuses."""
+    try:
+        return os.fork()
+    except OSError as error:
+        return -(error.errno or errno.EAGAIN)
+
+
+def run(module: str, arguments: list[str]) -> None:
+    """Run a module's `main`."""
+    import_module(module).main(arguments)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve, and in each fork run what was asked for."""
+    run_program = ForkServer(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
+    run_program()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,233 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from service.processes.client import LOST, ForkServer, process_starter
+from service.processes.program import Program, Spawner
+
+MODULE = "tests.service.processes.program_under_test"
+SECONDS = 20.0
+
+
+def is_running(pid):
+    """Whether there is such a process, and not only its exit status."""
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+
+
+class Started:
+    """A program under test and the socket to it."""
+
+    def __init__(self, starter, *arguments, output=None, lasting=False, **environment):
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(SECONDS)
+        needed = {"PATH": os.environ["PATH"], "HOME": "/nowhere"}
+        with theirs:
+            program = Program(MODULE, arguments, needed | environment, theirs.fileno(), output, lasting)
+            self.process = starter.start(program)
+
+    def about(self):
+        """What it says of itself."""
+        with self.socket.makefile() as lines:
+            return json.loads(lines.readline())
+
+    def end(self, word="0"):
+        self.socket.sendall(word.encode())
+        return self.process.wait(SECONDS)
+
+
+@contextmanager
+def closing(starter):
+    try:
+        yield starter
+    finally:
+        starter.close()
+
+
+@pytest.fixture
+def forks():
+    """A fork server that has imported nothing, so that it starts at once."""
+    with closing(ForkServer(())) as starter:
+        yield starter
+
+
+@pytest.fixture(params=["forked", "spawned"])
+def starter(request):
+    with closing(ForkServer(()) if request.param == "forked" else Spawner()) as found:
+        yield found
+
+
+def test_a_program_gets_its_arguments_environment_and_output(starter, tmp_path):
+    with (tmp_path / "log").open("wb") as output:
+        started = Started(starter, "one", "two words", output=output.fileno(), LATHE_X="ü = 1\n2")
+    with started.socket:
+        about = started.about()
+        assert about["arguments"] == ["one", "two words"]
+        given = {name: value for name, value in about["environment"].items() if name not in ("LC_CTYPE", "PWD")}
+        assert given == {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LATHE_X": "ü = 1\n2"}
+        assert started.end() == 0
+    assert (tmp_path / "log").read_text() == "written to its output\n"
+
+
+def test_a_program_has_the_limits_of_the_server_and_a_session_of_its_own(starter):
+    started = Started(starter)
+    with started.socket:
+        about = started.about()
+        assert about["pid"] == about["session"] == started.process.pid
+        assert about["input"] == ""
+        assert about["folder"] == str(Path.cwd())
+        assert about["niceness"] == os.nice(0)
+        mask = os.umask(0o22)
+        os.umask(mask)
+        assert about["mask"] == mask
+        assert about["signals"] == ["0"] * 3
+        assert about["threads"] == 1
+        command = Path(f"/proc/{started.process.pid}/cmdline").read_bytes()
+        assert MODULE.encode() in command  # what `ps` shows
+        started.end()
+
+
+@pytest.mark.parametrize(("word", "status"), [("0", 0), ("7", 7), ("raise", 1)])
+def test_the_exit_status_comes_back(starter, word, status):
+    with Path(os.devnull).open("wb") as output:
+        started = Started(starter, output=output.fileno())
+    with started.socket:
+        started.about()
+        assert started.process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            started.process.wait(0.01)
+        assert started.end(word) == status
+        assert started.process.poll() == started.process.wait() == status
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+def test_a_program_can_be_ended(starter, how):
+    started = Started(starter)
+    with started.socket:
+        started.about()
+        getattr(started.process, how)()
+        expected = {"terminate": -signal.SIGTERM, "kill": -signal.SIGKILL}[how]
+        assert started.process.wait(SECONDS) == expected
+        getattr(started.process, how)()  # of one that has ended: nothing
+
+
+def test_an_error_is_printed_with_its_traceback(starter, tmp_path):
+    with (tmp_path / "log").open("wb") as output:
+        started = Started(starter, output=output.fileno())
+    with started.socket:
+        started.about()
+        started.end("raise")
+    assert "ValueError: as it was told" in (tmp_path / "log").read_text()
+
+
+def test_what_is_inherited_is_closed_elsewhere(forks):
+    first, second = Started(forks), Started(forks)
+    with first.socket, second.socket:
+        first.about(), second.about()
+        first.socket.shutdown(socket.SHUT_WR)
+        assert first.process.wait(SECONDS) == 9  # it found the end, so nobody else holds the other side
+        assert second.process.poll() is None
+        second.end()
+
+
+def test_a_program_killed_before_it_is_forked_never_runs(tmp_path):
+    with closing(ForkServer(("time", MODULE))) as forks, (tmp_path / "log").open("wb") as output:
+        started = Started(forks, output=output.fileno())
+        started.process.kill()
+        with started.socket:
+            status = started.process.wait(SECONDS)
+    assert status in (LOST, -signal.SIGKILL)
+    if status == LOST:
+        assert (tmp_path / "log").read_text() == ""
+
+
+def test_a_module_that_is_not_there_ends_its_own_program_alone(tmp_path):
+    with closing(ForkServer(("tests.no_such_module",))) as forks, (tmp_path / "log").open("wb") as output:
+        wrong = forks.start(Program("tests.no_such_module", (), dict(os.environ), output=output.fileno()))
+        assert wrong.wait(SECONDS) == 1
+        assert "No module named 'tests.no_such_module'" in (tmp_path / "log").read_text()
+        started = Started(forks)
+        with started.socket:
+            started.about()
+            assert started.end() == 0
+
+
+def test_a_killed_fork_server_is_started_again(forks):
+    first = Started(forks)
+    with first.socket:
+        first.about()
+        server = forks._server.pid
+        os.kill(server, signal.SIGKILL)
+        assert first.process.wait(SECONDS) == LOST
+        first.process.kill()  # it may still run, so it can still be killed
+        assert first.socket.recv(1) == b""
+        second = Started(forks)
+        with second.socket:
+            second.about()
+            assert forks._server.pid != server
+            assert second.end() == 0
+
+
+def test_a_closed_fork_server_starts_again_when_it_is_needed(forks):
+    forks.close()
+    started = Started(forks)
+    with started.socket:
+        started.about()
+        assert started.end() == 0
+
+
+def test_the_fork_server_is_told_no_keys(monkeypatch, forks):
+    monkeypatch.setenv("LATHE_ADMIN_KEYS", "a-secret")
+    forks.warm_up()
+    assert b"a-secret" not in Path(f"/proc/{forks._server.pid}/environ").read_bytes()
+
+
+OWNER = f"""
+import os, socket, sys
+from service.processes.client import ForkServer
+from service.processes.program import Program
+forks = ForkServer(())
+output = open(os.devnull, "wb")
+programs = []
+for lasting in (False, True):
+    ours, theirs = socket.socketpair()
+    program = Program("{MODULE}", (), dict(os.environ), theirs.fileno(), output.fileno(), lasting)
+    programs.append((ours, forks.start(program)))
+print(forks._server.pid, *(process.pid for _, process in programs), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_but_lasting_programs_outlives_the_server(how):
+    command = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as owner:
+        server, bound, lasting = (int(word) for word in owner.stdout.readline().split())
+        wait_until(lambda: is_running(bound) and is_running(lasting))
+        owner.send_signal(how)
+        owner.wait(SECONDS)
+    wait_until(lambda: not is_running(server) and not is_running(bound))
+    wait_until(lambda: not is_running(lasting))  # this one ends by itself, its socket being closed
+
+
+def test_processes_are_forked_unless_they_may_use_a_gpu():
+    for device, expected in [("cpu", ForkServer), ("cuda", Spawner), ("cuda:1", Spawner), ("mps", Spawner)]:
+        starter = process_starter(device)
+        assert isinstance(starter, expected if sys.platform == "linux" else Spawner), device

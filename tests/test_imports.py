@@ -1,0 +1,56 @@
+"""What is imported before it is needed: nothing that takes seconds. Each case is a process of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import service
+
+COMMANDS = ["--help", "--version", "chains list"]
+COMMAND = "from service.cli.main import main\ntry: main()\nexcept SystemExit as end: assert not end.code, end.code"
+PRINT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+
+MODELS = {"sentence_transformers", "transformers", "tokenizers", "huggingface_hub"}
+ARRAYS = {"torch", "numpy", "scipy", "pandas", "sklearn", "pyarrow"}
+SERVER = {"fastapi", "starlette", "uvicorn"}
+CASES = {
+    **{f"lathe {words}": (COMMAND, words.split(), MODELS | ARRAYS | SERVER) for words in COMMANDS},
+    "the package of transforms and its errors": (
+        "import transforms; from transforms.errors import TransformError; from transforms import StepError",
+        [],
+        ARRAYS,
+    ),
+    "an encoder process and a job, before a model is loaded": (
+        "import service.engine.worker, service.jobs.local_process",
+        [],
+        MODELS | SERVER | {"pandas", "scipy", "sklearn"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A state folder that has chains already: putting the first ones in reads them, which takes torch."""
+    home = tmp_path_factory.mktemp("home")
+    shutil.copytree(Path(service.__file__).parent / "starter_chains", home / "chains")
+    shutil.move(home / "chains" / "places.json", home)
+    return home
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_imports_nothing_heavy_that_it_does_not_use(home, case):
+    code, words, unwanted = CASES[case]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{PRINT}", *words],
+        env=environment | {"LATHE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stderr.split()) & unwanted == set()
+    assert "compact" in done.stdout or "list" not in words

@@ -1,0 +1,24 @@
+"""Every transform that ships with Lathe, imported so that `TRANSFORMS` has it.
+
+A transform registers itself where its class is defined, which only helps if its module was imported. Whoever looks a
+kind up imports this module first: `steps`, and through it `chain`. Plain imports, not a table of modules that are
+imported by name, so that type checkers and import-linter see them; a chain needs torch anyway, and beside it these
+modules cost little.
+"""
+
+from transforms import (  # noqa: F401
+    abtt,
+    alignment,
+    autoencoder,
+    debias,
+    flow,
+    geopres,
+    normalize,
+    pca,
+    projection,
+    quantization,
+    whitening,
+)
+from transforms.transform import TRANSFORMS
+
+__all__ = ["TRANSFORMS"]
