@@ -74,6 +74,8 @@ class Engine:
         workers: int = 1,
         ahead: int = 1,
         timeout: float = 120.0,
+        retry_seconds: tuple[float, float] = RETRY_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """Nothing is started yet.
 
@@ -84,12 +86,16 @@ class Engine:
             workers: processes.
             ahead: messages given to a worker before the first is answered; 2 keeps a GPU busy.
             timeout: seconds for an answer, after which a worker is taken for dead.
+            retry_seconds: the first and the longest wait after a worker went before it was ready.
+            idle_seconds: how often an idle lane looks whether its worker still lives.
         """
         self.spec = spec
         self.start_worker = start_worker
         self.room = room
         self.ahead = ahead
         self.timeout = timeout
+        self.retry_seconds = retry_seconds
+        self.idle_seconds = idle_seconds
         self.info: EncoderInfo | None = None
         self.problem: str | None = None
         self.settled = threading.Event()
@@ -219,7 +225,7 @@ class Lane:
     def run(self) -> None:
         """Serve until told to stop, with ever new workers if need be."""
         engine = self.engine
-        wait, longest = RETRY_SECONDS
+        wait, longest = engine.retry_seconds
         if self.number > 0:  # one loads first: it downloads, fails, or makes the service ready for all
             while engine.info is None and not engine.stopping.wait(0.05):
                 pass
@@ -230,7 +236,7 @@ class Lane:
                 return
             if problem is None:
                 metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
-                wait = RETRY_SECONDS[0]
+                wait = engine.retry_seconds[0]
             else:
                 engine.stopping.wait(wait)
                 wait = min(2 * wait, longest)
@@ -279,7 +285,9 @@ class Lane:
         """
         engine, hope = self.engine, NO_HOPE
         while not engine.stopping.is_set():
-            parts = engine.room.take(window, 0.0 if self.given else IDLE_SECONDS, NO_HOPE if self.given else hope)
+            parts = engine.room.take(
+                window, 0.0 if self.given else engine.idle_seconds, NO_HOPE if self.given else hope
+            )
             if parts:
                 self.given.append(parts)
                 worker.send(parts)

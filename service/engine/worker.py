@@ -209,14 +209,18 @@ def receive_all(connection: Connection, worker: Worker, ready: "queue.Queue[list
 
 
 def main(arguments: list[str]) -> None:
-    """Load what the first message asks for, then answer.
+    """Answer a server.
 
     Args:
         arguments: the descriptor of the socket to the server.
     """
-    connection = Connection(socket.socket(fileno=int(arguments[0])).detach())
     logs.configure("warning")
     keep_freed_blocks()
+    serve(Connection(socket.socket(fileno=int(arguments[0])).detach()))
+
+
+def serve(connection: Connection) -> None:
+    """Load the encoder that the first message asks for, tell the server about it, then answer until the server is gone."""
     told, _ = wire.receive(connection)
     try:
         encoder, description = load(told)

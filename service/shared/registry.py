@@ -70,14 +70,16 @@ class SharedRegistry(Registry):
     Args:
         root: folder of this replica's copy; processes may share it.
         link: to Redis.
+        grace_seconds: that a new copy lets others go first where Redis has no record.
 
     Attributes:
         refused: versions that were altered in Redis, with what is wrong.
     """
 
-    def __init__(self, root: Path, link: RedisLink) -> None:
+    def __init__(self, root: Path, link: RedisLink, grace_seconds: float = GRACE_SECONDS) -> None:
         super().__init__(root)
         self.link = link
+        self.grace_seconds = grace_seconds
         self.refused: dict[str, str] = {}
 
     def publish(self, chain: Chain, name: str, promote: bool | None, job: str | None = None) -> tuple[int, bool]:
@@ -299,7 +301,7 @@ class SharedRegistry(Registry):
         if mine is None:
             with self.link.reached() as client:
                 if not client.exists(IDENTITY):  # if it has just lost its data, those who have a copy go first
-                    time.sleep(GRACE_SECONDS)
+                    time.sleep(self.grace_seconds)
 
         def change(pipe: Pipeline) -> str:
             found: Any = pipe.get(IDENTITY)

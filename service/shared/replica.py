@@ -11,7 +11,7 @@ from service.shared.copy import Copy
 from service.shared.follower import RETRY_SECONDS, Follower
 from service.shared.link import RedisLink
 from service.shared.places import SharedPlaces
-from service.shared.registry import SharedRegistry
+from service.shared.registry import GRACE_SECONDS, SharedRegistry
 from service.starters import install_starters
 
 
@@ -34,6 +34,7 @@ class Replica:
         cache_bytes: int = 0,
         cache_seconds: int = 0,
         retry_seconds: float = RETRY_SECONDS,
+        grace_seconds: float = GRACE_SECONDS,
     ) -> "Replica":
         """Open the copy in a state folder; Redis is not asked for anything yet.
 
@@ -43,6 +44,7 @@ class Replica:
             cache_bytes: for vectors of texts seen before; 0 for no such cache.
             cache_seconds: that they are kept.
             retry_seconds: between tries to copy what could not be copied.
+            grace_seconds: that a new copy lets others go first where Redis has no record.
 
         Raises:
             OSError: if the copy cannot be written.
@@ -51,7 +53,7 @@ class Replica:
         on_disk = Registry(chains)
         install_starters(on_disk, Places(places_file, on_disk))  # a new Redis is given them from here
         link = RedisLink(url)
-        registry = SharedRegistry(chains, link)
+        registry = SharedRegistry(chains, link, grace_seconds)
         places = SharedPlaces(places_file, registry, link)
         cache = SharedCache(link, cache_bytes, cache_seconds) if cache_bytes else None
         copy = Copy(registry, places)

@@ -32,7 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cpus", description=__doc__.splitlines()[0])
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"{', '.join(MACHINES)}; by default all")
     parser.add_argument("--processes", type=int, default=1, help="machines at a time (default: 1)")
-    parser.add_argument("--tests", nargs="+", default=[], metavar="TEST", help="what pytest takes, in place of the list")
+    parser.add_argument(
+        "--tests", nargs="+", default=[], metavar="TEST", help="what pytest takes, in place of the list"
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.machines) - set(MACHINES):
         parser.error(f"no machine {', '.join(sorted(unknown))}; there are {', '.join(MACHINES)}")

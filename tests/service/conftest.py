@@ -276,13 +276,12 @@ def redis_server(one_redis):
 
 
 @pytest.fixture
-def open_replica(redis_server, tmp_path, monkeypatch):
+def open_replica(redis_server, tmp_path):
     """Open a replica's part in that Redis, each on a state folder of its own, and follow it."""
-    monkeypatch.setattr("service.shared.registry.GRACE_SECONDS", 0)
     opened = []
 
     def open_one(name="replica", url=redis_server.url, **cache):
-        opened.append(Replica.open(Home(tmp_path / name), url, **cache))
+        opened.append(Replica.open(Home(tmp_path / name), url, grace_seconds=0, **cache))
         opened[-1].start()
         return opened[-1]
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-import service.engine.engine as engine_module
 from service.engine.engine import Engine
 from service.engine.process import EncoderInfo, Reply
 from service.engine.waiting import WaitingRoom
@@ -108,11 +107,6 @@ class Starter:
 HELD = {"open_at_first": False}
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(engine_module, "RETRY_SECONDS", (0.001, 0.004))
-
-
 @pytest.fixture
 def start():
     """A maker of engines whose workers follow plans; in the end nobody may be left waiting."""
@@ -120,7 +114,8 @@ def start():
 
     def make(*plans, ready=True, max_texts=1000, max_tokens=100_000, stopping=None, **settings):
         starter = Starter(*(lambda plan=plan: plan for plan in plans))
-        engine = Engine(DEFAULT_ENCODER, starter, WaitingRoom(max_texts, max_tokens), **settings)
+        room = WaitingRoom(max_texts, max_tokens)
+        engine = Engine(DEFAULT_ENCODER, starter, room, retry_seconds=(0.001, 0.004), **settings)
         engines.append(engine)
         engine.works = []
         submit = engine.submit
@@ -352,9 +347,8 @@ def test_a_worker_that_cannot_be_started_again_is_a_failure_with_the_reason(star
         ask(engine, "a")
 
 
-def test_an_idle_workers_death_is_noticed(start, monkeypatch):
-    monkeypatch.setattr(engine_module, "IDLE_SECONDS", 0.01)
-    engine, made = start()
+def test_an_idle_workers_death_is_noticed(start):
+    engine, made = start(idle_seconds=0.01)
     made[0].set(dead=True)
     eventually(lambda: len(made) == 2)
     eventually(lambda: engine.state == "ready")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from service import logs
 from service.engine import wire
 from service.engine.chain_ref import ChainRef
 from service.engine.engine import Engine
@@ -19,7 +18,7 @@ from service.engine.options import WorkerOptions
 from service.engine.process import Reply, WorkerProcess, as_message
 from service.engine.waiting import WaitingRoom
 from service.engine.work import EncodeOptions, Part, Result, Work
-from service.engine.worker import CHAINS_MOST, Tokenized, Worker, main
+from service.engine.worker import CHAINS_MOST, Tokenized, Worker, serve
 from service.errors import UnavailableError
 from service.starters import STARTERS
 from training.batches import Batch
@@ -210,25 +209,24 @@ class Adopted:
 
 
 class TestLoading:
-    def told_of(self, spec, monkeypatch):
+    def told_of(self, spec):
         """What a server raises when its worker is asked for an encoder, the worker running in this process."""
         ours, theirs = socket.socketpair()
         options = WorkerOptions(device="cpu", threads=torch.get_num_threads())
         server = object.__new__(WorkerProcess)
         server.connection, server.spec = Connection(ours.detach()), spec
         wire.send(server.connection, {"spec": asdict(spec), "options": asdict(options)})
-        monkeypatch.setattr(logs, "configure", lambda _level: None)  # the tests have their own
-        main([str(theirs.detach())])
+        serve(Connection(theirs.detach()))
         with server.connection, pytest.raises(EncoderError) as error:
             server.wait_ready()
         return str(error.value)
 
-    def test_a_model_that_is_not_there_is_told_with_the_reason(self, tmp_path, monkeypatch):
-        told = self.told_of(EncoderSpec(name="broken", model=str(tmp_path / "nowhere")), monkeypatch)
+    def test_a_model_that_is_not_there_is_told_with_the_reason(self, tmp_path):
+        told = self.told_of(EncoderSpec(name="broken", model=str(tmp_path / "nowhere")))
         assert told.startswith("the encoder broken (") and "nowhere) cannot be loaded" in told
 
-    def test_whatever_else_goes_wrong_is_told_by_its_type(self, monkeypatch):
-        told = self.told_of(replace(DEFAULT_ENCODER, dtype="float7"), monkeypatch)
+    def test_whatever_else_goes_wrong_is_told_by_its_type(self):
+        told = self.told_of(replace(DEFAULT_ENCODER, dtype="float7"))
         assert told.startswith("all-MiniLM-L6-v2 failed to load: KeyError")
 
 
