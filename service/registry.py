@@ -24,7 +24,7 @@ from filelock import FileLock
 from service.engine.chain_ref import ChainRef
 from service.errors import ConflictError, UnknownNameError
 from service.names import is_name, require_name, split_ref, whole_number
-from transforms.artifact import Manifest, read_manifest, replace_synced, sync_folder
+from transforms.artifact import Manifest, read_manifest, read_serialized_artifact, replace_synced, sync_folder
 from transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -319,11 +319,19 @@ class Registry:
         Raises:
             ArtifactError: if a version or the pointer was damaged.
         """
+        return self._copy_chain(name, source, load_chain)
+
+    def install(self, name: str, shipped: "Registry") -> bool:
+        """Take over a chain that ships with Lathe; see `adopt`. Its digests are checked without loading torch."""
+        return self._copy_chain(name, shipped, read_serialized_artifact)
+
+    def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path], object]) -> bool:
+        """Copy all versions of a chain, each after a check, unless the name was ever used; return whether it was."""
         if (self.root / name / "pointer.json").exists():
             return False
         with self.lock(name):
             for version in source.versions(name):
-                load_chain(source.root / name / str(version))
+                check(source.root / name / str(version))
                 target = self.root / name / str(version)
                 if not target.exists():
                     staging = target.with_name(f".{version}.{secrets.token_hex(6)}")

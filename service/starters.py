@@ -50,6 +50,8 @@ def install_starters(registry: Registry, places: Places) -> None:
         OSError: if the registry cannot be written.
     """
     shipped = Registry(STARTERS)
-    for name in shipped.names():
-        if registry.adopt(name, shipped):
-            places.take_empty(name)
+    installed = [name for name in shipped.names() if registry.install(name, shipped)]
+    for encoder, named in Places(STARTERS / "places.json", shipped).read().items():
+        for place, name in named.items():
+            if name in installed:
+                places.assign(encoder, place, name, replace=False)

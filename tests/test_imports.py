@@ -1,14 +1,10 @@
 """What is imported before it is needed: nothing that takes seconds. Each case is a process of its own."""
 
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-import service
 
 COMMANDS = ["--help", "--version", "chains list"]
 COMMAND = "from service.cli.main import main\ntry: main()\nexcept SystemExit as end: assert not end.code, end.code"
@@ -32,22 +28,13 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A state folder that has chains already: putting the first ones in reads them, which takes torch."""
-    home = tmp_path_factory.mktemp("home")
-    shutil.copytree(Path(service.__file__).parent / "starter_chains", home / "chains")
-    shutil.move(home / "chains" / "places.json", home)
-    return home
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_it_imports_nothing_heavy_that_it_does_not_use(home, case):
+def test_it_imports_nothing_heavy_that_it_does_not_use(case, tmp_path):
     code, words, unwanted = CASES[case]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\n{PRINT}", *words],
-        env=environment | {"LATHE_HOME": str(home)},
+        env=environment | {"LATHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,

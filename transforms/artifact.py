@@ -96,7 +96,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_artifact(path: Path) -> "tuple[Manifest, dict[str, Tensor]]":
-    """The manifest and the tensors of an artifact folder, both checked.
+    """Return the manifest and the tensors of an artifact folder, both checked.
 
     Raises:
         ArtifactError: if anything is missing, truncated, altered or too new.
@@ -104,6 +104,19 @@ def read_artifact(path: Path) -> "tuple[Manifest, dict[str, Tensor]]":
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    manifest, payload = read_serialized_artifact(path)
+    try:
+        return manifest, load(payload)
+    except SafetensorError as error:
+        raise ArtifactError(f"the tensors of {path} cannot be read: {error}") from error
+
+
+def read_serialized_artifact(path: Path) -> tuple[Manifest, bytes]:
+    """Return the manifest and the serialized tensors of an artifact folder, both checked against their digests.
+
+    Raises:
+        ArtifactError: if anything is missing, truncated, altered or too new.
+    """
     manifest = read_manifest(path)
     try:
         payload = (path / TENSORS).read_bytes()
@@ -111,10 +124,7 @@ def read_artifact(path: Path) -> "tuple[Manifest, dict[str, Tensor]]":
         raise ArtifactError(f"the tensors of {path} cannot be read: {error}") from error
     if hashlib.sha256(payload).hexdigest() != manifest.get("tensors_sha256"):
         raise ArtifactError(f"the tensors of {path} were truncated or altered: their SHA-256 does not match")
-    try:
-        return manifest, load(payload)
-    except SafetensorError as error:
-        raise ArtifactError(f"the tensors of {path} cannot be read: {error}") from error
+    return manifest, payload
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:

@@ -220,7 +220,7 @@ def main(arguments: list[str]) -> None:
 
 
 def serve(connection: Connection) -> None:
-    """Load the encoder that the first message asks for, tell the server about it, then answer until the server is gone."""
+    """Load the encoder that the first message asks for, say what was loaded, and answer until the server is gone."""
     told, _ = wire.receive(connection)
     try:
         encoder, description = load(told)
