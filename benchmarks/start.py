@@ -78,6 +78,7 @@ def main() -> None:
                     samples[installation.name].setdefault(name, []).append(seconds)
                     print(f"{installation.name}: {name} {seconds:.2f} s", file=sys.stderr)
         memory = {installation.name: measure_memory(installation) for installation in installations}
+        bytecode = measure_bytecode(1 if given.quick else given.rounds)
     figures = {
         name: {
             "seconds": {of: {"median": statistics.median(found), "all": found} for of, found in per_name.items()},
@@ -86,7 +87,11 @@ def main() -> None:
         for name, per_name in samples.items()
     }
     print(as_table(figures))
-    print("raw figures:", write_report(given.out, "start", {"targets": TARGETS, **figures}), file=sys.stderr)
+    print(
+        "raw figures:",
+        write_report(given.out, "start", {"targets": TARGETS, "bytecode": bytecode, **figures}),
+        file=sys.stderr,
+    )
 
 
 def chosen_installations(given: argparse.Namespace, folder: Path) -> Iterator[Installation]:
@@ -200,6 +205,28 @@ def measure_memory(installation: Installation) -> dict[str, Any]:
             }
     sums = [of["sum"] for of in found.values()]
     return found | {"a second encoder process": round(sums[1] - sums[0], 1)}
+
+
+def measure_bytecode(rounds: int) -> dict[str, Any]:
+    """Return what compiling at install costs, and what an encoder process then saves: seconds of CPU.
+
+    Each round compiles into an empty folder of its own, so that the installation's bytecode is left alone.
+    """
+    imports = [sys.executable, "-W", "ignore", "-c", "import service.engine.worker, sentence_transformers"]
+    found: dict[str, list[float]] = {"compile at install": [], "start with bytecode": [], "start without": []}
+    megabytes = 0.0
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as empty:
+            prefix = {"PYTHONPYCACHEPREFIX": folder}
+            clean = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | prefix
+            compiling = [sys.executable, "-W", "ignore", "-m", "service.processes.precompile"]
+            found["compile at install"].append(cpu_seconds(compiling, clean))
+            found["start with bytecode"].append(cpu_seconds(imports, clean))
+            without = {"PYTHONPYCACHEPREFIX": empty, "PYTHONDONTWRITEBYTECODE": "1"}
+            found["start without"].append(cpu_seconds(imports, clean | without))
+            megabytes = sum(path.stat().st_size for path in Path(folder).rglob("*.pyc")) / 1e6
+    medians = {name: {"median": statistics.median(seconds), "all": seconds} for name, seconds in found.items()}
+    return {"seconds of CPU": medians, "megabytes": round(megabytes, 1)}
 
 
 def proportional_megabytes(process: int) -> float:
