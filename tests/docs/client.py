@@ -1,9 +1,9 @@
-"""What `lathe` and `python -m` are while a block runs: a word to the launcher.
+"""What `lathe` and `python -m` are while a block runs: a request to the workshop.
 
     client.py lathe fit …        waits for the command and exits as it does
     client.py lathe serve …      comes back once the server has greeted, and leaves it running, as in another terminal
 
-`DOCS_LAUNCHER` is the launcher's socket, `DOCS_RUNNING` a folder with the log of each server, named by its process.
+`DOCS_COMMANDS` is the workshop's socket, `DOCS_RUNNING` a folder with the log of each server, named by its process.
 """
 
 import json
@@ -19,14 +19,14 @@ STAYING = {"serve": "fit-transform", "worker": "taking jobs from"}
 
 READY_SECONDS = 90
 CRASHED = 70
-"""Exit status where the launcher gave none."""
+"""Exit status of a command that ended without one."""
 
 
 def ask(words: list[str]) -> int:
-    """Have the launcher run it; its exit status."""
+    """Have the workshop run a command; return its exit status."""
     request = json.dumps({"words": words, "folder": str(Path.cwd()), "environment": dict(os.environ)}).encode()
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(os.environ["DOCS_LAUNCHER"])
+        connection.connect(os.environ["DOCS_COMMANDS"])
         socket.send_fds(connection, [len(request).to_bytes(8)], [0, 1, 2])
         connection.sendall(request)
         answer = connection.recv(1)
@@ -34,7 +34,7 @@ def ask(words: list[str]) -> int:
 
 
 def leave_running(words: list[str]) -> int:
-    """Start it, wait until it is ready, and let it be."""
+    """Start a server, wait until it is ready, and leave it running; return 0, or what it ended with."""
     folder = Path(os.environ["DOCS_RUNNING"])
     log = folder / f"{time.monotonic_ns()}.log"
     with log.open("w") as file:
@@ -51,7 +51,7 @@ def leave_running(words: list[str]) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Do as the words say."""
+    """Run a command; return its exit status."""
     if words[0] == "--wait":
         return ask(words[1:])
     stays = len(words) > 1 and words[1] in STAYING and not {"--help", "--check", "--burst"} & set(words)

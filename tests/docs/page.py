@@ -83,7 +83,7 @@ class Page:
         script = self.folder / f"line-{block.line}.sh"
         script.write_text(self.text_of(block))
         if FORKED.search(block.text):
-            assert self.workshop.launcher.poll() is None
+            self.workshop.commands.listen()
         done = subprocess.run(
             ["bash", "-e", "-o", "pipefail", str(script)],
             cwd=self.folder,

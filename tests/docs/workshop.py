@@ -7,19 +7,27 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import closing, suppress
+from contextlib import chdir, closing, suppress
 from functools import cached_property
 from pathlib import Path
+from unittest.mock import patch
 
 import httpx
 
+from service.processes.client import ForkedProcess, ForkServer
+from service.processes.program import Program
 from tests.docs.blocks import ROOT
 
 HERE = Path(__file__).resolve().parent
 PASSWORD = "correct-horse"
 START_SECONDS = 120
 STOP_SECONDS = 40
+
+PRELOADED = ("sentence_transformers", "service.app", "service.cli.main", "training.fitting", "uvicorn")
+LIBRARIES = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+"""Variables that libraries read when they are imported, which is before a command has its own."""
 
 STAND_INS = {
     "lathe": f'exec "{sys.executable}" -S -E "{HERE}/client.py" lathe "$@"\n',
@@ -31,6 +39,62 @@ STAND_INS = {
 
 PREAMBLE = """curl() { command curl --silent --show-error --fail-with-body --write-out '\\n' "$@"; }\n"""
 """An answer that is an error ends a block, as the exit status of a command does; each answer is a line of its own."""
+
+
+class CommandServer:
+    """Runs the commands of blocks in forks of one process that has imported the libraries.
+
+    Args:
+        path: a socket, through which `client.py` asks for commands.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.forks = ForkServer(PRELOADED)
+        self.running: list[ForkedProcess] = []
+        self.listener: socket.socket | None = None
+
+    def listen(self) -> None:
+        """Start the fork server and accept connections; do nothing if that is done already."""
+        if self.listener is not None:
+            return
+        with chdir(ROOT), patch.dict(os.environ, LIBRARIES):  # so that `python -m benchmarks…` is found, and no hub
+            self.forks.warm_up()
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.path))
+        self.listener.listen()
+        self.thread = threading.Thread(target=self._start_commands, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        """End the commands that still run, and the fork server."""
+        if self.listener is None:
+            return
+        self.listener.shutdown(socket.SHUT_RDWR)  # the thread that accepts gets an error
+        self.thread.join()
+        self.listener.close()
+        try:
+            for process in self.running:
+                process.terminate()
+            for process in self.running:
+                process.wait(STOP_SECONDS)
+        finally:
+            self.forks.close()
+
+    def _start_commands(self) -> None:
+        """Start a command for each connection."""
+        while (connection := self._accept()) is not None:
+            with connection:
+                program = Program("tests.docs.command", (), {}, descriptor=connection.fileno())
+                self.running = [process for process in self.running if process.poll() is None]
+                self.running.append(self.forks.start(program))
+
+    def _accept(self) -> socket.socket | None:
+        """Wait for a connection and return it; None when there will be no more."""
+        try:
+            return self.listener.accept()[0]
+        except OSError:
+            return None
 
 
 class Workshop:
@@ -54,6 +118,7 @@ class Workshop:
             (self.programs / name).chmod(0o755)
         (root / "preamble").write_text(PREAMBLE)
         self.processes: list[subprocess.Popen] = []
+        self.commands = CommandServer(root / "commands")
 
     @cached_property
     def environment(self) -> dict[str, str]:
@@ -64,7 +129,7 @@ class Workshop:
             "HOME": str(self.home),
             "BASH_ENV": str(self.root / "preamble"),
             "PYTHONPATH": str(ROOT),
-            "DOCS_LAUNCHER": str(self.root / "launcher"),
+            "DOCS_COMMANDS": str(self.commands.path),
             "DOCS_RUNNING": str(self.running),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
@@ -74,18 +139,6 @@ class Workshop:
         }
 
     @cached_property
-    def launcher(self) -> subprocess.Popen:
-        """The process that commands are forked from, listening."""
-        command = [sys.executable, "-W", "ignore", str(HERE / "launcher.py"), str(self.root / "launcher")]
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            command, cwd=self.root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.processes.append(process)
-        assert process.stdout.readline() == "ready\n", "the launcher did not start"
-        return process
-
-    @cached_property
     def log(self) -> Path:
         """What the server writes: its log and its greeting."""
         return self.root / "server.log"
@@ -93,7 +146,7 @@ class Workshop:
     @cached_property
     def address(self) -> str:
         """HOST:PORT of the server that stands where pages say localhost:8080."""
-        assert self.launcher.poll() is None
+        self.commands.listen()
         command = [sys.executable, "-S", "-E", str(HERE / "client.py"), "--wait", "lathe", "serve", "--port", "0"]
         with self.log.open("w") as log:
             self.processes.append(
@@ -139,14 +192,13 @@ class Workshop:
                     client.delete(f"/indexes/{index['name']}").raise_for_status()
 
     def close(self) -> None:
-        """End everything, in the order opposite to that of the starts: commands go before what they are forked from."""
+        """End everything; commands end with their clients."""
         self.clear()
         for process in reversed(self.processes):
-            process.terminate() if process.stdin is None else process.stdin.close()
+            process.terminate()
         for process in reversed(self.processes):
             process.wait(STOP_SECONDS)
-            if process.stdout is not None:
-                process.stdout.close()
+        self.commands.close()
         shutil.rmtree(self.root, ignore_errors=True)
 
 
