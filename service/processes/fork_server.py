@@ -93,7 +93,7 @@ class ForkServer:
 
     def _answer(self) -> Callable[[], None] | None:
         """Fork for one request; return the program in the fork and None in the server."""
-        message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS)
+        message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
             self._end_with_server()
         status = socket.socket(fileno=descriptors[0])
