@@ -1,6 +1,7 @@
 # make serve   set up and serve on 127.0.0.1:8080      make test    the tests
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
 # make test-services   the tests with a real Redis, nginx and Chromium, which must be installed
+# make test-cpus   the tests that compare numbers, as older CPUs would run them
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training,redis
 # Most modules are never imported, and those that are get compiled then.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: serve test test-services lint bench docs reference starters clean
+.PHONY: serve test test-services test-cpus lint bench docs reference starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
@@ -25,6 +26,10 @@ test-services: $(VENV)/dev.stamp
 	 { echo "make test-services takes $$tool: apt-get install redis-server nginx chromium"; exit 2; }; done
 	OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest -m services --numprocesses $(PROCESSES) --dist loadfile \
 	 --no-loadscope-reorder
+
+# The tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some.
+test-cpus: $(VENV)/dev.stamp
+	@$(BIN)/python -m tests.cpus --processes $(PROCESSES) $(MACHINES)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -48,14 +48,17 @@ def has_bfloat16(device: str) -> bool:
     """Whether a device computes in bfloat16 itself."""
     if device.startswith("cuda"):
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device != "cpu":
-        return False
+    return device == "cpu" and not CPU_BFLOAT16.isdisjoint(read_cpu_flags())
+
+
+def read_cpu_flags() -> set[str]:
+    """Return the instruction sets that the processor names, as Linux writes them; none on other systems."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
-        return False
+        return set()
     lines = cpuinfo.read_text().splitlines()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return not CPU_BFLOAT16.isdisjoint(flags.partition(":")[2].split())
+    return set(flags.partition(":")[2].split())
 
 
 def agreement(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> Agreement:

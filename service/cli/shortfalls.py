@@ -1,6 +1,7 @@
 """What a machine and an installation lack, each with what that costs."""
 
 import os
+import platform
 import shutil
 import sysconfig
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import torch
 
+from service.cli.kernels import lacks_avx512
 from service.cli.requirements import unmet
 from service.settings import Settings
 from training.encoders import best_device
-from training.precision import has_bfloat16
+from training.precision import has_bfloat16, read_cpu_flags
 
 EXTRAS = {
     "offline": "the default encoder has to come from the hub, over the network",
@@ -73,8 +75,12 @@ def of_device(device: str) -> Iterator[Shortfall]:
     if not has_bfloat16(device):
         where = "this CPU does" if device == "cpu" else "this device does"
         yield Shortfall(
-            "no bfloat16", f"{where} not multiply it itself: encoders run in float32, at about half the speed"
+            "no bfloat16",
+            f"{where} not multiply it itself: `auto` means float32, at about half the speed; bfloat16 would be slower "
+            "still",
         )
+    if device == "cpu" and lacks_avx512(read_cpu_flags(), platform.machine()):
+        yield Shortfall("no AVX-512", "this CPU computes with 8 numbers at a time and not with 16")
     if (os.cpu_count() or 1) == 1:
         yield Shortfall("one CPU core", "a fit takes turns with requests, which wait longer while it runs")
 

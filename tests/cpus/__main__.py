@@ -10,12 +10,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.cpus.machines import MACHINES, TESTS, Machine
+from tests.cpus.machines import MACHINES, Machine, select_tests
 
-def run(name: str, machine: Machine, options: list[str]) -> bool:
+
+def run(name: str, machine: Machine, tests: list[str]) -> bool:
     """Run the tests as one machine would, print what they say, and return whether they passed."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(options or TESTS)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(tests or select_tests())]
     ended = subprocess.run(command, env=os.environ | machine.environment, capture_output=True, text=True, check=False)
     lines = ended.stdout.strip().splitlines()
     passed = ended.returncode == 0
@@ -31,7 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cpus", description=__doc__.splitlines()[0])
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"{', '.join(MACHINES)}; by default all")
     parser.add_argument("--processes", type=int, default=1, help="machines at a time (default: 1)")
-    parser.add_argument("--tests", nargs="+", default=[], metavar="TEST", help="what pytest takes, in place of the list")
+    parser.add_argument(
+        "--tests", nargs="+", default=[], metavar="TEST", help="what pytest takes, in place of the list"
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.machines) - set(MACHINES):
         parser.error(f"no machine {', '.join(sorted(unknown))}; there are {', '.join(MACHINES)}")
