@@ -102,7 +102,6 @@ TESTS = {
     ),
     "tests/training/test_encoders.py": (
         "test_the_company_a_text_keeps_in_its_batch_does_not_matter",
-        "test_the_fingerprint_does_not_know_dtype_or_name",
         "test_the_fingerprint_does_not_know_the_folder_the_model_lies_in",
     ),
     "tests/training/test_unpadding.py": (
