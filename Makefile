@@ -1,6 +1,7 @@
 # make serve   set up and serve on 127.0.0.1:8080      make test    the tests
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
 # make test-services   the tests with a real Redis, nginx and Chromium, which must be installed
+# make test-cpus   the tests that compare numbers, as older CPUs would run them
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training,redis
-# Of 25,000 modules a server imports 4,000: those are compiled at install, others when they are first imported.
+# Of 25,000 modules a server and its processes import 5,000: `COMPILE` writes the bytecode of those, others are compiled when first imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 COMPILE := $(BIN)/python -W ignore -m service.processes.precompile
@@ -16,7 +17,7 @@ COMPILE := $(BIN)/python -W ignore -m service.processes.precompile
 # Processes are started by the hundred, and none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-services lint bench docs reference starters clean
+.PHONY: serve test test-services test-cpus lint bench docs reference starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
@@ -30,6 +31,10 @@ test-services: $(VENV)/dev.stamp
 	 { echo "make test-services takes $$tool: apt-get install redis-server nginx chromium"; exit 2; }; done
 	OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest -m services --numprocesses $(PROCESSES) --dist loadfile \
 	 --no-loadscope-reorder
+
+# The tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some.
+test-cpus: $(VENV)/dev.stamp
+	@$(BIN)/python -m tests.cpus --processes $(PROCESSES) $(MACHINES)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

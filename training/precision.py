@@ -53,13 +53,16 @@ def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
         import torch  # only here: settings take the names of formats from this module
 
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device != "cpu":
-        return False
+    return device == "cpu" and not CPU_BFLOAT16.isdisjoint(read_cpu_flags(cpuinfo))
+
+
+def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
+    """Return the instruction sets that the processor names, as Linux writes them; none on other systems."""
     if not cpuinfo.exists():
-        return False
+        return set()
     lines = cpuinfo.read_text().splitlines()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return not CPU_BFLOAT16.isdisjoint(flags.partition(":")[2].split())
+    return set(flags.partition(":")[2].split())
 
 
 def agreement(vectors: "NDArray[np.float32]", reference: "NDArray[np.float32]") -> Agreement:

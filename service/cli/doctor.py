@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 def doctor() -> None:
     """Show what is installed, which device encodes, what is damaged, and what is missing with what that costs."""
     from service.cli.index_reading import described
+    from service.cli.kernels import describe_instructions, describe_kernels
     from service.cli.requirements import unmet
     from service.cli.shortfalls import EXTRAS, shortfalls
     from service.index.indexes import index_folders
     from service.registry import Registry
+    from training.precision import read_cpu_flags
     from transforms.chain import Chain
 
     settings, home = state()
@@ -36,6 +38,8 @@ def doctor() -> None:
     for package in ("torch", "transformers", "sentence-transformers", "numpy"):
         say(package, installed(package))
     say("device", f"{device}, {resolve_dtype(settings.dtype, device)}, {os.cpu_count()} CPU cores")
+    say("instructions", describe_instructions(read_cpu_flags(), platform.machine()))
+    say("kernels", describe_kernels())
     workers, threads = settings.worker_processes, settings.worker_options.threads
     say("workers", f"{workers} of {threads} threads for each encoder")
     say("extras", ", ".join(extra for extra in EXTRAS if not unmet("lathe", extra)) or "none")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service.settings import Settings
 from training.devices import best_device
-from training.precision import has_bfloat16
+from training.precision import has_bfloat16, read_cpu_flags
 
 COMPILERS = ("c++", "g++", "clang++", "cl")
 INCLUDE = Path(sysconfig.get_path("include"))
@@ -21,6 +21,7 @@ class Machine:
     Attributes:
         device: that encoders run on.
         bfloat16: whether that device multiplies bfloat16 itself.
+        cpu_flags: instruction sets of the CPU, as Linux names them; empty where the system does not tell.
         driver: whether a driver of NVIDIA's is installed.
         cores: of the CPU.
         free_bytes: on the disk of the state folder.
@@ -30,6 +31,7 @@ class Machine:
 
     device: str
     bfloat16: bool
+    cpu_flags: frozenset[str]
     driver: bool
     cores: int
     free_bytes: int
@@ -48,6 +50,7 @@ def read_machine(settings: Settings, include: Path = INCLUDE) -> Machine:
     return Machine(
         device=device,
         bfloat16=has_bfloat16(device),
+        cpu_flags=frozenset(read_cpu_flags()),
         driver=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
         cores=os.cpu_count() or 1,
         free_bytes=shutil.disk_usage(nearest_folder(settings.home)).free,

@@ -1,11 +1,13 @@
 """What a machine and an installation lack, each with what that costs."""
 
+import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 
 import torch
 
+from service.cli.kernels import lacks_avx512
 from service.cli.machine import Machine, read_machine
 from service.cli.requirements import unmet
 from service.settings import Settings
@@ -76,8 +78,12 @@ def of_device(machine: Machine) -> Iterator[Shortfall]:
     if not machine.bfloat16:
         where = "this CPU does" if machine.device == "cpu" else "this device does"
         yield Shortfall(
-            "no bfloat16", f"{where} not multiply it itself: encoders run in float32, at about half the speed"
+            "no bfloat16",
+            f"{where} not multiply it itself: `auto` means float32, at about half the speed; bfloat16 would be slower "
+            "still",
         )
+    if machine.device == "cpu" and lacks_avx512(machine.cpu_flags, platform.machine()):
+        yield Shortfall("no AVX-512", "this CPU computes with 8 numbers at a time and not with 16")
     if machine.cores == 1:
         yield Shortfall("one CPU core", "a fit takes turns with requests, which wait longer while it runs")
 

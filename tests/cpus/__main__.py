@@ -10,13 +10,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.cpus.machines import MACHINES, TESTS, Machine
+from tests.cpus.machines import MACHINES, Machine, select_tests
 
 
-def run(name: str, machine: Machine, options: list[str]) -> bool:
+def run(name: str, machine: Machine, tests: list[str]) -> bool:
     """Run the tests as one machine would, print what they say, and return whether they passed."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(options or TESTS)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(tests or select_tests())]
     ended = subprocess.run(command, env=os.environ | machine.environment, capture_output=True, text=True, check=False)
     lines = ended.stdout.strip().splitlines()
     passed = ended.returncode == 0

@@ -10,7 +10,7 @@ AVX512 = ("AVX512", "X86_V4")
 
 
 def numpy_groups(*prefixes: str) -> str:
-    """Return the groups of instructions that this NumPy chooses kernels by, that this CPU has, and whose names begin so.
+    """Return the groups of instructions this CPU has by which NumPy chooses kernels and whose names begin so.
 
     Releases name the groups differently (AVX2 and FMA3, then X86_V3), and NumPy warns of names that it does not know.
     """
@@ -68,15 +68,61 @@ SSE4 = {
 }
 
 # `make test` itself runs on this CPU as it is, with one thread.
-MACHINES = {"two-threads": Machine(threads=2)}
+MACHINES = {"two-threads": Machine(threads=2, variables={"OMP_WAIT_POLICY": "passive"})}  # others use the cores too
 if platform.machine() in ("x86_64", "AMD64"):
-    MACHINES |= {
-        "avx2": Machine(threads=1, needs="AVX2", variables=AVX2),
-        "sse4": Machine(threads=1, variables=SSE4),
-    }
+    MACHINES = {"sse4": Machine(threads=1, variables=SSE4), **MACHINES}  # the slowest first
+    MACHINES["avx2"] = Machine(threads=1, needs="AVX2", variables=AVX2)
 
-TESTS = [
-    "tests/cpus/emulation.py",  # that the variables do what is said above
-    "tests/transforms/test_every_transform.py",
-]
-"""Those that compare numbers, and are quick."""
+TESTS = {
+    "tests/cpus/emulation.py": (),  # that the variables do what is said above
+    "tests/transforms/test_every_transform.py": (
+        "test_a_saved_chain_of_it_loads_bit_equal",
+        "test_every_buffer_is_laid_out_as_torch_would_allocate_it",
+        "test_rows_come_out_bit_equal_wherever_they_lie_in_memory",
+        "test_a_fit_repeats_bit_for_bit_and_leaves_the_rows_alone",
+        "test_one_row_alone_comes_out_as_among_others",
+        "test_however_rows_are_split_into_batches_they_come_out_the_same",
+        "test_rows_of_any_float_come_out_like_their_float32_copies",
+        "test_rows_of_any_float_fit_like_their_float32_copies",
+        "test_folded_equals_unfolded",
+        "test_folded_equals_unfolded_between_other_steps",
+        "test_a_copy_in_float64_agrees",  # so that two machines agree
+        "test_moments_fit_like_the_rows_they_are_of",
+        "test_it_is_undone_as_well_as_it_says",
+    ),
+    "tests/transforms/test_spectrum.py": (),
+    "tests/transforms/test_whitening.py": (),
+    "tests/transforms/test_quantization.py": (),
+    "tests/transforms/test_reference.py": (),
+    "tests/transforms/test_flow.py": ("test_matrices_are_factored_right_by_several_threads",),
+    "tests/service/index/test_exact.py": (),
+    "tests/training/distributed/test_rows.py": (
+        "test_moments_by_blocks_are_those_of_one_pass_to_the_last_bit",
+        "test_a_packed_chain_is_the_same_map_and_holds_no_metadata",
+    ),
+    "tests/training/test_encoders.py": (
+        "test_the_company_a_text_keeps_in_its_batch_does_not_matter",
+        "test_the_fingerprint_does_not_know_the_folder_the_model_lies_in",
+    ),
+    "tests/training/test_unpadding.py": (
+        "test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_back",
+    ),
+    "tests/training/export/test_onnx_graph.py": (
+        "test_real_and_random_rows_come_out_as_the_chain_gives_them",
+        "test_a_row_comes_out_alone_as_among_others",
+        "test_codes_are_those_of_the_chain",
+    ),
+    "tests/training/export/test_faiss_transforms.py": (
+        "test_an_index_behind_the_transforms_holds_what_the_chain_gives",
+    ),
+    "tests/service/engine/test_worker.py": (
+        "TestWorkerProcess::test_vectors_equal_those_of_the_encoder_itself",
+        "TestWorkerProcess::test_chains_are_applied_in_the_process_as_they_are_outside",
+    ),
+}
+"""The tests that compare numbers and are quick, by file; all of a file where none is named."""
+
+
+def select_tests() -> list[str]:
+    """Return the tests as pytest takes them."""
+    return [f"{file}::{name}" if name else file for file, names in TESTS.items() for name in names or ("",)]

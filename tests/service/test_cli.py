@@ -5,6 +5,7 @@ import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from torch.backends.cpu import get_cpu_capability
 
 from training.sources import open_source
 
@@ -129,6 +130,7 @@ def test_every_flag_is_an_environment_variable_too(run, texts, tmp_path):
 def test_doctor_says_what_is_there_and_what_is_damaged(run, home):
     status, out, _ = run("doctor")
     assert status == 0 and "torch" in out and "can be written" in out
+    assert "\ninstructions " in out and f"\nkernels                         torch {get_cpu_capability()}, NumPy" in out
     run("chains", "list")
     path = home / "chains/debias/1/chain.safetensors"
     whole = path.read_bytes()

@@ -5,13 +5,24 @@ from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 
 import pytest
+import torch
 
+from service.cli.kernels import describe_instructions, describe_kernels, lacks_avx512
 from service.cli.machine import Machine, nearest_folder, read_machine
 from service.cli.requirements import unmet
 from service.cli.shortfalls import EXTRAS, shortfalls
 from service.settings import Settings
 
-SMALL = Machine("cpu", bfloat16=False, driver=False, cores=1, free_bytes=10**12, compiler=True, headers=True)
+SMALL = Machine(
+    "cpu",
+    bfloat16=False,
+    cpu_flags=frozenset({"sse4_2"}),
+    driver=False,
+    cores=1,
+    free_bytes=10**12,
+    compiler=True,
+    headers=True,
+)
 """A machine that has little but disk."""
 
 
@@ -74,6 +85,35 @@ def test_the_speed_of_a_machine_is_said_in_words(tmp_path):
     assert "finds no GPU" in said(tmp_path, replace(SMALL, driver=True))["no GPU"]
     large = replace(SMALL, device="cuda", bfloat16=True, driver=True, cores=16)
     assert not {"no GPU", "no bfloat16", "one CPU core"} & set(said(tmp_path, large))
+
+
+AVX2_ONLY = {"sse4_2", "avx", "avx2", "fma"}
+AVX512 = AVX2_ONLY | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "machine", "words"),
+    [
+        (set(), "x86_64", "this system does not tell which the CPU has"),
+        ({"sse4_2"}, "x86_64", "no AVX2, no AVX-512, no bfloat16, no AMX"),
+        (AVX2_ONLY, "x86_64", "AVX2, no AVX-512, no bfloat16, no AMX"),
+        (AVX2_ONLY | {"avx512f"}, "x86_64", "AVX2, no AVX-512, no bfloat16, no AMX"),
+        (AVX512, "AMD64", "AVX2, AVX-512, no bfloat16, no AMX"),
+        (AVX512 | {"avx512_bf16"}, "x86_64", "AVX2, AVX-512, bfloat16, no AMX"),
+        (AVX512 | {"amx_tile", "amx_bf16"}, "x86_64", "AVX2, AVX-512, bfloat16, AMX"),
+        ({"asimd"}, "aarch64", "no bfloat16"),
+        ({"asimd", "bf16"}, "aarch64", "bfloat16"),
+    ],
+)
+def test_the_instructions_of_a_cpu_are_told_with_those_it_lacks(flags, machine, words):
+    assert describe_instructions(flags, machine) == words
+    assert lacks_avx512(flags, machine) == ("no AVX-512" in words)
+
+
+def test_the_kernels_that_are_used_are_told_with_the_variables_that_chose_them():
+    plain = describe_kernels({})
+    assert plain.startswith(f"torch {torch.backends.cpu.get_cpu_capability()}, NumPy ")
+    assert describe_kernels({"MKL_CBWR": "COMPATIBLE", "HOME": "/root"}) == f"{plain}; set by MKL_CBWR=COMPATIBLE"
 
 
 def test_a_full_disk_and_an_absent_redis_are_told_of_before_they_hurt():
