@@ -102,14 +102,14 @@ def as_numpy(block: Any) -> FloatArray:
 def as_tensor(rows: Any, like: Tensor) -> Tensor:
     """Return `rows` as a tensor of the dtype and device of `like`, in standard layout; a copy only where it must be."""
     if isinstance(rows, Tensor):
-        return in_standard_layout(rows.to(dtype=like.dtype, device=like.device))
+        return standardize_layout(rows.to(dtype=like.dtype, device=like.device))
     array = as_numpy(rows)
     if not array.flags.writeable:  # torch warns about, but cannot use, read-only memory
         array = array.copy()
-    return in_standard_layout(torch.from_numpy(array).to(dtype=like.dtype, device=like.device))
+    return standardize_layout(torch.from_numpy(array).to(dtype=like.dtype, device=like.device))
 
 
-def in_standard_layout(tensor: Tensor) -> Tensor:
+def standardize_layout(tensor: Tensor) -> Tensor:
     """Return a tensor with the strides and the alignment of a newly allocated one: itself, or a copy.
 
     Equal numbers give equal products only in equal layout. Matrix kernels are chosen by strides, and MKL sums small

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from transforms.arrays import Vectors, as_tensor, in_standard_layout, require_matrix
+from transforms.arrays import Vectors, as_tensor, require_matrix, standardize_layout
 from transforms.checkpoint import Checkpoint, Place
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.moments import Moments
@@ -105,12 +105,12 @@ class Transform(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; a buffer is kept in standard layout."""
         if isinstance(value, Tensor) and name in self.__dict__.get("_buffers", ()):
-            value = in_standard_layout(value)
+            value = standardize_layout(value)
         super().__setattr__(name, value)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a buffer, kept in standard layout."""
-        super().register_buffer(name, None if tensor is None else in_standard_layout(tensor), persistent)
+        super().register_buffer(name, None if tensor is None else standardize_layout(tensor), persistent)
 
     def fit(
         self,
