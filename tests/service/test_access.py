@@ -33,6 +33,26 @@ def test_a_key_for_use_does_not_administrate(keyed):
     assert keyed.post("/chains/compact/rollback", headers=boss).status_code == 409
 
 
+FOR_USE = {"/indexes/{name}/upsert", "/indexes/{name}/delete", "/indexes/{name}/get", "/indexes/{name}/search"}
+FOR_USE |= {"/embed", "/", "/v1/embeddings", "/reduce", "/tokenize", "/decode", "/info"}
+
+
+def test_every_route_that_changes_something_takes_an_admin_key(keyed):
+    use = {"authorization": "Bearer use-1"}
+    changing = [
+        (method, path)
+        for path, methods in keyed.get("/openapi.json").json()["paths"].items()
+        for method in methods
+        if method in ("put", "delete", "post", "patch") and path not in FOR_USE
+    ]
+    assert len(changing) > 10
+    for method, path in changing:
+        address = re.sub("{version}|{dimensions}", "1", path)
+        address = re.sub("{[^}]+}", "no-such-thing", address)
+        assert keyed.request(method, address, headers=use).status_code == 403, (method, path)
+        assert keyed.request(method, address).status_code == 401, (method, path)
+
+
 def test_health_metrics_and_docs_stay_open(keyed):
     for path in ("/health", "/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"):
         assert keyed.get(path).status_code == 200

@@ -129,6 +129,13 @@ def test_more_ids_than_one_statement_takes_are_no_matter(record):
     assert len(record.delete(ids).dead) == len(ids) and record.counts() == {"count": 0, "deleted": 2 * len(ids)}
 
 
+def test_a_write_is_on_the_disk_before_it_is_acknowledged(record):
+    connection = record.connect()
+    mode, log = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode"))
+    connection.close()
+    assert (mode, log) == (2, "wal")  # FULL: SQLite waits for the disk at every commit
+
+
 def test_a_reopened_record_is_the_same(record, path):
     put(record, ["a", "b", "c"], [{"x": "y"}, None, {"z": [1, {"w": None}]}])
     record.delete(["b"])
