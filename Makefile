@@ -9,9 +9,9 @@ PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training,redis
-# Of 25,000 modules a server and its processes import 5,000: `COMPILE` writes the bytecode of those, others are compiled when first imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
+# Of 25,000 modules a server and its processes import 5,000: the others are compiled when they are first imported.
 COMPILE := $(BIN)/python -W ignore -m service.processes.precompile
 
 # Processes are started by the hundred, and none should compile again what another one has.

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
 from service.app import create_app
-from service.key_file import KEY_VARIABLES
 from service.memory import keep_freed_blocks
+from service.processes.program import environment_without_keys
 from service.settings import Settings, read_settings
 
 BESIDE_TEXTS = 1000
@@ -82,7 +82,7 @@ def build(arguments: Arguments) -> Application:
 
 def app_builder(settings: Settings) -> Callable[[], ASGIApp]:
     """Makes the app in a replica, whose node may have other variables: Lathe's travel with the application."""
-    variables = {k: v for k, v in os.environ.items() if k.startswith("LATHE_") and k not in KEY_VARIABLES}
+    variables = {k: v for k, v in environment_without_keys().items() if k.startswith("LATHE_")}
     variables["LATHE_THREADS"] = str(settings.threads)  # of the replica, not of the process that builds it
 
     def make_app() -> ASGIApp:

@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from transforms.arrays import Vectors
 
 if TYPE_CHECKING:
-    from transforms.chain import Chain
     from transforms.moments import Moments
+
+
+class Reduction(Protocol):
+    """What rows can be seen behind: a chain."""
+
+    def width_after(self, width: int) -> int:
+        """Return the width of what comes out for rows of some width."""
+
+    def transform(self, rows: Any) -> Any:
+        """Apply to rows `(n, d)`."""
 
 
 class View:
@@ -33,14 +42,14 @@ class View:
 class SharedVectors(Vectors, Protocol):
     """Vectors that others can read where they lie, who take their moments."""
 
-    def behind(self, chain: "Chain") -> "SharedVectors":
+    def behind(self, chain: Reduction) -> "SharedVectors":
         """The same vectors after a fitted chain."""
 
     def block_moments(self, unit: bool) -> Iterator["Moments"]:
         """The moments of every `BLOCK_ROWS` rows, in order; of the rows at unit length if so asked."""
 
 
-def behind(vectors: Vectors, chain: "Chain") -> Vectors:
+def behind(vectors: Vectors, chain: Reduction) -> Vectors:
     """Vectors `(n, d)` as they are after a fitted chain."""
     if isinstance(vectors, SharedVectors):
         return vectors.behind(chain)

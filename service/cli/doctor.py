@@ -1,6 +1,5 @@
 """`lathe doctor`: what is installed, what is damaged, what is missing, and what that costs."""
 
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,7 +9,6 @@ import typer
 
 from service.cli.options import state
 from service.errors import ServiceError
-from training.devices import best_device
 from training.precision import resolve_dtype
 from training.spec import DEFAULT_MODEL, EncoderSpec
 from transforms.errors import ArtifactError
@@ -24,21 +22,21 @@ def doctor() -> None:
     """Show what is installed, which device encodes, what is damaged, and what is missing with what that costs."""
     from service.cli.index_reading import described
     from service.cli.kernels import describe_instructions, describe_kernels
+    from service.cli.machine import read_machine
     from service.cli.requirements import unmet
     from service.cli.shortfalls import EXTRAS, shortfalls
     from service.index.indexes import index_folders
     from service.registry import Registry
-    from training.precision import read_cpu_flags
     from transforms.chain import Chain
 
     settings, home = state()
-    device = settings.device or best_device()
+    machine = read_machine(settings)
     say("lathe", version("lathe"))
     say("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in ("torch", "transformers", "sentence-transformers", "numpy"):
         say(package, installed(package))
-    say("device", f"{device}, {resolve_dtype(settings.dtype, device)}, {os.cpu_count()} CPU cores")
-    say("instructions", describe_instructions(read_cpu_flags(), platform.machine()))
+    say("device", f"{machine.device}, {resolve_dtype(settings.dtype, machine.device)}, {machine.cores} CPU cores")
+    say("instructions", describe_instructions(machine.cpu_flags, platform.machine()))
     say("kernels", describe_kernels())
     workers, threads = settings.worker_processes, settings.worker_options.threads
     say("workers", f"{workers} of {threads} threads for each encoder")
@@ -69,7 +67,7 @@ def doctor() -> None:
             index.get("error") or f"{index['count']:,} items in {index['chain']}, record readable",
         )
     typer.echo("\nMissing, and what that costs:")
-    for missing in shortfalls(settings):
+    for missing in shortfalls(settings, machine):
         say(missing.what, missing.cost)
     if problem or absent or damaged or broken:
         raise typer.Exit(1)
