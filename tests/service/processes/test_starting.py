@@ -200,31 +200,42 @@ def test_the_fork_server_is_told_no_keys(monkeypatch, forks):
 
 
 OWNER = f"""
-import os, socket, sys
+import os, sys
 from service.processes.client import ForkServer
 from service.processes.program import Program
 forks = ForkServer(())
 output = open(os.devnull, "wb")
 programs = []
-for lasting in (False, True):
-    ours, theirs = socket.socketpair()
-    program = Program("{MODULE}", (), dict(os.environ), theirs.fileno(), output.fileno(), lasting)
-    programs.append((ours, forks.start(program)))
-print(forks._server.pid, *(process.pid for _, process in programs), flush=True)
+for descriptor, lasting in zip(map(int, sys.argv[1:]), (False, True)):
+    program = Program("{MODULE}", (), dict(os.environ), descriptor, output.fileno(), lasting)
+    programs.append(forks.start(program))
+print(forks._server.pid, *(process.pid for process in programs), flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_but_lasting_programs_outlives_the_server(how):
-    command = [sys.executable, "-c", OWNER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as owner:
-        server, bound, lasting = (int(word) for word in owner.stdout.readline().split())
-        wait_until(lambda: is_running(bound) and is_running(lasting))
-        owner.send_signal(how)
-        owner.wait(SECONDS)
-    wait_until(lambda: not is_running(server) and not is_running(bound))
-    wait_until(lambda: not is_running(lasting))  # this one ends by itself, its socket being closed
+    (ours, theirs), (lasting_ours, lasting_theirs) = socket.socketpair(), socket.socketpair()
+    with ours, lasting_ours:  # open to the end, so that no program ends because its socket does
+        with theirs, lasting_theirs:
+            passed = [theirs.fileno(), lasting_theirs.fileno()]
+            owner = subprocess.Popen(
+                [sys.executable, "-c", OWNER, *map(str, passed)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=passed,
+            )
+        with owner:
+            server, bound, lasting = (int(word) for word in owner.stdout.readline().split())
+            owner.send_signal(how)
+            owner.wait(SECONDS)
+        wait_until(lambda: not is_running(server) and not is_running(bound))
+        assert is_running(lasting)
+        lasting_ours.settimeout(SECONDS)
+        assert json.loads(lasting_ours.makefile().readline())["pid"] == lasting
+    wait_until(lambda: not is_running(lasting))
 
 
 def test_processes_are_forked_unless_they_may_use_a_gpu():
