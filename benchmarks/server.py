@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,24 @@ class Server:
     name = "lathe"
     command: tuple[str, ...] = (*LATHE, "serve", "--port", "0")
 
-    def __init__(self, home: Path, admin_key: str | None = None, **settings: str) -> None:
+    def __init__(
+        self, home: Path, admin_key: str | None = None, lathe: Sequence[str] | None = None, **settings: str
+    ) -> None:
+        """Start it and wait until it greets.
+
+        Args:
+            home: its state folder.
+            admin_key: of LATHE_ADMIN_KEYS, where that is set; None reads the one in the folder.
+            lathe: the command of another installation, which then runs outside of this checkout.
+            settings: environment variables.
+        """
+        environment = own_environment(home, **settings)
+        if lathe is not None:
+            environment.pop("PYTHONPATH", None)
         self.process = subprocess.Popen(
-            self.command,
-            env=own_environment(home, **settings),
+            self.command if lathe is None else (*lathe, "serve", "--port", "0"),
+            env=environment,
+            cwd=None if lathe is None else tempfile.gettempdir(),  # what lies here would be imported in its place
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.server import own_environment
+from benchmarks.server import Server, own_environment
 
 CPU_TARGETS = {"help": 0.5, "version": 0.5, "chains list": 0.7}
 TARGETS = CPU_TARGETS | {"serve ready": 4.0, "killed encoder answers": 1.5, "queued fit begins": 1.0}
@@ -109,10 +109,10 @@ def measure_round(installation: Installation, number: int) -> Iterator[tuple[str
     yield "help", time_command(installation, "--help")
     yield "version", time_command(installation, "--version")
     yield "chains list", time_command(installation, "chains", "list")
-    with running_server(installation) as (seconds, client, process):
+    with running_server(installation) as (seconds, client, server):
         yield "serve ready", seconds
         yield "queued fit begins", fit_seconds(installation, client, number)
-        yield "killed encoder answers", replacement_seconds(client, process)
+        yield "killed encoder answers", replacement_seconds(client, server)
 
 
 def time_command(installation: Installation, *arguments: str) -> float:
@@ -135,39 +135,21 @@ def cpu_seconds(command: list[str], environment: Mapping[str, str]) -> float:
 
 
 @contextmanager
-def running_server(
-    installation: Installation, **settings: str
-) -> Iterator[tuple[float, httpx.Client, "subprocess.Popen[str]"]]:
-    """Start a server; give the seconds until it was ready, a client with the admin key and the process."""
+def running_server(installation: Installation, **settings: str) -> Iterator[tuple[float, httpx.Client, int]]:
+    """Start a server; give the seconds until it was ready, a client with the admin key and the process id."""
     begun = time.monotonic()
-    process = subprocess.Popen(
-        [*installation.command, "serve", "--port", "0"],
-        env=installation.environment(LATHE_CACHE_BYTES="0", LATHE_DTYPE="float32", **settings),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tempfile.gettempdir(),  # a checkout here would be imported in place of the installation's own
+    server = Server(
+        installation.home, lathe=installation.command, LATHE_CACHE_BYTES="0", LATHE_DTYPE="float32", **settings
     )
     try:
-        greeting = ""
-        while "fit-transform" not in greeting:  # it greets once everything is warm
-            line = process.stderr.readline() if process.stderr else ""
-            if not line:
-                sys.exit(f"the server did not start:\n{greeting}")
-            greeting += line
-        seconds = time.monotonic() - begun
-        url = re.search(r"http://127\.0\.0\.1:\d+", greeting)
-        key = (installation.home / "admin.key").read_text().strip()
-        with httpx.Client(base_url=str(url and url[0]), headers={"authorization": f"Bearer {key}"}) as client:
-            yield seconds, client, process
+        yield time.monotonic() - begun, server.client, server.process.pid
     finally:
-        process.terminate()
-        process.communicate(timeout=60)
+        server.stop()
 
 
-def replacement_seconds(client: httpx.Client, process: "subprocess.Popen[str]") -> float:
+def replacement_seconds(client: httpx.Client, server: int) -> float:
     """Kill every encoder process with SIGKILL; return the seconds until a text is answered again."""
-    for worker in encoder_processes(process.pid):
+    for worker in encoder_processes(server):
         os.kill(worker, signal.SIGKILL)
     begun = time.monotonic()
     wait_until(lambda: client.post("/embed", json={"inputs": "a text"}).status_code != 200)
@@ -195,12 +177,12 @@ def measure_memory(installation: Installation) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for workers in (1, 2):
-        with running_server(installation, LATHE_WORKERS=str(workers), LATHE_THREADS="2") as (_, client, process):
-            wait_until(lambda count=workers: len(encoder_processes(process.pid)) == count)  # type: ignore[misc]
+        with running_server(installation, LATHE_WORKERS=str(workers), LATHE_THREADS="2") as (_, client, server):
+            wait_until(lambda count=workers: len(encoder_processes(server)) == count)  # type: ignore[misc]
             wait_until(lambda count=workers: client.get("/encoders").json()[0].get("workers") == count)  # type: ignore[misc]
             for number in range(20):
                 client.post("/embed", json={"inputs": [f"text {number} {n}" for n in range(8)]}).raise_for_status()
-            everything = [process.pid, *descendants(process.pid)]
+            everything = [server, *descendants(server)]
             found[f"encoder processes: {workers}"] = {
                 "sum": sum(proportional_megabytes(one) for one in everything),
                 "processes": {describe_process(one): round(proportional_megabytes(one), 1) for one in everything},
