@@ -2,11 +2,20 @@
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from service.codec import parse_json
+from service.codec import MAX_WIDTH, parse_json
 from service.errors import BadValueError, ClientGoneError, ServiceError, TooLargeError, WrongShapeError
 from service.live.plan import ROWS_READY
 from service.settings import Settings
@@ -18,10 +27,28 @@ DRAINED_BODIES = 8
 sending would otherwise see its connection cut instead of the 413."""
 
 
+def fail_fast(schema: Any) -> Any:
+    """Return pydantic's schema, or a part of it, whose lists and dictionaries stop at their first wrong entry."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(fail_fast(part) for part in schema)
+    if not isinstance(schema, dict):
+        return schema
+    parts = {key: fail_fast(part) for key, part in schema.items()}
+    return parts | {"fail_fast": True} if schema.get("type") in ("list", "dict") else parts
+
+
 class Body(BaseModel):
     """A JSON object; unknown fields are ignored, null means the default."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Let each list and dictionary of a body end its validation at the first entry that is wrong.
+
+        Told of all, pydantic keeps half a kilobyte for each: 2 MB of `{"inputs": [0, 0, …]}` took 900 MB and 3 s.
+        """
+        return fail_fast(handler(source))
 
     @model_validator(mode="before")
     @classmethod
@@ -38,6 +65,7 @@ Side = Annotated[
     BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),  # TEI writes "Right"
 ]
 Dimensions = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
 
 class EmbedBody(Body):
@@ -169,7 +197,7 @@ class IndexBody(Body):
 
     chain: str
     encoder: str | None = None
-    width: Dimensions | None = None
+    width: Width | None = None
     dimensions: Dimensions | None = None
     metric: Metric = "cosine"
     m: Links = 16

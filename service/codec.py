@@ -3,6 +3,7 @@
 import base64
 import binascii
 import io
+from array import array
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,16 @@ from service.errors import BadValueError, MalformedError, TooLargeError, WrongSh
 
 NPY = "application/x-npy"
 JSON = "application/json"
+
+MAX_WIDTH = 16_384
+"""Numbers in a vector; encoders give up to 12,288. A fit squares it: 2 GB of second moments."""
+
+FREE_CONTAINERS = 131_072
+BYTES_PER_CONTAINER = 32
+"""A JSON body may hold `FREE_CONTAINERS` lists and objects, and one more for every `BYTES_PER_CONTAINER` bytes of it.
+
+Parsed, an empty list takes 64 bytes and the smallest object 192, of 3 and 7 bytes of JSON: a body of nothing else would
+take 30 times its size. Numbers and texts take at most 16 times theirs, and need no bound of their own."""
 
 
 def dump_json(content: Any) -> bytes:
@@ -32,17 +43,23 @@ def dump_base64(vectors: NDArray[np.float32]) -> list[str]:
     return [base64.b64encode(row.astype("<f4").tobytes()).decode("ascii") for row in vectors]
 
 
-def parse_base64(rows: list[Any]) -> NDArray[np.float32]:
-    """The vectors `(n, d)` that `dump_base64` wrote.
+def parse_base64(rows: list[Any], width: int | None) -> NDArray[np.float32]:
+    """Return the vectors `(n, width)` that `dump_base64` wrote.
 
     Raises:
-        ValueError: for what is not base64, or rows of several lengths.
+        WrongShapeError: for what is not base64, or rows of several lengths.
     """
-    if not all(isinstance(row, str) and len(row) == len(rows[0]) for row in rows):
-        raise ValueError("rows differ")
-    decoded = [binascii.a2b_base64(row, strict_mode=True) for row in rows]
-    if len({len(row) for row in decoded}) > 1:
-        raise ValueError("rows differ")
+    decoded = []
+    for place, row in enumerate(rows):
+        try:
+            decoded.append(binascii.a2b_base64(row, strict_mode=True))
+        except (TypeError, ValueError):
+            raise not_numbers(place) from None
+        found, rest = divmod(len(decoded[-1]), 4)
+        if rest:
+            raise not_numbers(place)
+        width = found if width is None else width
+        require_width(place, found, width)
     return np.frombuffer(b"".join(decoded), "<f4").reshape(len(rows), -1)
 
 
@@ -52,23 +69,48 @@ def encode_rows(vectors: NDArray[np.float32], encoding_format: str) -> Any:
 
 
 def parse_json(body: bytes) -> Any:
-    """What a JSON body says.
+    """Parse a JSON body; of equal keys the last counts.
 
     Raises:
         MalformedError: if it is not JSON; NaN and Infinity are not.
+        TooLargeError: if it would take many times its size in memory.
     """
+    require_few_containers(body)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise MalformedError(f"the body is not JSON: {error.msg} at character {error.pos}") from None
 
 
-def parse_npy(body: bytes) -> NDArray[Any]:
-    """The array of a .npy body, without copying and without trusting its header's sizes.
+def require_few_containers(body: bytes) -> None:
+    """Raise `TooLargeError` for a body of more lists and objects than its size allows, before any is made."""
+    allowed = FREE_CONTAINERS + len(body) // BYTES_PER_CONTAINER
+    if body.count(b"[") + body.count(b"{") <= allowed:  # brackets inside texts count here, so this only clears a body
+        return
+    found = count_containers(body)
+    if found > allowed:
+        raise TooLargeError(f"the body holds {found} lists and objects; one of its size may hold {allowed}")
+
+
+def count_containers(body: bytes) -> int:
+    """Count the lists and objects of a JSON body: the opening brackets outside its texts."""
+    unescaped = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")  # what is left of the quotes begins or ends a text
+    characters = np.frombuffer(unescaped, np.uint8)
+    outside = np.cumsum(characters == ord('"'), dtype=np.uint8) % 2 == 0
+    return int(np.count_nonzero(outside & ((characters == ord("[")) | (characters == ord("{")))))
+
+
+def parse_npy(body: bytes, most: int) -> NDArray[np.float32]:
+    """Return the vectors `(n, d)` of a .npy body in float32, without trusting its header's sizes.
+
+    Args:
+        body: the file.
+        most: rows allowed.
 
     Raises:
         MalformedError: if it is not a .npy file, or its length is not what its header says.
-        WrongShapeError: if it holds anything but floats.
+        WrongShapeError: for anything but floats in two dimensions.
+        BadValueError, TooLargeError: as `as_vectors`.
     """
     file = io.BytesIO(body)
     try:
@@ -79,42 +121,80 @@ def parse_npy(body: bytes) -> NDArray[Any]:
         raise MalformedError(f"the body is not a .npy file: {error!r}") from None
     if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
         raise WrongShapeError(f"vectors must be float16, float32 or float64, not {dtype}", param="vectors")
+    if len(shape) != 2:
+        raise WrongShapeError(f"vectors must have the shape (n, d), not {shape}", param="vectors")
     values = memoryview(body)[file.tell() :]
-    count = 1
-    for size in shape:
-        count *= size
-    if min(shape, default=0) < 0 or count * dtype.itemsize != len(values):
+    if min(shape) < 0 or shape[0] * shape[1] * dtype.itemsize != len(values):
         raise MalformedError(f"the .npy header says {shape} of {dtype}, the body has {len(values)} bytes of values")
-    return np.frombuffer(values, dtype=dtype).reshape(shape, order="F" if fortran else "C")
+    require_rows(shape[0], most, "vectors")
+    require_width(0, shape[1], shape[1])  # of no rows, or rows of nothing, NumPy could not make any shape
+    return as_finite(np.frombuffer(values, dtype=dtype).reshape(shape, order="F" if fortran else "C"))
 
 
-def as_vectors(values: Any, most: int) -> NDArray[np.float32]:
-    """Vectors `(n, d)` in float32 from parsed JSON or npy.
+def as_vectors(values: list[Any], most: int, width: int | None = None) -> NDArray[np.float32]:
+    """Return the vectors `(n, d)` of parsed JSON in float32.
 
     Args:
-        values: a list of lists of numbers, a list of base64 strings as `dump_base64` writes them, or an array.
+        values: lists of numbers, or base64 strings as `dump_base64` writes them.
         most: rows allowed.
+        width: numbers that each row must have; None for as many as the first has.
 
     Raises:
-        WrongShapeError: for ragged rows, other shapes, or entries that are not numbers.
+        WrongShapeError: for ragged rows, rows of another width, or entries that are not numbers.
         BadValueError: for no rows, NaN, inf, or numbers beyond float32.
         TooLargeError: for more rows than allowed.
     """
-    wrong = WrongShapeError(
-        "vectors must be a list of lists of numbers (or of base64 strings of float32), all of one length",
+    require_rows(len(values), most, "vectors")
+    return as_finite(parse_base64(values, width) if isinstance(values[0], str) else parse_numbers(values, width))
+
+
+def parse_numbers(rows: list[Any], width: int | None) -> NDArray[np.float32]:
+    """Return lists of numbers as an array `(n, width)`, made only once each is known to be a list of that length."""
+    if width is None:
+        width = len(rows[0]) if isinstance(rows[0], list) else 0
+    for place, row in enumerate(rows):
+        if not isinstance(row, list):
+            raise not_numbers(place)
+        require_width(place, len(row), width)
+    vectors = np.empty((len(rows), width), np.float32)
+    for place, row in enumerate(rows):
+        try:
+            vectors[place] = array("f", row)  # takes numbers alone: NumPy makes texts of all where one is a text
+        except (TypeError, OverflowError):
+            raise not_numbers(place) from None
+    for place in np.flatnonzero(((vectors == 0) | (vectors == 1)).any(axis=1)):  # it takes true for 1 and false for 0
+        if bool in map(type, rows[place]):
+            raise not_numbers(int(place))
+    return vectors
+
+
+def require_width(place: int, found: int, width: int) -> None:
+    """Raise `WrongShapeError` unless a row, by its place, has as many numbers as it must, and any at all."""
+    if found == 0:
+        raise WrongShapeError(f"vector {place} holds no numbers", param="vectors")
+    if found != width:
+        raise WrongShapeError(f"vector {place} is {found} wide, not {width}", param="vectors")
+    if found > MAX_WIDTH:
+        raise WrongShapeError(f"vector {place} is {found} wide; at most {MAX_WIDTH} are taken", param="vectors")
+
+
+def not_numbers(place: int) -> WrongShapeError:
+    """Return the error for a row, by its place, that holds anything but numbers."""
+    return WrongShapeError(
+        f"vector {place} is not a list of numbers: vectors must be lists of numbers, or all of them base64 strings of "
+        "float32",
         param="vectors",
     )
-    if isinstance(values, list):
-        require_rows(len(values), most, "vectors")
-    try:
-        array = parse_base64(values) if isinstance(values, list) and isinstance(values[0], str) else np.asarray(values)
-    except (ValueError, OverflowError):
-        raise wrong from None
-    if array.ndim != 2 or array.dtype.kind not in "fiu" or array.shape[1] == 0:
-        raise wrong
-    require_rows(len(array), most, "vectors")
+
+
+def as_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Return an array `(n, d)` in float32.
+
+    Raises:
+        BadValueError: for NaN, inf, or numbers beyond float32.
+    """
     with np.errstate(over="ignore"):
-        vectors = array.astype(np.float32, copy=False)
+        vectors = numbers.astype(np.float32, copy=False)
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = int((~finite).argmax())

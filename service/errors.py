@@ -23,6 +23,15 @@ from training.errors import EncoderError, TooLongError, TrainingError
 from transforms.errors import ArtifactError, StepError, TransformError
 
 
+MAX_MESSAGE = 2000
+"""Characters of an error's message: it may quote a name that the caller sent, which can be as long as a body."""
+
+
+def shortened(text: str) -> str:
+    """Return a text, cut where it is longer than a message may be."""
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
+
+
 class ServiceError(Exception):
     """What went wrong, for the caller.
 
@@ -44,9 +53,9 @@ class ServiceError(Exception):
     def __init__(
         self, message: str, param: str | None = None, code: str | None = None, retry_after: int | None = None
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = shortened(message)
+        super().__init__(self.message)
+        self.param = None if param is None else shortened(param)
         self.code = code or type(self).code
         self.retry_after = retry_after or type(self).retry_after
 

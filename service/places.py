@@ -8,15 +8,29 @@ of all sizes without one of their own. Nothing replaces a chain in its place but
 
 import json
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
 from service.errors import BadValueError, UnknownNameError
+from service.names import whole_number
 from service.registry import Gate, LoadedChain, Pointer, Registry, made_when, no_gate
 from transforms.artifact import replace_synced
 from transforms.errors import ArtifactError
 
 NESTED = "nested"
+
+
+def parse_places(found: Any) -> dict[str, str]:
+    """Return an encoder's places from JSON.
+
+    Raises:
+        ValueError, AttributeError: for what is no size or no name of a chain.
+    """
+    for place, ref in found.items():
+        if not isinstance(ref, str) or not (place == NESTED or whole_number(place)):
+            raise ValueError(f"{place!r} cannot be the place of {ref!r}")
+    return dict(found)
 
 
 class Places:
@@ -35,10 +49,10 @@ class Places:
         """
         try:
             found = json.loads(self.path.read_bytes())
-            return {str(encoder): dict(places) for encoder, places in found.items()}
+            return {str(encoder): parse_places(places) for encoder, places in found.items()}
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
 
     def current(self) -> dict[str, dict[str, str]]:

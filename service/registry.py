@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 LOADED_MOST = 64
 """Chains kept in memory; one of 4096 × 1024 floats is 16 MB."""
 
+VERSIONS_MOST = 10**9
+"""Versions have at most nine digits, as `whole_number` reads them."""
+
 Gate = Callable[[Manifest], Sequence[str]]
 """Looks at a version that is to become live: raises if it may not, or names what it was forced past."""
 
@@ -64,9 +67,19 @@ class Pointer:
         try:
             found = json.loads(content)
             forced = {int(version): tuple(gates) for version, gates in found.get("forced", {}).items()}
-            return cls(found["live"], tuple(found["earlier"]), found["last"], forced)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            pointer = cls(found["live"], tuple(found["earlier"]), found["last"], forced)
+            pointer.require_types()
+            return pointer
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
+
+    def require_types(self) -> None:
+        """Raise `TypeError` unless versions are numbers that a folder can have, and gates are names."""
+        versions = [*self.earlier, self.last, *self.forced, *([] if self.live is None else [self.live])]
+        if not all(type(version) is int and 0 <= version < VERSIONS_MOST for version in versions):
+            raise TypeError(f"a version is a whole number below {VERSIONS_MOST}")
+        if not all(isinstance(gate, str) for gates in self.forced.values() for gate in gates):
+            raise TypeError("a gate is a name")
 
     @property
     def past(self) -> tuple[str, ...]:
@@ -163,11 +176,17 @@ class Registry:
         return sorted(int(f.name) for f in folder.iterdir() if whole_number(f.name) and f.is_dir())
 
     def pointer(self, name: str) -> Pointer:
-        """The pointer of a chain; empty if there is none."""
+        """The pointer of a chain; empty if there is none.
+
+        Raises:
+            ArtifactError: if it was damaged or cannot be read.
+        """
         try:
             return Pointer.parse(name, (self.root / name / "pointer.json").read_bytes())
         except FileNotFoundError:
             return Pointer()
+        except OSError as error:
+            raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error.strerror}") from error
 
     def live(self, name: str) -> int | None:
         """The live version of a chain; None if there is none, or its pointer is damaged."""

@@ -31,6 +31,24 @@ REFERENCE = "reference.safetensors"
 
 Manifest = dict[str, Any]
 
+MAX_DEPTH = 64
+"""Lists and objects inside one another in a manifest; those that a fit writes have 6."""
+
+FIELD_TYPES: Mapping[str, type] = {
+    "steps": list,
+    "normalize": bool,
+    "input_dimensions": int,
+    "output_dimensions": int,
+    "nested": bool,
+    "encoder": dict,
+    "target_encoder": dict,
+    "provenance": dict,
+    "certificate": dict,
+    "moments": dict,
+    "reference": dict,
+}
+"""What those fields of a manifest hold that are read, if they are there and not null."""
+
 
 def write_artifact(
     path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", reference: bytes | None = None
@@ -82,9 +100,10 @@ def read_manifest(path: Path) -> Manifest:
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         version, digest = manifest["schema_version"], manifest["manifest_sha256"]
+        _require_plain(manifest)
     except FileNotFoundError as error:
         raise ArtifactError(f"there is no saved chain at {path}: {MANIFEST} is missing") from error
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ArtifactError(f"the manifest of {path} cannot be read: {error!r}") from error
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise ArtifactError(
@@ -92,7 +111,37 @@ def read_manifest(path: Path) -> Manifest:
         )
     if digest != manifest_digest(manifest):
         raise ArtifactError(f"the manifest of {path} was altered: its SHA-256 does not match")
+    _require_field_types(path, manifest)
     return dict(manifest)
+
+
+def _require_plain(value: Any, depth: int = 0) -> None:
+    """Raise `ValueError` for JSON that Python's parser takes and others do not: what is read here is answered as JSON.
+
+    That is deep nesting, integers of more than 64 bits, and text that is no Unicode.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError("it holds an integer of more than 64 bits")
+    elif isinstance(value, list | dict):
+        for inner in value:  # of an object, its keys
+            _require_plain(inner, depth + 1)
+        for inner in value.values() if isinstance(value, dict) else ():
+            _require_plain(inner, depth + 1)
+
+
+def _require_field_types(path: Path, manifest: Manifest) -> None:
+    """Raise `ArtifactError` if a field of the manifest of `path` is of another type than what reads it expects."""
+    for field, expected in FIELD_TYPES.items():
+        if not isinstance(manifest.get(field), expected | None):
+            raise ArtifactError(f"the manifest of {path} cannot be read: {field} must be of type {expected.__name__}")
+    for field in ("encoder", "target_encoder"):
+        described = manifest.get(field)
+        if described and not isinstance(described.get("fingerprint"), str):
+            raise ArtifactError(f"the manifest of {path} cannot be read: {field} has no fingerprint")
 
 
 def read_artifact(path: Path) -> "tuple[Manifest, dict[str, Tensor]]":

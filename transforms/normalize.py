@@ -1,4 +1,4 @@
-"""L2 normalisation, with zero kept zero."""
+"""L2 normalisation, with zero, and what is too short to have a direction, kept zero."""
 
 import torch
 from torch import Tensor
@@ -19,15 +19,25 @@ def row_norms(x: Tensor) -> Tensor:
     return norms_of(x, torch.float64)
 
 
+def without_direction(norms: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return which rows of a dtype are zero or as good as zero, by their norms: those below its smallest normal number.
+
+    Below it digits are lost, the more the shorter the row is: of entries of 1e-45 in float32 nothing but the sign is
+    left. Such rows are zero everywhere, as what was made of them would depend on the order of the operations.
+    """
+    return norms < torch.finfo(dtype).tiny
+
+
 def unit_rows(x: Tensor) -> Tensor:
-    """Rows of L2 norm 1; rows of zeros stay zeros, rows too long for the dtype become NaN."""
+    """Rows of L2 norm 1; rows `without_direction` become zeros, rows too long for the dtype NaN."""
     if can_be_quick(x):
         quick = norms_of(x)
         low, high = torch.aminmax(quick)
         if float(low) > ORDINARY_NORM and float(high) < torch.inf:
             return x / quick
-    norms = row_norms(x).to(x.dtype)
-    return x / norms.masked_fill(norms == 0, 1).masked_fill(norms.isinf(), torch.nan)
+    exact = row_norms(x)
+    norms = exact.to(x.dtype)
+    return x / norms.masked_fill(norms.isinf(), torch.nan).masked_fill(without_direction(exact, x.dtype), torch.inf)
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
@@ -47,12 +57,12 @@ def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
         if float(low) > residue(y, gain) and float(high) < torch.inf:
             return y
     before = row_norms(x)
-    return torch.where((row_norms(y) <= residue(y, gain) * before) | (before == 0), 0, y)
+    return torch.where((row_norms(y) <= residue(y, gain) * before) | without_direction(before, x.dtype), 0, y)
 
 
 def zero_where_zero(y: Tensor, x: Tensor) -> Tensor:
-    """The image `y` of `x`, with zero rows where those of `x` are zero."""
-    return y.masked_fill((x == 0).all(dim=-1, keepdim=True), 0)
+    """The image `y` of `x`, with zero rows where those of `x` are `without_direction`."""
+    return y.masked_fill(without_direction(row_norms(x), x.dtype), 0)
 
 
 def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:

@@ -60,36 +60,55 @@ def parse_filter(given: Any) -> Filter:
     Raises:
         BadValueError: naming what cannot be understood.
     """
-    found = parse(given, 0)
-    if count(found) > CONDITIONS_MOST:
-        raise BadValueError(f"a filter may have at most {CONDITIONS_MOST} conditions", param="filter")
-    return found
+    return parse(given, 0, Budget())
 
 
-def parse(given: Any, depth: int) -> Filter:
+class Budget:
+    """The conditions that a filter may still have; an object of none costs one too, as each is evaluated."""
+
+    def __init__(self) -> None:
+        self.left = CONDITIONS_MOST
+
+    def spend(self) -> None:
+        """Take one off, before it is made.
+
+        Raises:
+            BadValueError: if none is left.
+        """
+        if self.left == 0:
+            raise BadValueError(f"a filter may have at most {CONDITIONS_MOST} conditions", param="filter")
+        self.left -= 1
+
+
+def parse(given: Any, depth: int, budget: Budget) -> Filter:
     """A filter or a part of one."""
     if not isinstance(given, dict):
         raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
     if depth > DEPTH_MOST:
         raise BadValueError(f"a filter may be nested at most {DEPTH_MOST} deep", param="filter")
-    parts = [parse_entry(key, value, depth) for key, value in given.items()]
+    if not given:
+        budget.spend()
+    parts = [parse_entry(key, value, depth, budget) for key, value in given.items()]
     return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
 
 
-def parse_entry(key: str, value: Any, depth: int) -> Filter:
+def parse_entry(key: str, value: Any, depth: int, budget: Budget) -> Filter:
     """One key of a filter: a junction's name, or a field's."""
     plain = key.removeprefix("$")
     if plain in ("and", "or"):
         if not isinstance(value, list) or not value:
             raise BadValueError(f"{key} takes a list of filters", param="filter")
-        return Junction(plain, tuple(parse(part, depth + 1) for part in value))
+        return Junction(plain, tuple(parse(part, depth + 1, budget) for part in value))
     if plain == "not":
-        return Junction("not", (parse(value, depth + 1),))
+        return Junction("not", (parse(value, depth + 1, budget),))
     if not isinstance(value, dict):
-        return equal(key, value)
+        value = {"eq": value}
     if not value:
         raise BadValueError(f"{key}: give one of {', '.join(OPERATORS)}", param="filter")
-    parts = [parse_operator(key, operator.removeprefix("$"), wanted) for operator, wanted in value.items()]
+    parts = []
+    for operator, wanted in value.items():
+        budget.spend()
+        parts.append(parse_operator(key, operator.removeprefix("$"), wanted))
     return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
 
 
@@ -137,11 +156,6 @@ def scalar(field: str, value: Any) -> Value:
     if isinstance(value, dict | list):
         raise BadValueError(f"{field}: compare with a text, a number, true, false or null", param="filter")
     return stored(value)
-
-
-def count(found: Filter) -> int:
-    """Conditions in all."""
-    return 1 if isinstance(found, Condition) else sum(count(part) for part in found.parts)
 
 
 def evaluate(found: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:

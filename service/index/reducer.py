@@ -11,7 +11,7 @@ from service.errors import BadValueError
 from service.index.spec import IndexSpec, Metric
 from transforms.artifact import MANIFEST, TENSORS
 from transforms.chain import Chain
-from transforms.normalize import unit_rows
+from transforms.normalize import row_norms, unit_rows, without_direction
 
 HALF_MOST, HALF_LEAST = 65504.0, 2.0**-14
 """The largest float16, and the smallest with all its digits."""
@@ -85,6 +85,17 @@ def require_lengths(vectors: Vectors) -> None:
     if beyond.any():
         raise BadValueError(
             f"vector {int(beyond.argmax())} is longer than float32 can compare (1.8e19)", param="vectors"
+        )
+
+
+def require_directions(vectors: Vectors) -> None:
+    """Raise `BadValueError` for vectors that are zero, or so short that the transforms take them for zero."""
+    empty = without_direction(row_norms(torch.from_numpy(np.require(vectors, np.float32, ["W"]))), torch.float32)
+    if empty.any():
+        raise BadValueError(
+            f"vector {int(empty.int().argmax())} is zero, or shorter than float32 can hold (1.2e-38): it has no "
+            "direction to compare",
+            param="vectors",
         )
 
 

@@ -98,7 +98,7 @@ def allowed_path(written: str, data_root: Path | None) -> str:
     root = data_root.resolve()
     try:
         path = (root / place).resolve()
-    except (OSError, ValueError):  # a name no file can have
+    except (OSError, ValueError, RuntimeError):  # a name no file can have, or a loop of links
         raise UnknownNameError(f"there is no source {place[:80]!r}", param="source.path") from None
     if not path.is_relative_to(root):
         raise ForbiddenError(f"{place!r} lies outside the server's data folder", param="source.path")

@@ -122,6 +122,7 @@ def targets_of(source: SourceBody, services: Services, files: dict[str, bytes]) 
         raise BadValueError("targets are vectors; for texts name their target_encoder", param="targets.texts")
     if source.path is not None:
         return allowed_path(source.path, services.settings.data_root)
-    vectors = as_vectors(source.vectors, most=len(source.vectors or []) + 1)
+    given = source.vectors or []
+    vectors = as_vectors(given, most=len(given) + 1)
     files[FILE_OF_TARGETS] = dump_npy(vectors)
     return FILE_OF_TARGETS

@@ -9,7 +9,7 @@ from service.embedder import Answer
 from service.engine.work import EncodeOptions
 from service.errors import BadValueError, ConflictError, WrongShapeError
 from service.hangup import finished
-from service.index.reducer import Vectors, require_lengths
+from service.index.reducer import Vectors, require_directions, require_lengths
 from service.index.spec import IndexSpec
 from service.routes.embed import checked_texts
 from service.services import Services
@@ -64,12 +64,9 @@ def given_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, red
     Raises:
         ServiceError: for vectors of another width, or of no direction where only that counts.
     """
-    vectors = as_vectors(body.vectors, services.settings.max_vectors)
     width = spec.dimensions if reduced else spec.width
-    if vectors.shape[1] != width:
-        raise WrongShapeError(f"the index takes vectors {width} wide, these are {vectors.shape[1]}", param="vectors")
+    vectors = as_vectors(body.vectors or [], services.settings.max_vectors, width)
     require_lengths(vectors)
-    empty = ~vectors.any(axis=1)
-    if spec.metric == "cosine" and empty.any():
-        raise BadValueError(f"vector {int(empty.argmax())} is zero: it has no direction to compare", param="vectors")
+    if spec.metric == "cosine":
+        require_directions(vectors)
     return vectors

@@ -70,5 +70,5 @@ def reduce_npy(body: bytes, request: Request, services: Services) -> Answer:
     dimensions = None if wanted is None else require_number(wanted, "dimensions")
     if dimensions == 0:
         raise BadValueError("dimensions must be at least 1", param="dimensions")
-    vectors = as_vectors(parse_npy(body), services.settings.max_vectors)
+    vectors = parse_npy(body, services.settings.max_vectors)
     return services.embedder.reduce(vectors, chain, dimensions)

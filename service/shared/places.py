@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.client import Pipeline
 
-from service.places import Places
+from service.places import Places, parse_places
 from service.shared.link import RedisLink
 from service.shared.record import CHANGES, CHANGES_KEPT, IDENTITY
 from service.shared.registry import SharedRegistry
@@ -103,6 +103,6 @@ def parsed(content: bytes | None) -> dict[str, str]:
         ArtifactError: if they were damaged.
     """
     try:
-        return {str(place): str(ref) for place, ref in json.loads(content or b"{}").items()}
-    except (ValueError, AttributeError) as error:
+        return parse_places(json.loads(content or b"{}"))
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"the places in Redis cannot be read: {error!r}") from error
