@@ -22,7 +22,6 @@ from typing import Any
 from training.errors import EncoderError, TooLongError, TrainingError
 from transforms.errors import ArtifactError, StepError, TransformError
 
-
 MAX_MESSAGE = 2000
 """Characters of an error's message: it may quote a name that the caller sent, which can be as long as a body."""
 

@@ -24,7 +24,14 @@ from filelock import FileLock
 from service.engine.chain_ref import ChainRef
 from service.errors import ConflictError, UnknownNameError
 from service.names import is_name, require_name, split_ref, whole_number
-from transforms.artifact import Manifest, read_manifest, read_serialized_artifact, replace_synced, sync_folder
+from transforms.artifact import (
+    Manifest,
+    read_manifest,
+    read_serialized_artifact,
+    replace_synced,
+    require_field_types,
+    sync_folder,
+)
 from transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -36,6 +43,9 @@ LOADED_MOST = 64
 
 VERSIONS_MOST = 10**9
 """Versions have at most nine digits, as `whole_number` reads them."""
+
+FIT_FIELDS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "certificate": dict}
+"""What a fit adds to a chain's manifest."""
 
 Gate = Callable[[Manifest], Sequence[str]]
 """Looks at a version that is to become live: raises if it may not, or names what it was forced past."""
@@ -145,7 +155,18 @@ def load_chain(folder: Path) -> "Chain":
     """Read a chain as `Chain.load` does; torch is imported only here, for listing chains does without it."""
     from transforms.chain import Chain
 
-    return Chain.load(folder)
+    chain = Chain.load(folder)
+    require_fit_fields(folder, chain.metadata)
+    return chain
+
+
+def require_fit_fields(folder: Path, manifest: Manifest) -> None:
+    """Raise `ArtifactError` unless what a fit added to the manifest of a folder is what the service reads."""
+    require_field_types(folder, manifest, FIT_FIELDS)
+    require_field_types(folder, manifest.get("provenance") or {}, {"gates": dict})
+    for name in ("encoder", "target_encoder"):
+        if manifest.get(name) and not isinstance(manifest[name].get("fingerprint"), str):
+            raise ArtifactError(f"the manifest of {folder} cannot be read: {name} has no fingerprint")
 
 
 def no_gate(_manifest: Manifest) -> Sequence[str]:
@@ -262,7 +283,10 @@ class Registry:
         Raises:
             ArtifactError: if it was damaged.
         """
-        return read_manifest(self.root / name / str(version))
+        folder = self.root / name / str(version)
+        manifest = read_manifest(folder)
+        require_fit_fields(folder, manifest)
+        return manifest
 
     def publish(self, chain: "Chain", name: str, promote: bool | None, job: str | None = None) -> tuple[int, bool]:
         """Add a fitted chain as the next version.

@@ -40,14 +40,10 @@ FIELD_TYPES: Mapping[str, type] = {
     "input_dimensions": int,
     "output_dimensions": int,
     "nested": bool,
-    "encoder": dict,
-    "target_encoder": dict,
-    "provenance": dict,
-    "certificate": dict,
     "moments": dict,
     "reference": dict,
 }
-"""What those fields of a manifest hold that are read, if they are there and not null."""
+"""What the fields hold that a chain writes, if they are there and not null; the others are the caller's."""
 
 
 def write_artifact(
@@ -111,7 +107,7 @@ def read_manifest(path: Path) -> Manifest:
         )
     if digest != manifest_digest(manifest):
         raise ArtifactError(f"the manifest of {path} was altered: its SHA-256 does not match")
-    _require_field_types(path, manifest)
+    require_field_types(path, manifest, FIELD_TYPES)
     return dict(manifest)
 
 
@@ -133,15 +129,11 @@ def _require_plain(value: Any, depth: int = 0) -> None:
             _require_plain(inner, depth + 1)
 
 
-def _require_field_types(path: Path, manifest: Manifest) -> None:
-    """Raise `ArtifactError` if a field of the manifest of `path` is of another type than what reads it expects."""
-    for field, expected in FIELD_TYPES.items():
+def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type]) -> None:
+    """Raise `ArtifactError` unless the fields of the manifest of `path` are missing, null, or of the types given."""
+    for field, expected in types.items():
         if not isinstance(manifest.get(field), expected | None):
             raise ArtifactError(f"the manifest of {path} cannot be read: {field} must be of type {expected.__name__}")
-    for field in ("encoder", "target_encoder"):
-        described = manifest.get(field)
-        if described and not isinstance(described.get("fingerprint"), str):
-            raise ArtifactError(f"the manifest of {path} cannot be read: {field} has no fingerprint")
 
 
 def read_artifact(path: Path) -> "tuple[Manifest, dict[str, Tensor]]":

@@ -15,6 +15,13 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+MAX_BYTES = 2**30
+"""Bytes of a message's head, or of one of its arrays: 8,192 rows 16,384 wide are half of it."""
+
+
+class MessageError(OSError):
+    """What came over the connection is no message."""
+
 
 def send(connection: Connection, head: dict[str, Any], arrays: list[Array] | None = None) -> None:
     """Send a message.
@@ -33,8 +40,26 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
     """Wait for a message.
 
     Raises:
+        MessageError: for bytes that are none; the connection is of no use then, as nobody knows where the next begins.
         OSError, EOFError: if the other side is gone.
     """
-    head: dict[str, Any] = orjson.loads(connection.recv_bytes())
-    arrays = [np.frombuffer(connection.recv_bytes(), dtype).reshape(shape) for dtype, shape in head.pop("arrays")]
+    try:
+        head: dict[str, Any] = orjson.loads(connection.recv_bytes(MAX_BYTES))
+        arrays = [receive_array(connection, dtype, shape) for dtype, shape in head.pop("arrays")]
+    except (OSError, EOFError):
+        raise
+    except Exception as error:  # orjson and NumPy refuse what they cannot read in a dozen ways
+        raise MessageError(f"not a message: {type(error).__name__}") from None
     return head, arrays
+
+
+def receive_array(connection: Connection, dtype: str, shape: list[int]) -> Array:
+    """Wait for an array that a message announced.
+
+    Raises:
+        TypeError, ValueError: if its bytes are no numbers of that dtype and shape.
+    """
+    numbers = np.dtype(dtype)
+    if numbers.kind not in "fiu":
+        raise TypeError(f"arrays hold numbers, not {numbers}")
+    return np.frombuffer(connection.recv_bytes(MAX_BYTES), numbers).reshape(shape)

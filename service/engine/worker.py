@@ -199,12 +199,19 @@ def load(told: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
 
 
 def receive_all(connection: Connection, worker: Worker, ready: "queue.Queue[list[Tokenized]]") -> None:
-    """Read and tokenize until the server goes away; then so does this process, whatever it does."""
+    """Read and tokenize until the server goes away, or says what makes no sense; then this process ends too.
+
+    Without this thread it would take work and answer none until the server's patience ends.
+    """
     try:
         while True:
             head, _ = wire.receive(connection)
             ready.put(worker.tokenize(head["parts"]))
     except (EOFError, OSError):
+        pass
+    except Exception as error:
+        log.error("the server's message cannot be read: %s", type(error).__name__)
+    finally:
         os._exit(0)
 
 

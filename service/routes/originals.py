@@ -7,7 +7,7 @@ from service.bodies import TextsOrVectors
 from service.codec import as_vectors
 from service.embedder import Answer
 from service.engine.work import EncodeOptions
-from service.errors import BadValueError, ConflictError, WrongShapeError
+from service.errors import ConflictError
 from service.hangup import finished
 from service.index.reducer import Vectors, require_directions, require_lengths
 from service.index.spec import IndexSpec

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.services
 EVENTS = 4
 READ_SECONDS = 5
 CHANGING = ["/fit-transform", "/advise", "/chains/mine/promote", "/indexes/docs/upsert", "/indexes/docs/delete"]
+REPLACING = [("PUT", "/encoders/mini/dimensions/8"), ("DELETE", "/chains/mine/1"), ("PATCH", "/chains/mine")]
+REPLACING += [("PUT", "/indexes/docs"), ("DELETE", "/indexes/docs")]
 READING = ["/", "/embed", "/reduce", "/v1/embeddings"]
 
 
@@ -65,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_one
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = handle_one
 
     def send_events(self):
         self.send_response(200)
@@ -94,6 +96,13 @@ def instances():
 @pytest.fixture
 def proxy(instances, start_nginx):
     return start_nginx([instances["one"].port, instances["two"].port], instances["owner"].port)
+
+
+@pytest.fixture
+def proxy_of_four(instances, start_nginx):
+    more = {name: Instance(name) for name in ("three", "four")}
+    instances.update(more)
+    return start_nginx([instances[name].port for name in ("one", "two", *more)], instances["owner"].port)
 
 
 def ask(port, method, path, body=None, headers=None):
@@ -132,12 +141,21 @@ def test_a_request_that_changes_nothing_survives_a_replica_that_dies_under_it(pr
     assert instances["one"].seen
 
 
-@pytest.mark.parametrize("path", CHANGING)
-def test_a_request_that_changes_something_is_sent_once(proxy, instances, path):
+@pytest.mark.parametrize("path", READING)
+def test_a_request_that_kills_whoever_takes_it_is_offered_to_one_other_at_most(proxy_of_four, instances, path):
     for instance in instances.values():
         instance.mode = "die"
 
-    status, headers, body = post(proxy, path)
+    assert post(proxy_of_four, path)[0] == 502
+    assert sum(len(instance.seen) for instance in instances.values()) == 2
+
+
+@pytest.mark.parametrize(("method", "path"), [*[("POST", path) for path in CHANGING], *REPLACING])
+def test_a_request_that_changes_something_is_sent_once(proxy, instances, method, path):
+    for instance in instances.values():
+        instance.mode = "die"
+
+    status, headers, body = ask(proxy, method, path, b"{}", {"content-type": "application/json"})
 
     assert (status, body["error"]["code"]) == (502, "bad_gateway")
     assert sum(len(instance.seen) for instance in instances.values()) == 1

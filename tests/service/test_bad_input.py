@@ -1,7 +1,10 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+from service.codec import parse_json
 
 BAD_BODIES = {
     "empty list": ("/embed", {"inputs": []}, 400),
@@ -41,6 +44,11 @@ BAD_BODIES = {
     "one flat vector": ("/reduce", {"vectors": [1.0] * 384, "chain": "compact"}, 422),
     "vectors of texts": ("/reduce", {"vectors": [["a"] * 384], "chain": "compact"}, 422),
     "vectors of numbers as texts": ("/reduce", {"vectors": [["1"] * 384], "chain": "compact"}, 422),
+    "vectors of texts and numbers": ("/reduce", {"vectors": [[1.0] * 383 + ["a"]], "chain": "compact"}, 422),
+    "vectors of truths and numbers": ("/reduce", {"vectors": [[0.5] * 383 + [True]], "chain": "compact"}, 422),
+    "vectors of lists and numbers": ("/reduce", {"vectors": [[0.5] * 383 + [[1]]], "chain": "compact"}, 422),
+    "lists and base64": ("/reduce", {"vectors": [[0.5] * 384, "AAAA"], "chain": "compact"}, 422),
+    "a vector wider than any": ("/reduce", {"vectors": [[0] * 20_000], "chain": "debias"}, 422),
     "vectors of null": ("/reduce", {"vectors": [[None] * 384], "chain": "compact"}, 422),
     "numbers beyond float32": ("/reduce", {"vectors": [[1e39] * 384], "chain": "compact"}, 400),
     "numbers at the edge of float32": ("/reduce", {"vectors": [[3e38] * 384], "chain": "compact"}, 400),
@@ -48,6 +56,33 @@ BAD_BODIES = {
     "no chain": ("/reduce", {"vectors": [[1.0] * 384]}, 422),
     "reduce: unknown chain": ("/reduce", {"vectors": [[1.0] * 384], "chain": "nobody"}, 404),
     "reduce: a size not served": ("/reduce", {"vectors": [[1.0] * 384], "chain": "compact", "dimensions": 129}, 400),
+}
+
+R2 = [{"kind": "r2"}]
+MANY_GATES = {"version": 1, "gates": dict.fromkeys(map(str, range(200_000)), "")}
+MANY_CONDITIONS = {"vectors": [[1.0] * 384], "filter": {"or": [{"a": 0}] * 120_000}}
+LONG_TEXT = [["a" * 250_000, *[1] * 5000]]
+HUNGRY = {
+    "a long text among numbers": ("/reduce", {"vectors": LONG_TEXT, "chain": "compact"}, 422),
+    "the same to put": ("/indexes/hungry/upsert", {"vectors": LONG_TEXT, "ids": ["a"]}, 422),
+    "the same to search": ("/indexes/hungry/search", {"vectors": LONG_TEXT}, 422),
+    "the same to fit on": ("/fit-transform", {"name": "a", "steps": R2, "source": {"vectors": LONG_TEXT}}, 422),
+    "numbers for texts": ("/embed", {"inputs": [0] * 500_000}, 422),
+    "null for texts": ("/v1/embeddings", {"input": [None] * 300_000}, 422),
+    "numbers for ids": ("/indexes/hungry/get", {"ids": [0] * 500_000}, 422),
+    "numbers for steps": ("/fit-transform", {"name": "a", "steps": [0] * 500_000, "source": {"texts": []}}, 422),
+    "texts for gates": (
+        "/chains/compact/promote",
+        {"version": 1, "gates": dict.fromkeys(map(str, range(200_000)), "")},
+        422,
+    ),
+    "empty lists": ("/reduce", {"vectors": [[]] * 900_000, "chain": "compact"}, 413),
+    "small objects": ("/embed", {"inputs": [{"": 0}] * 500_000}, 413),
+    "a filter of many": (
+        "/indexes/hungry/search",
+        {"vectors": [[1.0] * 384], "filter": {"or": [{"a": 0}] * 120_000}},
+        400,
+    ),
 }
 
 MALFORMED = {
@@ -83,6 +118,54 @@ def test_what_is_not_json_is_400(client, path, case):
     check_error(client.post(path, content=MALFORMED[case]), 400)
 
 
+@pytest.fixture(scope="module")
+def hungry_index(lathe):
+    assert lathe.client.put("/indexes/hungry", json={"chain": "none"}, headers=lathe.admin).status_code == 200
+    yield
+    lathe.client.delete("/indexes/hungry", headers=lathe.admin)
+
+
+def peak_bytes():
+    """The most memory that this process has held since this was last asked."""
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    Path("/proc/self/clear_refs").write_text("5")
+    return int(peak.split()[1]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
+@pytest.mark.parametrize("case", HUNGRY)
+def test_a_request_takes_a_small_multiple_of_its_bytes(lathe, hungry_index, case):
+    path, body, status = HUNGRY[case]
+    content = json.dumps(body, separators=(",", ":")).encode()
+    peak_bytes()
+    before = peak_bytes()
+    check_error(lathe.client.post(path, content=content, headers=lathe.admin), status)
+    assert peak_bytes() - before < max(64_000_000, 20 * len(content))
+
+
+def test_brackets_in_a_text_are_text():
+    assert parse_json(json.dumps({"inputs": '"[{' * 300_000}).encode()) == {"inputs": '"[{' * 300_000}
+
+
+def test_an_error_does_not_repeat_a_long_name(client):
+    for body in ({"inputs": "a", "model": "m" * 1_000_000}, {"inputs": "a", "prompt_name": "p" * 1_000_000}):
+        answer = client.post("/embed", json=body)
+        assert answer.status_code in (400, 404) and len(answer.content) < 10_000
+
+
+def test_of_a_key_that_stands_twice_the_last_counts(client):
+    check_error(client.post("/embed", content=b'{"inputs": "a", "inputs": 5}'), 422)
+    assert client.post("/embed", content=b'{"inputs": 5, "inputs": "a"}').status_code == 200
+
+
+@pytest.mark.parametrize("depth", [50, 300, 1000, 5000])
+def test_a_body_of_any_depth_is_answered_or_refused(lathe, depth):
+    deep = b"[" * depth + b"]" * depth
+    check_error(lathe.client.post("/embed", content=b'{"inputs": %b}' % deep), 400 if depth > 1000 else 422)
+    fit = b'{"name": "a", "steps": [{"kind": "r2", "deep": %b}], "source": {"texts": ["a"]}}' % deep
+    check_error(lathe.client.post("/fit-transform", content=fit, headers=lathe.admin), 400)
+
+
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"1"])
 def test_json_that_is_no_object_is_422(client, body):
     check_error(client.post("/embed", content=body), 422)
@@ -94,12 +177,13 @@ def test_a_body_over_the_limit_is_413_whether_announced_or_streamed(client):
 
 
 def test_zero_vectors_stay_zero_and_spoil_nobody_elses(client, raw):
-    vectors = np.zeros((3, 384))
+    vectors = np.zeros((4, 384))
     vectors[1] = raw[0]
+    vectors[3] = 1e-45  # as good as zero: float32 holds nothing smaller
     answer = client.post("/reduce", json={"vectors": vectors.tolist(), "chain": "compact"})
     reduced = np.array(answer.json()["vectors"])
     assert answer.status_code == 200
-    assert not reduced[0].any() and not reduced[2].any()
+    assert not reduced[[0, 2, 3]].any()
     np.testing.assert_allclose(np.linalg.norm(reduced[1]), 1, atol=1e-6)
 
 
@@ -146,7 +230,7 @@ def test_bad_fits_are_refused_before_any_work(lathe, sentences):
             {"seed": -1},
         ],
         403: [{"source": {"path": "/etc/passwd"}}, {"source": {"path": "../secret.jsonl"}}],
-        404: [{"encoder": "nobody"}, {"source": {"path": "missing.jsonl"}}, {"source": {"path": "a\0b"}}],
+        404: [{"encoder": "nobody"}, *[{"source": {"path": path}} for path in ("missing.jsonl", "a\0b", "loop")]],
         409: [{"source": {"vectors": [[1.0, 2.0]]}, "encoder": "all-MiniLM-L6-v2"}],
         422: [
             {"name": 5},
@@ -156,6 +240,7 @@ def test_bad_fits_are_refused_before_any_work(lathe, sentences):
             {"gates": {"local_spearman": "high"}},
         ],
     }
+    (lathe.settings.data_root / "loop").symlink_to("loop")
     before = lathe.client.get("/jobs").json()
     for status, changes in refused.items():
         for change in changes:
@@ -195,11 +280,20 @@ def test_npy_bodies_are_not_trusted(client):
     check_error(post(npy(np.float32(1))), 422)
     check_error(post(npy(np.ones((2, 384), np.int64))), 422)
     check_error(post(npy(np.ones((0, 384), np.float32))), 400)
+    check_error(post(npy(np.ones((2, 0), np.float32))), 422)
+    check_error(post(npy_header("(0, 100000000000000000000)")), 400)
+    check_error(post(npy_header("(100000000000000000000, 0)")), 413)
+    check_error(post(npy_header(f"{(1,) * 65}") + bytes(4)), 422)
     check_error(post(good.replace(b"(2, 384)", b"(2, 38<<")), 400)
     check_error(post(good.replace(b"(2, 384), }            ", b"(99999999999999, 384), }")), 400)
     check_error(post(good.replace(b"(2, 384)", b"(-2,384)")), 400)
     pickled = npy(np.array([{"a": 1}], dtype=object), allow_pickle=True)
     check_error(post(pickled), 422)
+
+
+def npy_header(shape):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
 def npy(array, allow_pickle=False):

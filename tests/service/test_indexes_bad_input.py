@@ -43,6 +43,7 @@ UPSERTS = {
         "no ids": put(ids=[]),
         **{f"the id {item[:5]!r}": put(ids=[item]) for item in ("", "x" * 10_000, "a\nb", "a\0b")},
         "a zero vector": put(ids=["x", "y"], vectors=[*ONE, [0.0] * 384]),
+        "a vector of which float32 keeps no digit": put(vectors=[[1e-45] * 384]),
         "a vector that is zero in float32": put(vectors=[[1e-60] * 384]),
         "numbers beyond float32": put(vectors=[[1e39] * 384]),
         "NaN in base64": put(vectors=[packed(*[float("nan")] * 384)]),
@@ -93,6 +94,7 @@ SEARCHES = {
         **{f"ef {ef}": find(ef=ef) for ef in (0, 5, 10**9)},
         **{f"rescore {rescore}": find(rescore=rescore) for rescore in (0, 0.5, -1, 1e9)},
         "a zero query": find(vectors=[[0.0] * 384]),
+        "a query of which float32 keeps no digit": find(vectors=[[1e-45] * 384]),
         "texts and vectors": find(texts="a"),
         "neither": {"k": 1},
         "an empty text": {"texts": ["a", ""]},
@@ -132,6 +134,7 @@ CASES = {
 }
 NO_INDEXES = {
     400: [{"chain": "compact"} | more for more in ({"dimensions": 129}, {"dimensions": 0}, {"width": 100})]
+    + [{"chain": "none", "width": width} for width in (10**7, 2**63 - 1, 16_385)]
     + [{"chain": "none", "width": 8} | more for more in ({"dimensions": 4}, {"metric": "x"}, {"m": 1})]
     + [{"chain": "none"} | more for more in ({"ef_construction": 10**9}, {"originals": "int8"})],
     404: [{"chain": "none", "encoder": "nobody"}, *[{"chain": chain} for chain in ("nobody", "compact@99", "../etc")]],

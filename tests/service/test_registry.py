@@ -6,12 +6,14 @@ import sys
 import numpy as np
 import pytest
 
+from service.codec import dump_json
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from service.places import Places
 from service.registry import Registry
 from service.shared.places import SharedPlaces
 from service.shared.registry import SharedRegistry
 from transforms import ArtifactError, Chain, parse_steps
+from transforms.artifact import manifest_digest
 
 
 def fitted(steps="r2,geopres:4", width=8, seed=0, fingerprint="enc"):
@@ -107,6 +109,69 @@ def test_a_damaged_version_is_named_and_the_others_serve_on(files, damage):
     states = {v["version"]: v["state"] for v in registry.describe("mine")["versions"]}
     assert states[1] == "ready"
     assert states[2] == ("ready" if damage in ("truncate", "flip") else "corrupt")  # the manifest tells only of itself
+
+
+def nested(depth):
+    return [] if depth == 0 else [nested(depth - 1)]
+
+
+ODD_FIELDS = {
+    "an encoder that is a text": {"encoder": "mini"},
+    "an encoder that is a list": {"encoder": [1]},
+    "an encoder without fingerprint": {"encoder": {"name": "mini"}},
+    "a fingerprint that is a list": {"encoder": {"fingerprint": ["a"]}},
+    "a certificate that is a number": {"certificate": 1},
+    "gates that are a text": {"provenance": {"gates": "high"}},
+    "an integer that JSON parsers refuse": {"note": 10**30},
+    "a text that is no Unicode": {"note": "\ud800"},
+    "a key that is no Unicode": {"\ud800": 1},
+    "nesting beyond what is written": {"note": nested(300)},
+    "nesting beyond what is read": None,
+}
+
+
+@pytest.mark.parametrize("field", ODD_FIELDS)
+def test_a_manifest_that_makes_no_sense_spoils_no_other_version(files, field):
+    files.publish(fitted("r2"), "mine", None)
+    files.publish(fitted("r2", seed=1), "mine", None)
+    path = files.root / "mine/2/manifest.json"
+    manifest = json.loads(path.read_bytes()) | (ODD_FIELDS[field] or {})
+    manifest["manifest_sha256"] = manifest_digest(manifest)
+    path.write_text(json.dumps(manifest) if ODD_FIELDS[field] else "[" * 100_000)
+
+    described = files.describe("mine")
+
+    assert {v["version"]: v["state"] for v in described["versions"]} == {1: "ready", 2: "corrupt"}
+    dump_json(described)
+    with pytest.raises(ArtifactError):
+        files.load("mine@2")
+    assert files.load("mine").version == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"live": [1], "earlier": [], "last": 1}',
+        b'{"live": 1, "earlier": "1", "last": 1}',
+        b'{"live": 1, "earlier": [], "last": 1e400}',
+        b'{"live": 1, "earlier": [], "last": 1' + b"0" * 30 + b"}",
+        b'{"live": 1, "earlier": [], "last": 1, "forced": {"1": [{}]}}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_pointer_that_makes_no_sense_leaves_the_versions_to_be_named(files, content):
+    files.publish(fitted("r2"), "mine", None)
+    (files.root / "mine/pointer.json").write_bytes(content)
+    assert (files.describe("mine")["live"], files.load("mine@1").version) == (None, 1)
+    with pytest.raises(ArtifactError):
+        files.load("mine")
+
+
+@pytest.mark.parametrize("content", ['{"enc": {"128": 5}}', '{"enc": {"x": "mine"}}', '{"enc": [1]}', "[" * 100_000])
+def test_places_that_make_no_sense_are_refused(files, tmp_path, content):
+    (tmp_path / "places.json").write_text(content)
+    with pytest.raises(ArtifactError, match="places.json"):
+        Places(tmp_path / "places.json", files).read()
 
 
 def test_another_process_sees_a_promotion_at_once(registry):

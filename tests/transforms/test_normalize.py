@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import InputError, Moments, Normalize, StepError, TransformError, build_steps
+from transforms import R2, InputError, Moments, Normalize, StepError, TransformError, build_steps
 from transforms.normalize import drop_rounding_residue, unit_rows
 
 
@@ -21,6 +21,17 @@ def test_zero_rows_stay_zero():
     out = unit_rows(rows)
     assert not out[[0, 2]].any()
     np.testing.assert_allclose(out[1], [0.6, 0.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize("build", [Normalize, R2])
+def test_rows_too_short_to_have_a_direction_are_zero(build):
+    rows = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32) + 1
+    fitted = build().fit(rows)
+    shortest = np.finfo(np.float32).smallest_normal
+    unit = rows[0].astype(np.float64) / np.linalg.norm(rows[0].astype(np.float64))
+    for length, zero in ((1e-45, True), (shortest / 2, True), (shortest * 100, False)):
+        found = fitted.transform((unit * length).astype(np.float32)[None])
+        assert found.any() != zero, length
 
 
 def test_only_rows_that_are_rounding_error_are_dropped():
