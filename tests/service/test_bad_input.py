@@ -48,7 +48,6 @@ BAD_BODIES = {
     "vectors of truths and numbers": ("/reduce", {"vectors": [[0.5] * 383 + [True]], "chain": "compact"}, 422),
     "vectors of lists and numbers": ("/reduce", {"vectors": [[0.5] * 383 + [[1]]], "chain": "compact"}, 422),
     "lists and base64": ("/reduce", {"vectors": [[0.5] * 384, "AAAA"], "chain": "compact"}, 422),
-    "a vector wider than any": ("/reduce", {"vectors": [[0] * 20_000], "chain": "debias"}, 422),
     "vectors of null": ("/reduce", {"vectors": [[None] * 384], "chain": "compact"}, 422),
     "numbers beyond float32": ("/reduce", {"vectors": [[1e39] * 384], "chain": "compact"}, 400),
     "numbers at the edge of float32": ("/reduce", {"vectors": [[3e38] * 384], "chain": "compact"}, 400),
@@ -60,7 +59,7 @@ BAD_BODIES = {
 
 R2 = [{"kind": "r2"}]
 MANY_GATES = {"version": 1, "gates": dict.fromkeys(map(str, range(200_000)), "")}
-MANY_CONDITIONS = {"vectors": [[1.0] * 384], "filter": {"or": [{"a": 0}] * 120_000}}
+WIDE = [[place] + [0.5] * 20_000 for place in range(10)]
 LONG_TEXT = [["a" * 250_000, *[1] * 5000]]
 HUNGRY = {
     "a long text among numbers": ("/reduce", {"vectors": LONG_TEXT, "chain": "compact"}, 422),
@@ -71,18 +70,10 @@ HUNGRY = {
     "null for texts": ("/v1/embeddings", {"input": [None] * 300_000}, 422),
     "numbers for ids": ("/indexes/hungry/get", {"ids": [0] * 500_000}, 422),
     "numbers for steps": ("/fit-transform", {"name": "a", "steps": [0] * 500_000, "source": {"texts": []}}, 422),
-    "texts for gates": (
-        "/chains/compact/promote",
-        {"version": 1, "gates": dict.fromkeys(map(str, range(200_000)), "")},
-        422,
-    ),
-    "empty lists": ("/reduce", {"vectors": [[]] * 900_000, "chain": "compact"}, 413),
+    "texts for gates": ("/chains/compact/promote", MANY_GATES, 422),
+    "empty lists": ("/embed", {"inputs": [[]] * 900_000}, 413),
+    "vectors wider than any": ("/advise", {"source": {"vectors": WIDE}}, 422),
     "small objects": ("/embed", {"inputs": [{"": 0}] * 500_000}, 413),
-    "a filter of many": (
-        "/indexes/hungry/search",
-        {"vectors": [[1.0] * 384], "filter": {"or": [{"a": 0}] * 120_000}},
-        400,
-    ),
 }
 
 MALFORMED = {

@@ -86,7 +86,7 @@ UPSERTS = {
 FILTERS = ["en", 5, [], True, {"x": {"like": "a"}}, {"x": {}}, {"x": [1]}, {"and": []}, {"and": {}}, {"or": [5]}]
 FILTERS += [{"not": 5}, {"x": {"in": "a"}}, {"x": {"in": []}}, {"x": {"in": [{}]}}, {"x": {"in": ["a"] * 1001}}]
 FILTERS += [{"x": {"gt": None}}, {"x": {"gt": True}}, {"x": {"exists": 1}}, nested(40), nested(400)]
-FILTERS += [{"or": [{"x": place} for place in range(300)]}]
+FILTERS += [{"or": [{"x": place} for place in range(300)]}, {"or": [{}] * 300}]
 SEARCHES = {
     400: {
         "ef below k": find(k=10, ef=9),
