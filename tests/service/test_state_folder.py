@@ -11,7 +11,9 @@ from service.app import create_app
 from service.errors import ForbiddenError, UnknownNameError
 from service.home import Home
 from service.jobs.sources import allowed_path
+from service.registry import Registry
 from service.settings import read_settings
+from service.starters import STARTERS
 from training.errors import SourceError
 from training.sources import open_source
 
@@ -159,3 +161,22 @@ def test_a_loop_of_links_is_no_source(data):
     (data / "loop.txt").symlink_to("loop.txt")
     with pytest.raises(UnknownNameError):
         allowed_path("loop.txt", data)
+
+
+def test_starters_may_be_links_into_a_package_cache_and_chains_of_a_state_folder_may_not(tmp_path):
+    for file in (STARTERS / "compact").rglob("*"):
+        if file.is_file():
+            link = tmp_path / "site-packages" / file.relative_to(STARTERS)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
+    linked = tmp_path / "site-packages"
+    installed = Registry(tmp_path / "chains")
+    assert installed.install("compact", Registry(linked, shipped=True))
+    assert installed.load("compact").ref == "compact@1"
+    assert not [path for path in installed.root.rglob("*") if path.is_symlink()]
+    manifest = installed.root / "compact" / "1" / "manifest.json"
+    manifest.unlink()
+    manifest.symlink_to(STARTERS / "compact" / "1" / "manifest.json")
+    (described,) = installed.describe("compact")["versions"]
+    assert described["state"] == "corrupt" and "leads out of the folder" in described["error"]
+    assert str(tmp_path) not in described["error"]
