@@ -1,5 +1,6 @@
 """The HTTP application."""
 
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -55,6 +56,7 @@ from service.services import Services
 from service.settings import Settings
 from service.shedding import SheddingMiddleware
 from service.starters import open_registry
+from service.state_watch import StateWatch
 from service.targets import Targets
 from service.tracing import instrument
 from training.errors import TrainingError
@@ -81,6 +83,9 @@ ROUTERS = [
 ]
 
 
+log = logging.getLogger(__name__)
+
+
 def create_app(settings: Settings, processes: ProcessStarter | None = None) -> FastAPI:
     """Build the app of one server; nothing is loaded or started before its lifespan begins.
 
@@ -89,7 +94,8 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         processes: starts the processes of encoders and jobs; closed with the app. None takes what suits the device.
 
     Raises:
-        ValueError: if the settings would serve anybody without being told to, or ask for what is not installed.
+        ValueError: if the settings would serve anybody without being told to, or ask for what is not installed; for a
+            state folder that others could put something into.
     """
     settings.require_safe()
     services = build_services(settings, processes or process_starter(settings.device))
@@ -120,9 +126,15 @@ def build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
     Where the state folder cannot be written, the service goes on without what needs it: chains
     are read from where they are, or as shipped; fits and administration answer 503.
+
+    Raises:
+        ValueError: for a state folder that others could put something into.
     """
     home = Home(settings.home)
-    problem = home.problem()
+    problem = home.open()
+    home.tighten()
+    for caution in home.cautions():
+        log.warning(caution)
     replica = open_replica(settings, home) if settings.redis_url and problem is None else None
     registry, places = (replica.registry, replica.places) if replica else open_registry(home)
     admin_keys = settings.admin_keys
@@ -137,6 +149,7 @@ def build_services(settings: Settings, processes: ProcessStarter) -> Services:
         settings=settings,
         home=home,
         home_problem=problem,
+        watch=StateWatch(home, problem),
         keys=Keys(settings.api_keys, admin_keys),
         registry=registry,
         places=places,
@@ -213,10 +226,12 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
         if services.replica is not None:
             await run_in_threadpool(services.replica.start)
         if services.home_problem is None:
+            services.watch.start()
             services.jobs.start()
         if services.indexes_open:
             services.indexes.start()
         yield
+        services.watch.stop()
         await run_in_threadpool(services.jobs.stop)
         if services.replica is not None:
             await run_in_threadpool(services.replica.stop)

@@ -9,7 +9,7 @@ from training.finetuning.job import RegularizerSettings
 from training.finetuning.mining_statistics import Statistics
 from training.finetuning.mixture import Mixture
 from training.finetuning.targets import Targets
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 
 @dataclass(frozen=True)
