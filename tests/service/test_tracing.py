@@ -94,7 +94,7 @@ def traced():
     )
     app.add_middleware(RequestMiddleware)
     instrument(app)
-    return TestClient(app, raise_server_exceptions=False)
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
 def test_a_collector_receives_a_span_with_the_route_in_the_callers_trace(collector):
