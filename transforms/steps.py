@@ -47,7 +47,7 @@ def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
     """Unfitted transforms from a list of `{"kind": …, parameters}`.
 
     Raises:
-        StepError: for an unknown kind or parameter, for no steps at all, or for more than `MAX_STEPS`.
+        StepError: for an unknown kind or parameter, for no steps at all, or for more than 64.
     """
     if isinstance(specs, str | Mapping) or not isinstance(specs, Sequence):
         raise StepError(f"steps are a list of objects such as {{'kind': 'r2'}}, got {specs!r}")
