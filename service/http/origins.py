@@ -39,7 +39,8 @@ class OriginMiddleware:
             return
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if not is_health(scope["path"]) and not all(map(self.hosts.allow, hosts)):
-            message = "this server does not answer to that Host; LATHE_ALLOWED_HOSTS names those it answers to"
+            named = ", ".join(host.decode("latin-1")[:100] for host in hosts)
+            message = f"this server has no Host {named!r}; LATHE_ALLOWED_HOSTS names those it answers to"
             await send_error(ForbiddenError(message, code="host_not_allowed"), send)
         elif scope["method"] not in SAFE_METHODS and self.is_foreign(scope, hosts):
             message = "pages of this origin may not call the server; LATHE_CORS_ORIGINS names those that may"
