@@ -8,8 +8,8 @@ from transforms.errors import StepError
 MAX_WHOLE = 65_536
 """Far past the width of any encoder, and of any batch that helps; more would only take memory."""
 
-MAX_TRAINING_STEPS = 100_000
-"""Some 100 times what any preset takes; a fit of more would keep its worker for days."""
+MAX_TRAINING_STEPS = 1_000_000
+"""A thousand times what presets take, some hours of a worker that can be cancelled; more would only keep others out."""
 
 MAX_SEED = 2**63 - 1
 """The largest that torch takes."""

@@ -86,7 +86,7 @@ def test_there_are_these_kinds_of_step():
         ("geopres:", "dimensions"),
         ("geopres:many", "whole number from 1 to 65536, got 'many'"),
         ("geopres:0", "whole number from 1 to 65536, got 0"),
-        ("geopres:8,steps=1000000000000000", "steps must be a whole number from 0 to 100000"),
+        ("geopres:8,steps=1000000000000000", "steps must be a whole number from 0 to 1000000"),
         ("geopres:8,batch=100000", "batch must be a whole number from 2 to 65536"),
         (f"autoencoder:8,seed={2**63}", "seed must be a whole number from 0 to 9223372036854775807"),
         ("flow:1000", "blocks must be a whole number from 1 to 64"),
