@@ -26,6 +26,8 @@ from service.engine.process import WorkerProcess
 from service.engine.waiting import WaitingRoom
 from service.errors import RequestError, ServiceError, WrongShapeError, as_service_error, error_body
 from service.home import Home
+from service.http.body_memory import BodyMemoryMiddleware
+from service.http.origins import OriginMiddleware
 from service.index.backend import open_indexes
 from service.jobs.jobs import Jobs
 from service.jobs.local import LocalJobs
@@ -39,6 +41,7 @@ from service.processes.client import process_starter
 from service.processes.program import ProcessStarter, environment_without_keys
 from service.routes import (
     advice,
+    api_pages,
     chains,
     dashboard,
     drift,
@@ -80,6 +83,7 @@ ROUTERS = [
     search.router,
     health.router,
     dashboard.router,
+    api_pages.router,
 ]
 
 
@@ -104,6 +108,8 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         version=version("lathe"),
         description="Compact, debiased text embeddings: fitted, versioned, measured.",
         lifespan=lifespan_of(services),
+        docs_url=None,  # `api_pages` serves these
+        redoc_url=None,
     )
     app.state.services = services
     for router in ROUTERS:
@@ -112,7 +118,9 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         app.add_exception_handler(error_type, answer_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_middleware(BodyMemoryMiddleware, limit=settings.body_memory)
     app.add_middleware(SheddingMiddleware, embedder=services.embedder)
+    app.add_middleware(OriginMiddleware, settings=settings)
     app.add_middleware(RequestMiddleware)
     if settings.tracing:
         instrument(app)

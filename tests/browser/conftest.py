@@ -68,7 +68,8 @@ def browser():
     assert program, "chromium is missing: apt-get install chromium, or `make test` for the tests that take no services"
     with sync_playwright() as playwright:
         root = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=program, args=root)
+        args = [*root, "--host-resolver-rules=MAP rebound.example 127.0.0.1"]
+        started = playwright.chromium.launch(executable_path=program, args=args)
         yield started
         started.close()
 

@@ -192,7 +192,7 @@ def start_app(processes):
     def start(indexes_only=False, **settings):
         built = read_settings(**settings)
         app = create_app(built, processes)
-        with TestClient(app, raise_server_exceptions=False) as client:
+        with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
             wait_for(client.app.state.services.indexes.ready.is_set if indexes_only else lambda: is_ready(client))
             yield AppUnderTest(client, built)
 

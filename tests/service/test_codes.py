@@ -144,7 +144,7 @@ def test_every_way_to_embed_gives_the_same_floats(app, name, texts, raw):
 def test_openai_python_gets_what_embed_gives(app, name, texts):
     import openai
 
-    speaker = openai.OpenAI(base_url="http://testserver/v1", api_key="anything", http_client=app.client)
+    speaker = openai.OpenAI(base_url="http://localhost/v1", api_key="anything", http_client=app.client)
     answer = speaker.embeddings.create(input=texts[:4], model=f"{ENCODER}+{name}")
     expected = app.client.post("/embed", json={"inputs": texts[:4], "chain": name}).json()
     np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)

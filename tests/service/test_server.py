@@ -85,6 +85,11 @@ def test_nothing_is_fetched_from_anywhere(locked_in, proxy):
         proxy.accept()
 
 
+def test_a_request_of_too_many_headers_is_refused_before_it_is_served(locked_in):
+    answer = locked_in.client.get("/health/live", headers={f"a{number}": "b" for number in range(100)})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
+
+
 def test_a_port_in_use_ends_the_command_with_a_line(home):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [*LATHE, "serve", "--port", str(taken.getsockname()[1])]
