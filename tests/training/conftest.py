@@ -1,6 +1,8 @@
 """Encoders for tests, and data sets as a user would write them."""
 
+import gc
 import hashlib
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,29 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def little_garbage():
+    """The library collects garbage after each training; what the other tests' imports left takes it half a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def undrawn():
+    """A context in which pictures are made but come out empty: those of a page take longer than a small training."""
+    from matplotlib.figure import Figure
+
+    @contextmanager
+    def empty_pictures():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Figure, "savefig", lambda _figure, text, **_options: text.write("<svg></svg>"))
+            yield
+
+    return empty_pictures
 
 
 @pytest.fixture

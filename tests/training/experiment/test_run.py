@@ -16,7 +16,7 @@ from training.experiment.report import as_csv, in_terminal, write_report
 from training.experiment.unit import run_unit
 from training.finetuning.overlap import normalized
 
-pytestmark = pytest.mark.usefixtures("kept_scoring_process")
+pytestmark = pytest.mark.usefixtures("kept_scoring_process", "little_garbage")
 
 ROWS = (8, 16)
 TARGETS = ("tone", "search")

@@ -18,6 +18,8 @@ from training.finetuning.job import SourceSettings
 from training.finetuning.overlap import normalized
 from training.finetuning.run import MODEL
 
+pytestmark = pytest.mark.usefixtures("little_garbage")
+
 
 @pytest.fixture(scope="module")
 def spec(tiny_spec):
