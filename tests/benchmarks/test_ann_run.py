@@ -15,6 +15,8 @@ from benchmarks.ann.__main__ import grid_of, kept, options
 from benchmarks.ann.grid import Grid
 from benchmarks.ann.report import FIELDS
 
+pytestmark = pytest.mark.trial
+
 ROOT = Path(__file__).parents[2]
 SMALL = ["--quick", "--sizes", "300", "--query-count", "20", "--fit-rows", "60", "--bytes", "32"]
 ENGINES = ["--engine", "hnswlib", "--engine", "flat"]

@@ -34,6 +34,7 @@ def test_vectors_get_an_answer_a_page_and_a_chain(app, vectors, finish):
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
+@pytest.mark.trial
 def test_texts_get_an_answer_of_their_own_encoder(app, paragraphs, finish):
     done = finish(ask(app, source={"texts": paragraphs[:60]})["job_id"], app)
     assert done["error"] is None

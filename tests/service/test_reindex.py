@@ -138,7 +138,7 @@ def searching(server, path, pause=0.01, **query):
         searches.result()
 
 
-@pytest.mark.parametrize("chain", ["compact", "none"])
+@pytest.mark.parametrize("chain", [pytest.param("compact", marks=pytest.mark.trial), "none"])
 def test_every_search_is_of_one_generation_while_an_index_is_made_anew(server, many, vectors, through, chain):
     before = server.get(MANY)
     replaced, deleted, first = list(many)[:50], list(many)[-50:], sum(map(len, many.values()))
@@ -270,6 +270,7 @@ def test_texts_given_again_stand_for_those_that_were_not_kept(server, texts):
     assert [items[0]["id"] for items in found] == ["a", "b", "bare", "bare too"]
 
 
+@pytest.mark.trial
 def test_a_restarted_server_serves_the_new_generations(server, many, vectors, texts):
     queries = [(MANY, {"vectors": vectors[:3].tolist(), "rescore": 2}), (MOVING, {"texts": texts[:3]})]
     before = [(server.get(path), server.ok(f"{path}/search", **query)) for path, query in queries]

@@ -100,6 +100,7 @@ def test_a_port_in_use_ends_the_command_with_a_line(home):
     assert "in use" in ended.stderr and "Traceback" not in ended.stderr
 
 
+@pytest.mark.trial
 def test_ten_thousand_texts_are_fitted_in_bounded_memory(tmp_path):
     """Peak memory of a fit of 10,000 vectors is that of 1,000 and what those vectors themselves take."""
     rows = np.random.default_rng(0).normal(size=(10_000, 384)).astype(np.float32)

@@ -122,6 +122,7 @@ def test_a_server_that_is_asked_to_stop_finishes_what_it_accepted(serving, tmp_p
         wait_until(lambda: not Path(f"/proc/{worker}").exists())
 
 
+@pytest.mark.trial
 def test_what_is_not_finished_by_the_deadline_is_answered_503(serving, tmp_path):
     with serving(tmp_path / "home", LATHE_CACHE_BYTES="0", LATHE_SHUTDOWN_SECONDS="1") as server:
         (worker,) = workers_of(server)

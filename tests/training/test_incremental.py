@@ -72,6 +72,7 @@ def added(months, brief_encoder, workspace, tmp_path_factory):
     return versions, all_rows, heldout
 
 
+@pytest.mark.trial
 def test_months_of_real_text_added_give_nearly_the_fit_on_all_of_them(added):
     versions, rows, heldout = added
     whole = Chain(parse_steps("r2,pca:24")).fit(np.concatenate(rows))

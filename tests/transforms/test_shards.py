@@ -26,11 +26,13 @@ def test_processes_find_what_one_finds(rows, on_disk):
     assert_same(Moments.from_vectors(on_disk, processes=3), Moments.from_vectors(rows))
 
 
+@pytest.mark.trial
 def test_a_slice_of_a_memmap_is_read_where_it_lies(rows, on_disk):
     found = Moments.from_vectors(on_disk[100:900], processes=2, block_rows=64)
     assert_same(found, Moments.from_vectors(rows[100:900]))
 
 
+@pytest.mark.trial
 def test_the_fast_mode_is_passed_on(rows, on_disk):
     found = Moments.from_vectors(on_disk, processes=2, precision="float32")
     np.testing.assert_allclose(found.covariance(), Moments.from_vectors(rows).covariance(), atol=1e-5)

@@ -103,6 +103,7 @@ def weights_of(model):
     return SentenceTransformer(str(model), device="cpu").state_dict()
 
 
+@pytest.mark.trial
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks for it
 def test_adapters_of_the_real_encoder_are_merged_into_a_plain_model_and_kept_beside_it(job_of, go, tmp_path):
     from peft import PeftModel
