@@ -9,12 +9,6 @@ from transforms import Chain, local_spearman, parse_steps, recall_at_k
 from transforms.metrics import recall_of_anchors
 
 
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    """A real fit of every size takes a thousand steps; its time is not what is tested here."""
-    monkeypatch.setitem(REDUCERS, "nested GeoPres", "geopres:{k},nested=true,steps=40")
-
-
 @pytest.mark.parametrize(
     ("width", "sizes"),
     [(384, [192, 128, 96, 64, 48, 32, 24]), (16, [8]), (8, []), (1024, [512, 344, 256, 168, 128, 88, 64])],
