@@ -2,6 +2,7 @@
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
 # make test-services   the tests with a real Redis, nginx and Chromium, which must be installed
 # make test-cpus   the tests that compare numbers, as older CPUs would run them
+# make test-trials   the tests of many seconds each, before a release; they take the same services
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
 PYTHON ?= python3
@@ -17,20 +18,27 @@ COMPILE := $(BIN)/python -W ignore -m service.processes.precompile
 # Processes are started by the hundred, and none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-services test-cpus lint bench docs reference starters clean
+NEED_SERVICES = @for tool in redis-server nginx chromium; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
+ { echo "make $@ takes $$tool: apt-get install redis-server nginx chromium"; exit 2; }; done
+
+PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
+
+.PHONY: serve test test-services test-trials test-cpus lint bench docs reference starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
 
 test: $(VENV)/dev.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
+	$(PYTEST)
 
 # The files in their order: by default those of the fewest tests come last, which here are the longest.
 test-services: $(VENV)/dev.stamp
-	@for tool in redis-server nginx chromium; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
-	 { echo "make test-services takes $$tool: apt-get install redis-server nginx chromium"; exit 2; }; done
-	OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest -m services --numprocesses $(PROCESSES) --dist loadfile \
-	 --no-loadscope-reorder
+	$(NEED_SERVICES)
+	$(PYTEST) -m "services and not trial" --no-loadscope-reorder
+
+test-trials: $(VENV)/dev.stamp
+	$(NEED_SERVICES)
+	$(PYTEST) -m trial --no-loadscope-reorder
 
 # The tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some.
 test-cpus: $(VENV)/dev.stamp

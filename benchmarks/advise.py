@@ -36,9 +36,9 @@ from training.evaluation.words import percent, points
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
 from training.spec import DEFAULT_ENCODER
 from transforms.arrays import FloatArray
-from transforms.artifact import replace_synced
 from transforms.chain import Chain
 from transforms.errors import TransformError
+from transforms.files import replace_synced
 from transforms.moments import Moments
 from transforms.steps import parse_steps
 

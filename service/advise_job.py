@@ -13,9 +13,10 @@ from training.advice.question import Question
 from training.encoders import Encoder
 from training.errors import AdviceError, TrainingError
 from training.fit_request import FitRequest
+from training.local import MARK
 from training.spec import EncoderSpec
-from transforms.artifact import write_synced
 from transforms.errors import TransformError
+from transforms.files import write_synced
 from transforms.steps import parse_steps
 from transforms.transform import Progress, part_of
 
@@ -75,7 +76,7 @@ def run_advise_request(
 
     question = Question(**content["question"])
     if question.source in content["files"]:
-        question = replace(question, source=str(folder / question.source))
+        question = replace(question, source=f"{folder}{MARK}{question.source}")
     home, name = Home(settings.home), content["fit"]
     share = ADVISING if name else 1.0
     on_progress(0.0, "loading the encoder")

@@ -28,7 +28,7 @@ class ErrorAnswer(BaseModel):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
+    status: {"model": ErrorAnswer} for status in (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
 }
 """What any route may answer beside its own; declared in place of FastAPI's validation error."""
 

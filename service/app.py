@@ -1,5 +1,6 @@
 """The HTTP application."""
 
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ from service.engine.process import WorkerProcess
 from service.engine.waiting import WaitingRoom
 from service.errors import RequestError, ServiceError, WrongShapeError, as_service_error, error_body
 from service.home import Home
+from service.http.body_memory import BodyMemoryMiddleware
+from service.http.origins import OriginMiddleware
 from service.index.backend import open_indexes
 from service.jobs.jobs import Jobs
 from service.jobs.local import LocalJobs
@@ -38,6 +41,7 @@ from service.processes.client import process_starter
 from service.processes.program import ProcessStarter, environment_without_keys
 from service.routes import (
     advice,
+    api_pages,
     chains,
     dashboard,
     drift,
@@ -55,6 +59,7 @@ from service.services import Services
 from service.settings import Settings
 from service.shedding import SheddingMiddleware
 from service.starters import open_registry
+from service.state_watch import StateWatch
 from service.targets import Targets
 from service.tracing import instrument
 from training.errors import TrainingError
@@ -78,7 +83,11 @@ ROUTERS = [
     search.router,
     health.router,
     dashboard.router,
+    api_pages.router,
 ]
+
+
+log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings, processes: ProcessStarter | None = None) -> FastAPI:
@@ -89,7 +98,8 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         processes: starts the processes of encoders and jobs; closed with the app. None takes what suits the device.
 
     Raises:
-        ValueError: if the settings would serve anybody without being told to, or ask for what is not installed.
+        ValueError: if the settings would serve anybody without being told to, or ask for what is not installed; for a
+            state folder that others could put something into.
     """
     settings.require_safe()
     services = build_services(settings, processes or process_starter(settings.device))
@@ -98,6 +108,8 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         version=version("lathe"),
         description="Compact, debiased text embeddings: fitted, versioned, measured.",
         lifespan=lifespan_of(services),
+        docs_url=None,  # `api_pages` serves these
+        redoc_url=None,
     )
     app.state.services = services
     for router in ROUTERS:
@@ -106,7 +118,9 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         app.add_exception_handler(error_type, answer_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_middleware(BodyMemoryMiddleware, limit=settings.body_memory)
     app.add_middleware(SheddingMiddleware, embedder=services.embedder)
+    app.add_middleware(OriginMiddleware, settings=settings)
     app.add_middleware(RequestMiddleware)
     if settings.tracing:
         instrument(app)
@@ -120,9 +134,15 @@ def build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
     Where the state folder cannot be written, the service goes on without what needs it: chains
     are read from where they are, or as shipped; fits and administration answer 503.
+
+    Raises:
+        ValueError: for a state folder that others could put something into.
     """
     home = Home(settings.home)
-    problem = home.problem()
+    problem = home.open()
+    home.tighten()
+    for caution in home.cautions():
+        log.warning(caution)
     replica = open_replica(settings, home) if settings.redis_url and problem is None else None
     registry, places = (replica.registry, replica.places) if replica else open_registry(home)
     admin_keys = settings.admin_keys
@@ -137,6 +157,7 @@ def build_services(settings: Settings, processes: ProcessStarter) -> Services:
         settings=settings,
         home=home,
         home_problem=problem,
+        watch=StateWatch(home, problem),
         keys=Keys(settings.api_keys, admin_keys),
         registry=registry,
         places=places,
@@ -213,10 +234,12 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
         if services.replica is not None:
             await run_in_threadpool(services.replica.start)
         if services.home_problem is None:
+            services.watch.start()
             services.jobs.start()
         if services.indexes_open:
             services.indexes.start()
         yield
+        services.watch.stop()
         await run_in_threadpool(services.jobs.stop)
         if services.replica is not None:
             await run_in_threadpool(services.replica.stop)

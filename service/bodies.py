@@ -15,8 +15,16 @@ from pydantic_core import CoreSchema
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from service.codec import MAX_WIDTH, parse_json
-from service.errors import BadValueError, ClientGoneError, ServiceError, TooLargeError, WrongShapeError
+from service.codec import JSON, MAX_WIDTH, parse_json
+from service.errors import (
+    BadValueError,
+    ClientGoneError,
+    ServiceError,
+    TooLargeError,
+    UnsupportedTypeError,
+    WrongShapeError,
+)
+from service.http.body_memory import HeldBody
 from service.live.plan import ROWS_READY
 from service.settings import Settings
 from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST
@@ -130,7 +138,7 @@ class FitBody(Body):
     gates: dict[str, float] = {}
     promote: bool | None = None
     transform: bool = False
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     targets: SourceBody | None = None
     target_encoder: str | None = None
     keep_moments: bool = False
@@ -269,20 +277,24 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
     Raises:
         TooLargeError: if it is over the limit.
+        OverloadedError: if the bodies of all requests together would pass theirs.
         ClientGoneError: if the caller hung up before it was sent.
     """
     limit = settings.max_body_bytes
+    held: HeldBody = request.scope["held_body"]
     chunks: list[bytes] = []
     size = 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
             if size <= limit:
+                held.grow(size)
                 chunks.append(chunk)
             elif size > limit * DRAINED_BODIES:
                 break
             else:
                 chunks.clear()
+                held.grow(0)
     except ClientDisconnect:
         raise ClientGoneError from None
     if size > limit:
@@ -291,13 +303,24 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
 
 async def read_json(request: Request, settings: Settings, model: type[AnyBody]) -> AnyBody:
-    """The body as a checked object; parsed off the event loop.
+    """Read the body of a request that changes something, as a checked object; parsed off the event loop.
 
     Raises:
-        ServiceError: 400 for what is not JSON and for wrong values, 413, 422 for wrong types.
+        ServiceError: 400 for what is not JSON and for wrong values, 413, 415 for another type, 422 for wrong types.
     """
+    require_json_type(request)
     body = await read_body(request, settings)
     return await run_in_threadpool(parse, body, model)
+
+
+def require_json_type(request: Request) -> None:
+    """Raise `UnsupportedTypeError` unless a body says that it is JSON.
+
+    A page may have a browser send text, forms, and bodies that say nothing to any server, without asking it first.
+    """
+    said = request.headers.get("content-type", "")
+    if said.partition(";")[0].strip().lower() != JSON:
+        raise UnsupportedTypeError(f"send this with the header content-type: {JSON}, not {said[:80] or 'without one'}")
 
 
 def parse(body: bytes, model: type[AnyBody]) -> AnyBody:

@@ -8,12 +8,14 @@ from prometheus_client import Counter
 
 from service.cache import Entry, VectorCache
 from service.engine.engine import Engine
+from service.engine.process import EncoderInfo
 from service.engine.work import EncodeOptions, Work
 from service.errors import BadValueError, ConflictError, UnknownNameError, WrongShapeError
 from service.index.spec import IndexSpec
 from service.live.tap import Seen, Tap
 from service.registry import Registry
 from service.targets import Target, Targets
+from training.cutting import cut_by_words, too_long
 from training.space import space_id
 from training.spec import EncoderSpec
 from transforms.errors import ArtifactError
@@ -111,6 +113,20 @@ class Pending:
         return sum(entry.tokens for entry in self.found if entry is not None)
 
 
+def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
+    """Return texts without what their encoder surely does not read, so that nothing else is hashed, held and sent.
+
+    Raises:
+        TooLongError: if nothing may be cut off.
+    """
+    cut = [cut_by_words(text, encoder.max_length, options.truncation_side) for text in texts]
+    if not options.truncate:
+        for place, (text, part) in enumerate(zip(texts, cut, strict=True)):
+            if part is not None:
+                raise too_long(place, text, encoder.name, encoder.max_length)
+    return [text if part is None else part for text, part in zip(texts, cut, strict=True)]
+
+
 class Embedder:
     """The encoders of a server, by name, with the chains behind them."""
 
@@ -184,12 +200,14 @@ class Embedder:
         Raises:
             ServiceError: for names, sizes and spaces that do not go together, overload, not ready.
             EncoderError: for a prompt the encoder does not know.
+            TooLongError: for a text that is much too long, where `truncate` is off; the encoder tells the others.
         """
         encoder = engine.require_ready()
         encoder.prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
         target = self.targets.of_encoder(encoder, chain, dimensions, normalize=options.normalize)
         if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
             options = replace(options, normalize=True)
+        texts = cut_texts(texts, encoder, options)
         keys: list[bytes] = []
         found: list[Entry | None] = [None] * len(texts)
         if self.cache.serves(options):

@@ -1,18 +1,22 @@
 """Errors of the service, and the one place that maps errors to HTTP statuses.
 
 ServiceError (Exception)
-├── BadValueError      400  a value that makes no sense
-├── MalformedError     400  a body that is not what its content type says
-├── UnauthorizedError  401  no key, or one nobody knows
-├── ForbiddenError     403  a key that does not allow this
-├── UnknownNameError   404  no such encoder, chain, version, job, index
-├── ConflictError      409  two spaces that differ, a state that does not allow this
-├── TooLargeError      413  more than a request may hold
-├── WrongShapeError    422  the wrong shape or type
-├── OverloadedError    429  more than the service takes on; with Retry-After
-├── ClientGoneError    499  the caller hung up
-├── NotSupportedError  501  what this backend of indexes cannot do
-└── UnavailableError   503  not ready, or its state cannot be read or written
+├── BadValueError         400  a value that makes no sense
+├── MalformedError        400  a body that is not what its content type says
+├── UnauthorizedError     401  no key, or one nobody knows
+├── ForbiddenError        403  a key that does not allow this
+├── UnknownNameError      404  no such encoder, chain, version, job, index
+├── ConflictError         409  two spaces that differ, a state that does not allow this
+├── RequestTimeoutError   408  a request that took too long to arrive
+├── TooLargeError         413  more than a request may hold
+├── UriTooLongError       414  a path and query past the limit
+├── UnsupportedTypeError  415  a change whose body does not say that it is JSON
+├── WrongShapeError       422  the wrong shape or type
+├── HeadTooLargeError     431  too many headers, or too long ones
+├── OverloadedError       429  more than the service takes on; with Retry-After
+├── ClientGoneError       499  the caller hung up
+├── NotSupportedError     501  what this backend of indexes cannot do
+└── UnavailableError      503  not ready, or its state cannot be read or written
 """
 
 import errno
@@ -117,6 +121,35 @@ class TooLargeError(RequestError):
 
     status = 413
     code = "too_large"
+
+
+class RequestTimeoutError(RequestError):
+    """A request that took too long to arrive."""
+
+    status = 408
+    type = "timeout_error"
+    code = "request_timeout"
+
+
+class UriTooLongError(RequestError):
+    """A path and query past the limit."""
+
+    status = 414
+    code = "uri_too_long"
+
+
+class UnsupportedTypeError(RequestError):
+    """A change whose body does not say that it is JSON."""
+
+    status = 415
+    code = "unsupported_type"
+
+
+class HeadTooLargeError(RequestError):
+    """Too many headers, or too long ones."""
+
+    status = 431
+    code = "headers_too_large"
 
 
 class WrongShapeError(RequestError):

@@ -21,8 +21,10 @@ from training.errors import FitError
 from training.fit_request import FitRequest
 from training.fitting import Fitted, fit_chain
 from training.incremental import Earlier, Version
+from training.local import MARK
 from training.spec import EncoderSpec
 from transforms.arrays import row_blocks
+from transforms.files import create_file
 from transforms.transform import Progress
 
 PATIENCE_SECONDS = 300.0
@@ -130,6 +132,7 @@ def write_vectors(fitted: Fitted, path: Path) -> None:
     vectors, chain = fitted.encoded.vectors, fitted.chain
     like = chain.transform(vectors[:1])  # codes have a width and dtype of their own
     staging = path.with_name(f".{path.name}.partial")
+    create_file(staging).close()
     out = np.lib.format.open_memmap(staging, "w+", like.dtype, (vectors.shape[0], like.shape[1]))
     start = 0
     for block in row_blocks(vectors):
@@ -170,7 +173,7 @@ def run_fit_request(
 ) -> dict[str, Any]:
     """The fit that a job's JSON describes, in the job's process."""
     request = FitRequest(**content["request"])
-    here = {name: str(folder / name) for name in content["files"]}
+    here = {name: f"{folder}{MARK}{name}" for name in content["files"]}
     request = replace(
         request,
         source=here.get(request.source, request.source),

@@ -11,9 +11,10 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import BadValueError, ConflictError, UnknownNameError
+from training.locks import lock_file
 from training.precision import Dtype
 from training.spec import DEFAULT_ENCODER, Attention, EncoderSpec
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -97,12 +98,11 @@ class AddedEncoders:
     def write(self, encoders: list[EncoderSettings]) -> None:
         """Replace the file, whole or not at all."""
         content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
-        replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
 
     def locked(self) -> FileLock:
         """The right to change the file, among processes."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False)
+        return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
 
 def described_problem(error: ValidationError) -> BadValueError:

@@ -6,6 +6,7 @@ import time
 import traceback
 import uuid
 from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,8 +15,13 @@ from structlog.contextvars import bound_contextvars
 from service.codec import dump_json
 from service.errors import ServiceError, as_service_error, error_body
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+"""Told apart in metrics; the parser knows thirty more, and callers choose."""
+
 REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 BYTES = re.compile(rb"[0-9]{1,18}")
+UNKNOWN = "unknown"
+"""The route of requests that none takes; a route with a method it does not take would be one more series for each."""
 LOGGED_HEADERS = {b"x-chain": "chain", b"x-dimensions": "dimensions"}
 
 REQUESTS = Counter("lathe_requests_total", "Requests answered", ["method", "route", "status"])
@@ -70,16 +76,19 @@ class Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            if 300 <= self.status < 400:
+                headers = [(name, local(value) if name == b"location" else value) for name, value in headers]
             self.answered = dict(headers)
             message["headers"] = headers
         await self.pass_on(message)
 
     def end(self) -> None:
         """Count and log it."""
-        method, route = self.scope["method"], route_of(self.scope) or "unknown"
+        method, route = self.scope["method"], route_of(self.scope) or UNKNOWN
         seconds = time.perf_counter() - self.begun
-        REQUESTS.labels(method, route, str(self.status)).inc()
-        SECONDS.labels(method, route).observe(seconds)
+        counted = method if method in METHODS else "other", UNKNOWN if self.status == 405 else route
+        REQUESTS.labels(*counted, str(self.status)).inc()
+        SECONDS.labels(*counted).observe(seconds)
         level = logging.DEBUG if is_probe(route) else logging.INFO
         if log.isEnabledFor(level):
             told = {"method": method, "route": route, "status": self.status, "milliseconds": round(seconds * 1000, 3)}
@@ -99,6 +108,12 @@ class Exchange:
 def route_of(scope: Scope) -> str | None:
     """The template of the route that was found; never the raw path, which is the caller's."""
     return getattr(scope.get("route"), "path", None)
+
+
+def local(location: bytes) -> bytes:
+    """Return where a redirect leads without scheme and host, which would be those that the caller named."""
+    _, _, path, query, _ = urlsplit(location)
+    return b"/" + path.lstrip(b"/") + (b"?" + query if query else b"")
 
 
 def is_probe(path: str) -> bool:

@@ -15,8 +15,9 @@ from filelock import FileLock
 from service.errors import BadValueError, UnknownNameError
 from service.names import whole_number
 from service.registry import Gate, LoadedChain, Pointer, Registry, made_when, no_gate
-from transforms.artifact import replace_synced
+from training.locks import lock_file
 from transforms.errors import ArtifactError
+from transforms.files import make_root, replace_synced
 
 NESTED = "nested"
 
@@ -70,13 +71,13 @@ class Places:
             if not replace and self.occupant(mine, place) is not None:
                 return mine[place]
             mine[place] = ref
-            replace_synced(self.path, json.dumps(places, indent=1).encode())
+            replace_synced(self.path, json.dumps(places, indent=1).encode(), private=True)
         return ref
 
     def locked(self) -> FileLock:
         """The right to change the file, among threads and processes."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path.with_name(f".{self.path.name}.lock"), thread_local=False)
+        make_root(self.path.parent)
+        return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
     def promote(self, name: str, version: int, gate: Gate = no_gate) -> Pointer:
         """Make a version live and let it take places; see `Registry.promote`."""

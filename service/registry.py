@@ -14,6 +14,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,15 +25,20 @@ from filelock import FileLock
 from service.engine.chain_ref import ChainRef
 from service.errors import ConflictError, UnknownNameError
 from service.names import is_name, require_name, split_ref, whole_number
+from training.locks import lock_file
 from transforms.artifact import (
+    MANIFEST,
+    REFERENCE,
+    TENSORS,
     Manifest,
+    called,
+    read_file,
     read_manifest,
     read_serialized_artifact,
-    replace_synced,
     require_field_types,
-    sync_folder,
 )
 from transforms.errors import ArtifactError
+from transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
 
 if TYPE_CHECKING:
     from transforms.chain import Chain
@@ -151,11 +157,11 @@ class LoadedChain:
         return self.chain.normalize and (wanted or as_fitted)
 
 
-def load_chain(folder: Path) -> "Chain":
+def load_chain(folder: Path, root: Path | None) -> "Chain":
     """Read a chain as `Chain.load` does; torch is imported only here, for listing chains does without it."""
     from transforms.chain import Chain
 
-    chain = Chain.load(folder)
+    chain = Chain.load(folder, root)
     require_fit_fields(folder, chain.metadata)
     return chain
 
@@ -166,7 +172,7 @@ def require_fit_fields(folder: Path, manifest: Manifest) -> None:
     require_field_types(folder, manifest.get("provenance") or {}, {"gates": dict})
     for name in ("encoder", "target_encoder"):
         if manifest.get(name) and not isinstance(manifest[name].get("fingerprint"), str):
-            raise ArtifactError(f"the manifest of {folder} cannot be read: {name} has no fingerprint")
+            raise ArtifactError(f"the manifest of {called(folder)} cannot be read: {name} has no fingerprint")
 
 
 def no_gate(_manifest: Manifest) -> Sequence[str]:
@@ -175,10 +181,17 @@ def no_gate(_manifest: Manifest) -> Sequence[str]:
 
 
 class Registry:
-    """The chains in one folder."""
+    """The chains in one folder.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: the folder.
+        shipped: whether it came with an installed package, whose files may be links to anywhere; in others no link
+            may lead out of the folder.
+    """
+
+    def __init__(self, root: Path, shipped: bool = False) -> None:
         self.root = root
+        self.links_within = None if shipped else root
         self.loaded: dict[tuple[str, int], LoadedChain] = {}
         self.pointers: dict[str, tuple[tuple[int, int], int | None]] = {}
         self.loading = threading.Lock()
@@ -196,6 +209,23 @@ class Registry:
             return []
         return sorted(int(f.name) for f in folder.iterdir() if whole_number(f.name) and f.is_dir())
 
+    def read(self, name: str, version: int) -> "Chain":
+        """Read a version from disk.
+
+        Raises:
+            ArtifactError: if its files were damaged.
+        """
+        return load_chain(self.root / name / str(version), self.links_within)
+
+    def read_files(self, name: str, version: int) -> tuple[bytes, bytes]:
+        """Return the manifest and the serialized tensors of a version as they are on disk.
+
+        Raises:
+            OSError: if they cannot be read.
+        """
+        folder = self.root / name / str(version)
+        return read_file(folder, MANIFEST, self.links_within), read_file(folder, TENSORS, self.links_within)
+
     def pointer(self, name: str) -> Pointer:
         """The pointer of a chain; empty if there is none.
 
@@ -203,7 +233,7 @@ class Registry:
             ArtifactError: if it was damaged or cannot be read.
         """
         try:
-            return Pointer.parse(name, (self.root / name / "pointer.json").read_bytes())
+            return Pointer.parse(name, read_file(self.root / name, "pointer.json", self.links_within))
         except FileNotFoundError:
             return Pointer()
         except OSError as error:
@@ -271,7 +301,7 @@ class Registry:
         with self.loading:
             found = self.loaded.pop((name, version), None)
             if found is None or found.made != made_when(folder):  # somebody removed it and fitted anew
-                found = LoadedChain(name, version, load_chain(folder), folder)
+                found = LoadedChain(name, version, self.read(name, version), folder)
             self.loaded[name, version] = found  # last in the dictionary: used last
             while len(self.loaded) > LOADED_MOST:
                 self.loaded.pop(next(iter(self.loaded)))
@@ -284,7 +314,7 @@ class Registry:
             ArtifactError: if it was damaged.
         """
         folder = self.root / name / str(version)
-        manifest = read_manifest(folder)
+        manifest = read_manifest(folder, self.links_within)
         require_fit_fields(folder, manifest)
         return manifest
 
@@ -323,7 +353,7 @@ class Registry:
         """
         self.resolve(f"{name}@{version}")
         with self.lock(name):
-            chain = load_chain(self.root / name / str(version))  # never make live what cannot be served
+            chain = self.read(name, version)  # never make live what cannot be served
             return self.point(name, made_live(self.pointer(name), version, gate(chain.metadata)))
 
     def rollback(self, name: str) -> Pointer:
@@ -368,18 +398,16 @@ class Registry:
         """Take over a chain that ships with Lathe; see `adopt`. Its digests are checked without loading torch."""
         return self._copy_chain(name, shipped, read_serialized_artifact)
 
-    def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path], object]) -> bool:
+    def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
         """Copy all versions of a chain, each after a check, unless the name was ever used; return whether it was."""
         if (self.root / name / "pointer.json").exists():
             return False
         with self.lock(name):
             for version in source.versions(name):
-                check(source.root / name / str(version))
-                target = self.root / name / str(version)
+                folder, target = source.root / name / str(version), self.root / name / str(version)
+                check(folder, source.links_within)
                 if not target.exists():
-                    staging = target.with_name(f".{version}.{secrets.token_hex(6)}")
-                    shutil.copytree(source.root / name / str(version), staging)
-                    staging.rename(target)
+                    copy_artifact(folder, target, source.links_within)
             self.point(name, source.pointer(name))
         return True
 
@@ -416,8 +444,9 @@ class Registry:
 
     def lock(self, name: str) -> FileLock:
         """The right to change a chain, among threads and processes."""
-        (self.root / name).mkdir(parents=True, exist_ok=True)
-        return FileLock(self.root / name / ".lock", thread_local=False)
+        make_root(self.root)
+        make_folder(self.root / name)
+        return lock_file(self.root / name / ".lock")
 
     def remove(self, name: str, version: int) -> None:
         """Take a version off the disk; under the chain's lock."""
@@ -431,6 +460,19 @@ class Registry:
         replace_synced(self.root / name / "pointer.json", pointer.dump())
         sync_folder(self.root / name)
         return pointer
+
+
+def copy_artifact(source: Path, target: Path, root: Path | None) -> None:
+    """Copy the files of an artifact folder, which are known by name, whole or not at all; `root` as in `read_file`."""
+    staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    try:
+        make_folder(staging)
+        for name in (TENSORS, REFERENCE, MANIFEST):
+            with suppress(FileNotFoundError):  # not every fit leaves a reference
+                write_synced(staging / name, read_file(source, name, root))
+        staging.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def made_live(pointer: Pointer, version: int, forced: Sequence[str] = ()) -> Pointer:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from service.errors import ConflictError, UnavailableError
 from service.home import Home
@@ -24,8 +23,11 @@ from service.index.snapshot import save_snapshot
 from service.index.spec import IndexSpec, spec_of
 from service.settings import Settings
 from training.encoders import Encoder
+from training.locks import lock_file
 from training.spec import EncoderSpec
-from transforms.artifact import MANIFEST, TENSORS, replace_synced, write_synced
+from transforms.artifact import MANIFEST, TENSORS
+from transforms.beneath import read_beneath
+from transforms.files import make_folder, replace_synced, write_synced
 from transforms.transform import Progress
 
 GRAPH_ROWS = 2048
@@ -87,8 +89,8 @@ def run_reindex(content: Mapping[str, Any], job: Path, settings: Settings, on_pr
     record = Record(root / "record.db", read_only=True)
     spec = spec_of(content["spec"])
     folder = root / f"graph-{spec.generation}"
-    with FileLock(lock_path(folder), thread_local=False):
-        folder.mkdir()
+    with lock_file(lock_path(folder)):
+        make_folder(folder)
         made = make(content, job, settings, record, spec, folder, on_progress)
         wait_until_adopted(record, spec, folder, on_progress)
     lock_path(folder).unlink(missing_ok=True)
@@ -156,8 +158,8 @@ def chain_files(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes]
     """The chain that came with the job, kept beside the generation for its owner."""
     if spec.chain == "none":
         return None
-    artifact = ((job / MANIFEST).read_bytes(), (job / TENSORS).read_bytes())
-    (folder / CHAIN_FOLDER).mkdir()
+    artifact = (read_beneath(job, MANIFEST), read_beneath(job, TENSORS))
+    make_folder(folder / CHAIN_FOLDER)
     for name, payload in zip((MANIFEST, TENSORS), artifact, strict=True):
         write_synced(folder / CHAIN_FOLDER / name, payload)
     return artifact
@@ -165,8 +167,10 @@ def chain_files(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes]
 
 def texts_given(job: Path) -> dict[str, str]:
     """Texts that came with the job, by id."""
-    path = job / "source.texts.json"
-    return dict(json.loads(path.read_bytes())) if path.exists() else {}
+    try:
+        return dict(json.loads(read_beneath(job, "source.texts.json")))
+    except FileNotFoundError:
+        return {}
 
 
 def wait_until_adopted(record: Record, spec: IndexSpec, folder: Path, on_progress: Progress) -> None:

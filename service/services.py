@@ -21,6 +21,7 @@ from service.places import Places
 from service.processes.program import ProcessStarter
 from service.registry import Registry
 from service.settings import Settings
+from service.state_watch import StateWatch
 from training.spec import EncoderSpec
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Services:
         make_engine: builds an encoder's engine, not yet started.
         processes: starts the processes of encoders and jobs.
         changing_encoders: held while one is added or taken out.
-        home_problem: why the state folder cannot be written; None if it can.
+        home_problem: why the state folder could not be written at the start; None if it could.
+        watch: looks whether that changes.
         replica: what this server shares with others; None for one alone.
         closing: set when the server was asked to stop; answers without an end then end.
     """
@@ -43,6 +45,7 @@ class Services:
     settings: Settings
     home: Home
     home_problem: str | None
+    watch: StateWatch
     keys: Keys
     registry: Registry
     places: Places
@@ -60,7 +63,7 @@ class Services:
     def warnings(self) -> list[str]:
         """What is wrong although the service goes on."""
         engines = self.embedder.engines.values()
-        problems = [self.home_problem, self.indexes.problem, *(engine.problem for engine in engines)]
+        problems = [self.state_problem, *self.indexes.warnings(), *(engine.problem for engine in engines)]
         shared = self.replica.warnings() if self.replica else []
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
 
@@ -68,6 +71,11 @@ class Services:
         """Raise `UnavailableError` where the state folder cannot be written."""
         if self.home_problem:
             raise UnavailableError(self.home_problem, code="state_unwritable")
+
+    @property
+    def state_problem(self) -> str | None:
+        """Why the state folder cannot be written: since the start, or as was last seen; None if it can."""
+        return self.home_problem or self.watch.problem
 
     @property
     def indexes_open(self) -> bool:

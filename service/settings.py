@@ -26,6 +26,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 CPU_WORKERS_MOST = 4
 """Each holds the model and its libraries: half a gigabyte for a small one."""
 
+HOST = re.compile(r"\*|[0-9a-f:]+|[^\s:/?#@*\[\]]+")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 
 
@@ -53,6 +54,9 @@ class Settings(BaseSettings):
     """Serve an address other machines reach although no API keys are set."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Comma-separated origins whose web pages may call from a browser, or *; unset: none."""
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Comma-separated names, beside loopback, that requests may call the server by (header `Host`), or *. Unset: any
+    where clients need keys; without keys none, for a page could give this machine's address a name of its own."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """From which level on the service logs; info has a line for each request."""
     tracing: bool = False
@@ -100,6 +104,13 @@ class Settings(BaseSettings):
     max_texts: Annotated[int, Field(ge=1)] = 2048
     max_vectors: Annotated[int, Field(ge=1)] = 8192
     max_body_bytes: Annotated[int, Field(ge=1)] = 32_000_000
+    body_memory_bytes: Annotated[int, Field(ge=1)] | None = None
+    """What the bodies of all requests in flight may hold together, those up to 64 kB not counted; past that, 429.
+    Unset: 8 times LATHE_MAX_BODY_BYTES."""
+    body_seconds: Annotated[float, Field(gt=0)] = 120.0
+    """From the end of a request's headers to the end of its body; past that, 408."""
+    max_connections: Annotated[int, Field(ge=1)] = 4096
+    """Open at once; past that, or where the system's limit of open files is near, 503."""
     max_queued_texts: Annotated[int, Field(ge=1)] = 16_384
     """Texts accepted but not yet answered, of one encoder; past that, 429."""
     max_queued_tokens: Annotated[int, Field(ge=1)] = 1_000_000
@@ -140,11 +151,26 @@ class Settings(BaseSettings):
             raise ValueError("it must be redis://[[user]:password@]host[:port][/database], rediss://… or unix://PATH")
         return url
 
-    @field_validator("api_keys", "admin_keys", "cors_origins", mode="before")
+    @field_validator("api_keys", "admin_keys", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def split(cls, value: Any) -> Any:
-        """Keys, or origins, from a comma-separated string."""
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        """Split a comma-separated string; one that is set and names nothing is a mistake, not an empty list."""
+        if not isinstance(value, str):
+            return value
+        parts = tuple(part.strip() for part in value.split(",") if part.strip())
+        if value and not parts:
+            raise ValueError("it holds nothing but commas and spaces: leave it out, or name something")
+        return parts
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse what a `Host` without its port could never be."""
+        hosts = tuple(host.lower().removesuffix(".") for host in hosts)
+        for host in hosts:
+            if not HOST.fullmatch(host):
+                raise ValueError(f"{host} is no host: write lathe.example.org, without scheme, port or path, or *")
+        return hosts
 
     @field_validator("api_keys_file", "admin_keys_file", mode="before")
     @classmethod
@@ -187,6 +213,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def check(self) -> "Settings":
         """Refuse what could only go wrong later."""
+        if self.body_memory < self.max_body_bytes:
+            raise ValueError("LATHE_BODY_MEMORY_BYTES is less than one body may have, LATHE_MAX_BODY_BYTES")
         names = [encoder.name for encoder in self.encoders]
         if len(set(names)) < len(names):
             raise ValueError(f"two encoders share a name: {', '.join(names)}")
@@ -239,6 +267,11 @@ class Settings(BaseSettings):
         """How each of them runs."""
         threads = max(1, self.threads // self.worker_processes)
         return WorkerOptions(self.device, threads, self.max_batch_tokens, self.worker_seconds)
+
+    @property
+    def body_memory(self) -> int:
+        """Bytes that the bodies of all requests in flight may hold together."""
+        return self.body_memory_bytes or 8 * self.max_body_bytes
 
     @property
     def loopback(self) -> bool:

@@ -36,7 +36,7 @@ def open_folder(home: Home) -> tuple[Registry, Places]:
         install_starters(registry, places)
     except OSError:
         if not registry.names():
-            registry = Registry(STARTERS)
+            registry = Registry(STARTERS, shipped=True)
             places = Places(STARTERS / "places.json", registry)
     return registry, places
 
@@ -49,7 +49,7 @@ def install_starters(registry: Registry, places: Places) -> None:
     Raises:
         OSError: if the registry cannot be written.
     """
-    shipped = Registry(STARTERS)
+    shipped = Registry(STARTERS, shipped=True)
     installed = [name for name in shipped.names() if registry.install(name, shipped)]
     for encoder, named in Places(STARTERS / "places.json", shipped).read().items():
         for place, name in named.items():

@@ -34,6 +34,8 @@ class Batch:
 
 def estimated_tokens(text: str, max_length: int) -> int:
     """About how many tokens a model reads of a text."""
+    if len(text) >= BYTES_PER_TOKEN * max_length:  # its bytes, of which there are as many at least, need no counting
+        return max_length
     return min(max_length, 2 + len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 

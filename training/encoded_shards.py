@@ -8,21 +8,22 @@ folder/<shard's key>/
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from numpy.typing import NDArray
 
 from training.encoders import Encoder
 from training.errors import EngineError, FitError, SourceError
 from training.keys import digest
 from training.kinds import Batch
+from training.locks import lock_file
 from training.shards import BATCH_ROWS, Shard, at_hand, read_shards
+from transforms.files import continue_file, create_file, make_folder
 
 VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"
 
@@ -87,8 +88,8 @@ def encode_shard(
     position = position_in(folder)
     if position.rows == shard.rows:
         return position
-    with at_hand(shard.file, folder) as path:
-        return write_shard(shard, read_shards(path, shard, shard, field), encoder, folder, on_rows)
+    with at_hand(shard.file, folder) as file:
+        return write_shard(shard, read_shards(file, shard, shard, field), encoder, folder, on_rows)
 
 
 def write_shard(
@@ -98,9 +99,9 @@ def write_shard(
 
     Every batch is written out before the next starts; batches that an earlier run wrote are passed over.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     try:
-        with FileLock(folder / ".lock", timeout=LOCK_SECONDS):
+        with lock_file(folder / ".lock", LOCK_SECONDS):
             return write_locked(shard, batches, encoder, folder, on_rows)
     except Timeout:
         name = f"rows {shard.start:,} to {shard.stop:,} of {shard.file.rpartition('/')[2]}"
@@ -112,7 +113,10 @@ def write_locked(
 ) -> Position:
     """The same, where nobody else writes to the folder."""
     position, seen = take_up(folder), 0
-    with (folder / VECTORS).open("ab") as vectors_file, (folder / HASHES).open("ab") as hashes_file:
+    with (
+        continue_file(folder / VECTORS, append=True) as vectors_file,
+        continue_file(folder / HASHES, append=True) as hashes_file,
+    ):
         for batch in islice(batches, -(-shard.rows // BATCH_ROWS)):
             before, seen = seen, seen + len(batch)
             if seen <= position.rows:
@@ -139,8 +143,8 @@ def take_up(folder: Path) -> Position:
     """How far an earlier run got; files are cut to the last whole batch, or emptied."""
     position = position_in(folder)
     for name, size in position.sizes.items():
-        (folder / name).touch()
-        os.truncate(folder / name, size)
+        with continue_file(folder / name) as file:
+            file.truncate(size)
     save_position(folder, position)
     return position
 
@@ -148,7 +152,8 @@ def take_up(folder: Path) -> Position:
 def save_position(folder: Path, position: Position) -> None:
     """Replace the position's file, whole or not at all."""
     staging = folder / f".{POSITION}"
-    staging.write_text(json.dumps(asdict(position)))
+    with create_file(staging) as file:  # not synced: after a power cut the shard is read again
+        file.write(json.dumps(asdict(position)).encode())
     staging.replace(folder / POSITION)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.batches import Batch, cut_to_budget, estimated_tokens, longest_first, split_features
+from training.batches import Batch, Features, cut_to_budget, estimated_tokens, longest_first, split_features
+from training.cutting import PIECE, STATIC_CHARACTERS, Cut, TextCutter, split_at_spaces, too_long
 from training.devices import best_device
 from training.errors import EncoderError, TooLongError
 from training.fingerprint import fingerprint
@@ -81,6 +82,7 @@ class Encoder:
             self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
         self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
         self.transformer = next(iter(self.model))
+        self.cutter = self.make_cutter()
         self.first_position = 0
         self.padded_attention: str | None = None
         self.agreement = self.set_up()
@@ -97,6 +99,18 @@ class Encoder:
     def static(self) -> bool:
         """Whether it looks each token up and reads texts of any length, as model2vec's do."""
         return not hasattr(self.transformer, "auto_model")
+
+    def make_cutter(self) -> TextCutter | None:
+        """Return what cuts texts to what the model reads; None for a static model without a limit."""
+        if not self.static:
+            return TextCutter(self.model.tokenizer, self.max_length)
+        limit = getattr(self.model.tokenizer, "truncation", None)  # some have one in their tokenizer's file
+        if limit is None:
+            return None
+        from transformers import PreTrainedTokenizerFast
+
+        own = PreTrainedTokenizerFast(tokenizer_object=self.model.tokenizer)  # type: ignore[no-untyped-call]
+        return TextCutter(own, limit["max_length"])
 
     def set_up(self) -> Agreement | None:
         """Let the transformer run in the spec's dtype, unpadded if it can; tell how near that stays to float32."""
@@ -185,17 +199,41 @@ class Encoder:
                 yield window[batch.rows], batch
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
-        """Texts as batches of the budget, by their true lengths."""
-        if not self.static:
-            self.model.tokenizer.truncation_side = truncation_side
-        features = self.model.preprocess(texts, prompt=prompt)
+        """Texts as batches of the budget, by their true lengths; no more of them is tokenized than the model reads."""
+        texts = [self.cut(text, prompt, truncation_side).text for text in texts]
         if self.static:  # it takes its tokens in a row
+            features = self.tokenize_pieces(texts, prompt)
             ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
             tokens = np.diff([0, *ends]).astype(np.int64)
             return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
+        self.model.tokenizer.truncation_side = truncation_side
+        features = self.model.preprocess(texts, prompt=prompt)
         if self.unpadded:
             return list(flat_batches(features, self.batch_tokens, self.first_position))
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
+
+    def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
+        """Return the part of a text that the model reads; short texts come back as they are."""
+        if self.cutter is not None:
+            if self.static:
+                truncation_side = self.model.tokenizer.truncation["direction"].lower()
+            return self.cutter.cut(text, prompt or "", truncation_side)
+        if len(text) <= STATIC_CHARACTERS:
+            return Cut(text, whole=True)
+        part = text[:STATIC_CHARACTERS] if truncation_side == "right" else text[-STATIC_CHARACTERS:]
+        return Cut(part, whole=False)
+
+    def tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
+        """Tokenize texts for a static model, long ones piece by piece: one of a megabyte would take 300 at once."""
+        if self.cutter is not None or all(len(text) <= PIECE for text in texts):
+            features: Features = self.model.preprocess(texts, prompt=prompt)
+            return features
+        ids = [
+            torch.cat([self.model.preprocess([piece])["input_ids"] for piece in split_at_spaces((prompt or "") + text)])
+            for text in texts
+        ]
+        starts = np.cumsum([0, *(len(some) for some in ids[:-1])])
+        return {"input_ids": torch.cat(ids), "offsets": torch.from_numpy(starts)}
 
     @torch.inference_mode()
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
@@ -231,10 +269,18 @@ class Encoder:
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
         """Raise `TooLongError` for the first text with more tokens than the encoder reads, named by its place."""
-        if self.static:
+        if self.static and self.cutter is not None:
             return
-        ids = self.model.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)["input_ids"]
-        for place, count in zip(places or range(len(texts)), map(len, ids), strict=True):
+        cuts = [self.cut(text, prompt) for text in texts]
+        counts = [0] * len(texts)
+        if not self.static:
+            ids = self.model.tokenizer([prompt + cut.text for cut in cuts], truncation=False, verbose=False)[
+                "input_ids"
+            ]
+            counts = [len(some) for some in ids]
+        for place, text, cut, count in zip(places or range(len(texts)), texts, cuts, counts, strict=True):
+            if not cut.whole:
+                raise too_long(place, text, self.name, self.max_length)
             if count > self.max_length:
                 raise TooLongError(
                     f"input {place} has {count} tokens, {self.name} reads {self.max_length}; "

@@ -14,11 +14,13 @@ from training.encoded_shards import HASHES, VECTORS, require_width
 from training.encoders import Encoder
 from training.engines import LOCAL, Engine
 from training.errors import FitError, SourceError
+from training.local import shown
 from training.run import Run
 from training.shards import Shard
 from training.sources import Source
 from training.stacked import Part, Stacked
 from transforms.arrays import Vectors
+from transforms.files import make_root
 from transforms.transform import Progress
 
 
@@ -94,7 +96,7 @@ def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Call
     Raises:
         SourceError, FitError, EngineError: see `encode_source`.
     """
-    run.root.mkdir(parents=True, exist_ok=True)
+    make_root(run.root)
     positions = run.positions
     rows = {shard: position.rows for shard, position in positions.items()}
     begun, before = time.monotonic(), sum(rows.values())
@@ -122,7 +124,7 @@ def assembled(run: Run) -> EncodedSource:
     """
     kept = [(run.folders[shard], position) for shard, position in run.positions.items() if position.kept]
     if not kept:
-        raise SourceError(f"the source {run.source.written!r} holds nothing but blank texts")
+        raise SourceError(f"the source {shown(run.source.written)!r} holds nothing but blank texts")
     width = kept[0][1].width
     if len(kept) == 1:  # nothing to look up for each row
         ((folder, position),) = kept

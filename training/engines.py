@@ -52,8 +52,8 @@ class LocalEngine:
 
     def encode_file(self, run: Run, shards: list[Shard], report: Report) -> None:
         """Encode consecutive shards of one file."""
-        with at_hand(shards[0].file, run.root) as path:
-            batches = read_shards(path, shards[0], shards[-1], run.source.field)
+        with at_hand(shards[0].file, run.root) as file:
+            batches = read_shards(file, shards[0], shards[-1], run.source.field)
             for shard in shards:
                 write_shard(shard, batches, run.encoder, run.folders[shard], partial(report, shard))
 

@@ -5,7 +5,8 @@ TrainingError (Exception)
 │   └── TooLongError   a text with more tokens than the encoder reads, where cutting was not allowed
 ├── SourceError      a file that is missing, malformed, empty, or holds something else
 │   ├── AccessError    a source that cannot be got at: a package, a permission or the network is missing
-│   └── EmptyError     a file without a row
+│   ├── EmptyError     a file without a row
+│   └── OutsideSourceError   a path, or a link, that leads out of the folder that may be read
 ├── FitError         a fit that cannot start: too few distinct rows, a gate nobody knows
 ├── EngineError      workers that cannot be reached, are unlike this process, or keep dying
 ├── EvaluationError  an evaluation that cannot start: no suite, no data set that can be read
@@ -34,6 +35,10 @@ class SourceError(TrainingError):
 
 class AccessError(SourceError):
     """The source cannot be got at: a package, a permission or the network is missing. No file is to blame."""
+
+
+class OutsideSourceError(SourceError):
+    """A path, or a link below it, leads out of the folder that may be read."""
 
 
 class EmptyError(SourceError):

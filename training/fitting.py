@@ -31,6 +31,7 @@ from training.workspace import claimed_folder
 from transforms.arrays import FloatArray
 from transforms.certificate import Certificate, certify
 from transforms.chain import Chain
+from transforms.files import create_file, make_folder
 from transforms.reference import Reference
 from transforms.steps import build_steps
 from transforms.subspace import Kept
@@ -255,9 +256,10 @@ def kept_vectors(folder: Path, of: str, encoded: Callable[[], FloatArray]) -> Fl
         return np.asarray(np.load(kept, allow_pickle=False))
     except (OSError, ValueError, EOFError):
         vectors = encoded()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     staging = kept.with_suffix(f".{os.getpid()}.npy")
-    np.save(staging, vectors)
+    with create_file(staging) as file:
+        np.save(file, vectors)
     staging.replace(kept)
     return vectors
 

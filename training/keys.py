@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.encoders import Encoder
+from training.local import local_file
 from training.readers import BUILT_IN
 from training.remote import RemoteFile, is_remote
 
@@ -23,9 +25,9 @@ def file_key(file: str) -> str:
     if is_remote(file):
         return digest(*RemoteFile(file).key())
     path = Path(file)
-    found = path.stat()
-    if found.st_size <= HASHED_BYTES:
-        with path.open("rb") as opened:
+    with local_file(file).open("rb") as opened:
+        found = os.fstat(opened.fileno())
+        if found.st_size <= HASHED_BYTES:
             return digest(path.name, hashlib.file_digest(opened, "sha256").hexdigest())
     return digest(str(path.absolute()), found.st_size, found.st_mtime_ns)
 

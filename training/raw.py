@@ -1,7 +1,9 @@
 """Rows as a file has them, and which of its rows are meant."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 from transforms.arrays import FloatArray
@@ -22,6 +24,16 @@ class Readable(Protocol):
 
     def open(self, mode: Any = ..., /) -> IO[Any]:
         """Its bytes."""
+
+
+@contextmanager
+def native_path(file: Readable) -> Iterator[str]:
+    """Give a path by which a library opens the file that takes nothing else."""
+    if isinstance(file, Path):
+        yield str(file)
+        return
+    with file.open("rb") as stored:
+        yield f"/dev/fd/{stored.fileno()}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from training.docstrings import docstring_paragraphs, topic_paragraphs
 from training.errors import AccessError, EmptyError, SourceError
 from training.kinds import Kind, checked, kind_of
 from training.lines import line_spans, read_jsonl, read_text
-from training.raw import WHOLE, RawBatch, Readable, Record, Span
+from training.raw import WHOLE, RawBatch, Readable, Record, Span, native_path
+from training.remote import RemoteFile
 from training.stores import read_faiss, read_hdf5, shape_of_faiss, shape_of_hdf5
 from transforms.arrays import FloatArray
 
@@ -51,7 +52,7 @@ def format_of(file: Readable) -> Format:
     return BUILT_IN_FORMAT if str(file) in BUILT_IN else FORMATS[file_format(file.name)]
 
 
-def read_rows(file: Path, field: str, rows: int, span: Span = WHOLE) -> Iterator[RawBatch]:
+def read_rows(file: Readable, field: str, rows: int, span: Span = WHOLE) -> Iterator[RawBatch]:
     """A file's rows, at most so many at a time.
 
     Raises:
@@ -162,7 +163,7 @@ def count_parquet(file: Readable, field: str) -> int:
         return int(parquet.metadata.num_rows)
 
 
-def read_npy(file: Path, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+def read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Vectors `(n, d)` of any float dtype, through a memmap."""
     vectors = require_floats(file, open_npy(file))[: span.stop]
     for start in range(span.start, vectors.shape[0], rows):
@@ -183,7 +184,10 @@ def open_npy(file: Readable) -> FloatArray:
         SourceError: if it is damaged, or cannot be got at.
     """
     try:
-        return np.lib.format.open_memmap(file, mode="r") if isinstance(file, Path) else outline_of_npy(file)
+        if isinstance(file, RemoteFile):
+            return outline_of_npy(file)
+        with native_path(file) as path:
+            return np.lib.format.open_memmap(path, mode="r")
     except AccessError:
         raise
     except Exception as error:  # NumPy parses the header as Python source, with that parser's errors
@@ -217,7 +221,7 @@ def require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
     return vectors
 
 
-def read_built_in(file: Path, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+def read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Texts of the Python installation."""
     texts = BUILT_IN[str(file)]()[: span.stop]
     for start in range(span.start, len(texts), rows):

@@ -8,9 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from training.kinds import Batch, Kind, checked
+from training.local import local_file
 from training.raw import Readable, Span
 from training.readers import FORMATS, file_format, first_kind, read_rows, spans_of
 from training.remote import RemoteFile, is_remote
+from transforms.files import make_folder
 
 BATCH_ROWS = 1024
 SHARD_BATCHES = 64
@@ -59,11 +61,11 @@ def joined(batches: list[Span]) -> list[Span]:
     return [replace(spans[0], stop=spans[-1].stop) for spans in together]
 
 
-def read_shards(path: Path, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
+def read_shards(file: Readable, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
     """The batches of consecutive shards of one file, none across two shards.
 
     Args:
-        path: of the file, or of its copy.
+        file: or its copy.
         first: where to begin.
         last: where to end; may be the first.
         field: of the rows.
@@ -72,26 +74,26 @@ def read_shards(path: Path, first: Shard, last: Shard, field: str) -> Iterator[B
         SourceError: naming the first row that cannot be read, or is not of the file's kind.
     """
     span = Span(start=first.start, stop=last.stop, byte=first.byte, line=first.line)
-    for raw in read_rows(path, field, BATCH_ROWS, span):
+    for raw in read_rows(file, field, BATCH_ROWS, span):
         yield checked(raw, first.width)
 
 
 @contextmanager
-def at_hand(file: str, folder: Path | None = None) -> Iterator[Path]:
+def at_hand(file: str, folder: Path | None = None) -> Iterator[Readable]:
     """A file to read: itself, or a copy of one that is elsewhere, in a folder of its own, removed afterwards.
 
     Raises:
         SourceError: if it cannot be fetched.
     """
     if not is_remote(file):
-        yield Path(file)
+        yield local_file(file)
     elif folder is None:
         with TemporaryDirectory(prefix="lathe-") as copies:
             yield RemoteFile(file).fetch(Path(copies))
     else:
         copies_here = folder / "fetched"
         shutil.rmtree(copies_here, ignore_errors=True)  # a killed run may have left one
-        copies_here.mkdir(parents=True)
+        make_folder(copies_here)
         try:
             yield RemoteFile(file).fetch(copies_here)
         finally:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
@@ -11,6 +11,7 @@ from training.bad_shards import BadShards
 from training.errors import AccessError, EmptyError, SourceError
 from training.keys import file_key
 from training.kinds import Batch, Kind, checked, in_words, kind_of
+from training.local import list_local, shown
 from training.raw import RawBatch, Span
 from training.readers import BUILT_IN, FORMATS, file_format, first_kind, read_rows
 from training.remote import is_remote, list_remote
@@ -40,7 +41,8 @@ class Source:
     `file.parquet#column`, `file.npy` (vectors), `file.hdf5[#dataset]` as ann-benchmarks writes them,
     `file.faiss` (a flat index), a folder of these, either of both at a URL that fsspec knows
     (`s3://bucket/folder/#field`), `pydoc:` (docstrings of the Python installation) and `pydoc:topics`
-    (its language reference). A field that holds lists of numbers makes it a source of vectors.
+    (its language reference). A field that holds lists of numbers makes it a source of vectors. ROOT/./PATH is a path
+    that no link may lead out of ROOT.
 
     Attributes:
         written: what the user wrote.
@@ -112,6 +114,8 @@ class Source:
         Raises:
             SourceError: if it holds nothing, or cannot be read.
         """
+        if self.written in BUILT_IN:  # reading those takes seconds
+            return None
         kinds: set[Kind] = set()
         left_out: dict[str, str] = {}
         for file in self.files:
@@ -185,7 +189,7 @@ class Source:
         """The error of a source in which nothing can be used."""
         for name, reason in left_out.items():
             return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
-        return SourceError(f"the source {self.written!r} is empty")
+        return SourceError(f"the source {shown(self.written)!r} is empty")
 
 
 def kind_of_most(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
@@ -208,31 +212,6 @@ def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
     is_folder, found = list_remote(place) if is_remote(place) else list_local(place)
     files = tuple(file for file in found if file_format(file))
     if not files:
-        what = f"the folder {place} holds none of" if is_folder else f"{place} is none of"
+        what = f"the folder {shown(place)} holds none of" if is_folder else f"{shown(place)} is none of"
         raise SourceError(f"{what} {', '.join(FORMATS)}")
     return Source(written, field or "text", files, bad_shards)
-
-
-def list_local(place: str) -> tuple[bool, list[str]]:
-    """Whether a path is a folder, and the paths of all files in it, in order; of a file its own.
-
-    Raises:
-        SourceError: if nothing is there.
-    """
-    missing = SourceError(f"there is no file or folder {place!r}; built in are {' and '.join(BUILT_IN)}")
-    try:
-        path = Path(place).expanduser()
-        path.stat()
-    except (OSError, ValueError, RuntimeError):  # missing, no name at all, the home of a user there is not
-        raise missing from None
-    if path.is_dir() and place:
-        inside = sorted(file for file in path.rglob("*") if file.is_file())
-        return True, [str(file) for file in inside if not is_hidden(file.relative_to(path))]
-    if not place or not path.is_file():
-        raise missing
-    return False, [str(path)]
-
-
-def is_hidden(path: PurePath) -> bool:
-    """Whether any part of a path starts with a dot."""
-    return any(part.startswith(".") for part in path.parts)

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from training.errors import AccessError, SourceError
-from training.raw import RawBatch, Span
+from training.raw import RawBatch, Readable, Span, native_path
 
 TRAIN = "train"
 """What ann-benchmarks calls the vectors to be searched."""
 
 
-def read_hdf5(path: Path, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+def read_hdf5(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Vectors `(n, d)` of a data set of the file; `train` unless another is named."""
     with open_hdf5(path) as file:
         vectors = dataset(file, path, field)
@@ -27,14 +26,14 @@ def read_hdf5(path: Path, field: str, rows: int, span: Span) -> Iterator[RawBatc
             yield RawBatch(path.name, "row", range(start, start + len(block)), block, [])
 
 
-def shape_of_hdf5(path: Path, field: str) -> tuple[int, int]:
+def shape_of_hdf5(path: Readable, field: str) -> tuple[int, int]:
     """Rows and width of the data set, from the file's header."""
     with open_hdf5(path) as file:
         rows, width = dataset(file, path, field).shape
         return int(rows), int(width)
 
 
-def dataset(file: Any, path: Path, field: str) -> Any:
+def dataset(file: Any, path: Readable, field: str) -> Any:
     """A data set of floats.
 
     Raises:
@@ -50,7 +49,7 @@ def dataset(file: Any, path: Path, field: str) -> Any:
 
 
 @contextmanager
-def open_hdf5(path: Path) -> Iterator[Any]:
+def open_hdf5(path: Readable) -> Iterator[Any]:
     """An HDF5 file, by the extra `hdf5`.
 
     Raises:
@@ -62,14 +61,15 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     except ImportError as error:
         raise AccessError("reading HDF5 needs h5py: pip install 'lathe[hdf5]'") from error
     try:
-        file = h5py.File(path, "r")
+        with native_path(path) as here:
+            file = h5py.File(here, "r")
     except OSError as error:
         raise SourceError(f"{path.name} is not an HDF5 file that can be read: {error}") from error
     with file:
         yield file
 
 
-def read_faiss(path: Path, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Vectors `(n, d)` of a flat index; where it maps ids, each row is a record with its `id`."""
     with open_faiss(path) as (flat, ids):
         stop = flat.ntotal if span.stop is None else min(span.stop, flat.ntotal)
@@ -79,14 +79,14 @@ def read_faiss(path: Path, field: str, rows: int, span: Span) -> Iterator[RawBat
             yield RawBatch(path.name, "row", range(start, start + count), flat.reconstruct_n(start, count), records)
 
 
-def shape_of_faiss(path: Path, field: str) -> tuple[int, int]:
+def shape_of_faiss(path: Readable, field: str) -> tuple[int, int]:
     """Rows and width."""
     with open_faiss(path) as (flat, _):
         return int(flat.ntotal), int(flat.d)
 
 
 @contextmanager
-def open_faiss(path: Path) -> Iterator[tuple[Any, Any]]:
+def open_faiss(path: Readable) -> Iterator[tuple[Any, Any]]:
     """The flat index in a FAISS file and its ids, by the extra `faiss`; None where ids are row numbers.
 
     A context: FAISS frees a part of an index with the whole.
@@ -100,8 +100,9 @@ def open_faiss(path: Path) -> Iterator[tuple[Any, Any]]:
     except ImportError as error:
         raise AccessError("reading a FAISS index needs faiss: pip install 'lathe[faiss]'") from error
     try:
-        whole = faiss.read_index(str(path))
-    except RuntimeError as error:
+        with native_path(path) as here:
+            whole = faiss.read_index(here)
+    except (RuntimeError, OSError) as error:
         raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
     ids, flat = None, faiss.downcast_index(whole)
     if isinstance(flat, faiss.IndexIDMap):

@@ -9,6 +9,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from training.errors import TrainingError
+from training.locks import lock_file
+from transforms.files import make_folder, make_root
 
 KEPT_SECONDS = 7 * 24 * 3600
 """How long the vectors of a stopped run wait to be taken up again."""
@@ -21,7 +23,7 @@ def claimed_folder(root: Path, key: str) -> Iterator[Path]:
     After an error or a kill it stays, for the next run with the same key to go on in; after a
     week it is swept. Two runs at once with one key get two folders.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    make_root(root)
     sweep(root)
     number = 0
     while True:
@@ -33,7 +35,7 @@ def claimed_folder(root: Path, key: str) -> Iterator[Path]:
         except Timeout:
             continue
         with lock:
-            folder.mkdir(exist_ok=True)
+            make_folder(folder)
             yield folder
             shutil.rmtree(folder, ignore_errors=True)
         return
@@ -46,9 +48,9 @@ def exclusive(folder: Path, refusal: TrainingError) -> Iterator[None]:
     Raises:
         TrainingError: the refusal, if another run has it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_root(folder)
     try:
-        with FileLock(folder / ".lock").acquire(blocking=False):
+        with lock_file(folder / ".lock").acquire(blocking=False):
             yield
     except Timeout:
         raise refusal from None
@@ -68,4 +70,4 @@ def sweep(root: Path) -> None:
 
 def lock_of(folder: Path) -> FileLock:
     """The lock on a folder; the system frees it when its holder dies."""
-    return FileLock(folder.with_name(f"{folder.name}.lock"), thread_local=False)
+    return lock_file(folder.with_name(f"{folder.name}.lock"))

@@ -12,14 +12,15 @@ whole or not at all. Nothing in it is ever executed.
 
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transforms.beneath import read_beneath
 from transforms.errors import ArtifactError
+from transforms.files import make_folder, make_root, sync_folder, write_synced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,9 +69,9 @@ def write_artifact(
     manifest = json.loads(json.dumps(manifest))  # as it will be read: keys are strings, tuples are lists
     manifest["manifest_sha256"] = manifest_digest(manifest)
     staging = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_root(path.parent)
     try:
-        staging.mkdir()
+        make_folder(staging)
         write_synced(staging / TENSORS, payload)
         if reference is not None:
             write_synced(staging / REFERENCE, reference)
@@ -87,26 +88,48 @@ def write_artifact(
     return manifest
 
 
-def read_manifest(path: Path) -> Manifest:
-    """The manifest of an artifact folder, checked against its own digest.
+def read_file(path: Path, name: str, root: Path | None = None) -> bytes:
+    """Return the bytes of a file of an artifact folder.
+
+    Args:
+        path: of the artifact folder.
+        name: of the file.
+        root: a folder around it that no link may lead out of; None follows links anywhere.
+
+    Raises:
+        OSError: if it cannot be read, or a link leads out of `root`.
+    """
+    return (path / name).read_bytes() if root is None else read_beneath(root, str(path.relative_to(root) / name))
+
+
+def called(path: Path) -> str:
+    """Return what errors call an artifact folder: its last two names, for the rest is the machine's own affair."""
+    return "/".join(path.parts[-2:])
+
+
+def read_manifest(path: Path, root: Path | None = None) -> Manifest:
+    """The manifest of an artifact folder, checked against its own digest; `root` as in `read_file`.
 
     Raises:
         ArtifactError: if it is missing, cannot be read, was altered, or is of a newer schema.
     """
+    name = called(path)
     try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
+        manifest = json.loads(read_file(path, MANIFEST, root))
         version, digest = manifest["schema_version"], manifest["manifest_sha256"]
         _require_plain(manifest)
     except FileNotFoundError as error:
-        raise ArtifactError(f"there is no saved chain at {path}: {MANIFEST} is missing") from error
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ArtifactError(f"the manifest of {path} cannot be read: {error!r}") from error
+        raise ArtifactError(f"there is no saved chain at {name}: {MANIFEST} is missing") from error
+    except OSError as error:
+        raise ArtifactError(f"the manifest of {name} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ArtifactError(f"the manifest of {name} cannot be read: {error!r}") from error
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise ArtifactError(
-            f"{path} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it"
+            f"{name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it"
         )
     if digest != manifest_digest(manifest):
-        raise ArtifactError(f"the manifest of {path} was altered: its SHA-256 does not match")
+        raise ArtifactError(f"the manifest of {name} was altered: its SHA-256 does not match")
     require_field_types(path, manifest, FIELD_TYPES)
     return dict(manifest)
 
@@ -133,11 +156,13 @@ def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type
     """Raise `ArtifactError` unless the fields of the manifest of `path` are missing, null, or of the types given."""
     for field, expected in types.items():
         if not isinstance(manifest.get(field), expected | None):
-            raise ArtifactError(f"the manifest of {path} cannot be read: {field} must be of type {expected.__name__}")
+            raise ArtifactError(
+                f"the manifest of {called(path)} cannot be read: {field} must be of type {expected.__name__}"
+            )
 
 
-def read_artifact(path: Path) -> "tuple[Manifest, dict[str, Tensor]]":
-    """Return the manifest and the tensors of an artifact folder, both checked.
+def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
+    """Return the manifest and the tensors of an artifact folder, both checked; `root` as in `read_file`.
 
     Raises:
         ArtifactError: if anything is missing, truncated, altered or too new.
@@ -145,26 +170,28 @@ def read_artifact(path: Path) -> "tuple[Manifest, dict[str, Tensor]]":
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    manifest, payload = read_serialized_artifact(path)
+    manifest, payload = read_serialized_artifact(path, root)
     try:
         return manifest, load(payload)
     except SafetensorError as error:
-        raise ArtifactError(f"the tensors of {path} cannot be read: {error}") from error
+        raise ArtifactError(f"the tensors of {called(path)} cannot be read: {error}") from error
 
 
-def read_serialized_artifact(path: Path) -> tuple[Manifest, bytes]:
+def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
     """Return the manifest and the serialized tensors of an artifact folder, both checked against their digests.
+
+    `root` as in `read_file`.
 
     Raises:
         ArtifactError: if anything is missing, truncated, altered or too new.
     """
-    manifest = read_manifest(path)
+    manifest = read_manifest(path, root)
     try:
-        payload = (path / TENSORS).read_bytes()
+        payload = read_file(path, TENSORS, root)
     except OSError as error:
-        raise ArtifactError(f"the tensors of {path} cannot be read: {error}") from error
+        raise ArtifactError(f"{TENSORS} of {called(path)} cannot be read: {error.strerror}") from error
     if hashlib.sha256(payload).hexdigest() != manifest.get("tensors_sha256"):
-        raise ArtifactError(f"the tensors of {path} were truncated or altered: their SHA-256 does not match")
+        raise ArtifactError(f"the tensors of {called(path)} were truncated or altered: their SHA-256 does not match")
     return manifest, payload
 
 
@@ -172,31 +199,3 @@ def manifest_digest(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of the manifest without its own digest, as canonical JSON."""
     rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def write_synced(path: Path, payload: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        file.write(payload)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_synced(path: Path, payload: bytes) -> None:
-    """The same for a file that others may be reading: it is there whole, as it was or as it will be."""
-    staging = path.with_name(f".{path.name}")
-    try:
-        write_synced(staging, payload)
-        staging.replace(path)
-    except BaseException:
-        staging.unlink(missing_ok=True)  # on a full disk it would keep the last bytes
-        raise
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the disk has the folder's entries, so that a rename survives a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from transforms.arrays import Vectors, require_matrix
-from transforms.artifact import Manifest, read_artifact, write_artifact
+from transforms.artifact import Manifest, called, read_artifact, write_artifact
 from transforms.checkpoint import Checkpoint, Place
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from transforms.folding import fold_primitives
@@ -389,13 +389,17 @@ class Chain(nn.Module):
         return chain
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> "Chain":
+    def load(cls, path: str | PathLike[str], root: Path | None = None) -> "Chain":
         """Read a chain from its artifact folder; outputs are bit-equal to those of the saved one.
+
+        Args:
+            path: of the folder.
+            root: a folder around it that no link may lead out of; None follows links anywhere.
 
         Raises:
             ArtifactError: if anything is missing, truncated, altered, too new, or contradicts itself.
         """
-        manifest, tensors = read_artifact(Path(path))
+        manifest, tensors = read_artifact(Path(path), root)
         try:
             chain = cls.rebuilt(manifest["steps"], manifest["normalize"], tensors)
             said = (manifest["input_dimensions"], manifest["output_dimensions"])
@@ -403,8 +407,10 @@ class Chain(nn.Module):
             if found == said and found[0] is not None:  # nothing tells more of the tensors than using them
                 found = (found[0], chain.dequantize(chain.transform(torch.zeros(1, found[0]))).shape[1])
         except (KeyError, IndexError, TypeError, RuntimeError, StepError, InputError, NotFittedError) as error:
-            raise ArtifactError(f"the chain at {path} cannot be rebuilt: {error}") from error
+            raise ArtifactError(f"the chain at {called(Path(path))} cannot be rebuilt: {error}") from error
         if found != said:
-            raise ArtifactError(f"the tensors of {path} map {found[0]} to {found[1]}, its manifest says otherwise")
+            raise ArtifactError(
+                f"the tensors of {called(Path(path))} map {found[0]} to {found[1]}, its manifest says otherwise"
+            )
         chain.metadata = manifest
         return chain

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 SECONDS = 10.0
 """Between two writes: what a kill costs at most."""

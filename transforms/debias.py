@@ -12,7 +12,7 @@ from transforms.linear import Back
 from transforms.moments import Moments, merged, moments_of, width_of
 from transforms.normalize import Normalize, drop_rounding_residue, norms_of, unit_image, unit_rows
 from transforms.outline import Outline
-from transforms.parameters import require_flag, require_whole
+from transforms.parameters import require_flag, require_seed
 from transforms.transform import Inverse, Run, Transform
 from transforms.view import SharedVectors
 
@@ -93,7 +93,7 @@ class RandomDirection(DirectionRemoval):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        require_whole(self.kind, "seed", seed, at_least=0)
+        require_seed(self.kind, seed)
         self.seed = seed
 
     def learn(self, data: Moments | Vectors, run: Run) -> None:

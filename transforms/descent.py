@@ -16,6 +16,7 @@ from torch import Tensor
 from transforms.arrays import Vectors, as_numpy, finite_blocks
 from transforms.checkpoint import Checkpoint
 from transforms.errors import InputError
+from transforms.files import make_root
 from transforms.recipe import Recipe, Record
 from transforms.transform import Run, Spec
 
@@ -93,7 +94,7 @@ def checkpoint_of(
     """
     if run.checkpoint is None:
         return None
-    run.checkpoint.path.parent.mkdir(parents=True, exist_ok=True)
+    make_root(run.checkpoint.path.parent)
     parts = [STATE_VERSION, spec, asdict(recipe), vectors.shape[0]]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
     for part in (vectors[:1], vectors[-1:], mean):

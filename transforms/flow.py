@@ -30,6 +30,8 @@ RECIPE = Recipe(
 )
 """On 9,000 MiniLM vectors of Wikipedia sentences the held-out likelihood is best after 200 steps."""
 
+MAX_BLOCKS, MAX_HIDDEN = 64, 8192
+
 LOG_SCALE_LIMIT = 2.0
 """A coupling scales by e^±2 at most, so that the way back keeps its digits."""
 
@@ -85,10 +87,10 @@ class Flow(Transform):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        require_whole(self.kind, "blocks", blocks, at_least=1)
+        require_whole(self.kind, "blocks", blocks, at_least=1, at_most=MAX_BLOCKS)
         require_between(self.kind, "noise", noise, 0, 1)
         if hidden is not None:
-            require_whole(self.kind, "hidden", hidden, at_least=1)
+            require_whole(self.kind, "hidden", hidden, at_least=1, at_most=MAX_HIDDEN)
         require_training(self.kind, steps, batch, learning_rate, seed)
         self.blocks = blocks
         self.hidden = hidden

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.artifact import read_artifact
+from transforms.artifact import called, read_artifact
 from transforms.errors import ArtifactError
 from transforms.moments import Moments
 
@@ -56,7 +56,7 @@ def read_moments(path: Path) -> dict[int, Moments]:
             arrays = {n.removeprefix(prefix): t.numpy() for n, t in tensors.items() if n.startswith(prefix)}
             found[int(stage)] = checked(Moments.from_arrays(arrays), said["count"], about["dimensions"])
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ArtifactError(f"the moments of {path} cannot be used: {error}") from error
+        raise ArtifactError(f"the moments of {called(path)} cannot be used: {error}") from error
     return found
 
 

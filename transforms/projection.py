@@ -10,7 +10,7 @@ from transforms.linear import Linear
 from transforms.moments import Moments, width_of
 from transforms.normalize import Normalize, unit_rows
 from transforms.outline import Outline
-from transforms.parameters import require_whole
+from transforms.parameters import require_seed, require_whole
 from transforms.transform import Inverse, Run, Transform
 
 
@@ -26,7 +26,7 @@ class RandomProjection(Linear):
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
-        require_whole(self.kind, "seed", seed, at_least=0)
+        require_seed(self.kind, seed)
         super().__init__()
         self.dimensions = dimensions
         self.seed = seed
@@ -130,7 +130,7 @@ class RandomSelection(Selection):
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         require_whole(self.kind, "dimensions", dimensions, at_least=1)
-        require_whole(self.kind, "seed", seed, at_least=0)
+        require_seed(self.kind, seed)
         super().__init__(dimensions)
         self.seed = seed
 

@@ -10,6 +10,9 @@ from transforms.errors import StepError
 from transforms.transform import Spec, Transform, build, parameter_names
 
 PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")
+MAX_STEPS = 64
+"""Steps of a chain; useful ones have a handful, and each is a product for every vector."""
+
 OPENING, CLOSING = "[{(", "]})"
 
 
@@ -44,10 +47,12 @@ def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
     """Unfitted transforms from a list of `{"kind": …, parameters}`.
 
     Raises:
-        StepError: for an unknown kind or parameter, or no steps at all.
+        StepError: for an unknown kind or parameter, for no steps at all, or for more than 64.
     """
     if isinstance(specs, str | Mapping) or not isinstance(specs, Sequence):
         raise StepError(f"steps are a list of objects such as {{'kind': 'r2'}}, got {specs!r}")
+    if len(specs) > MAX_STEPS:
+        raise StepError(f"a chain has at most {MAX_STEPS} steps, these are {len(specs)}")
     if not specs:
         raise StepError("a chain needs at least one step, such as r2 or geopres:128")
     return [build(spec) for spec in specs]

@@ -26,8 +26,8 @@ from benchmarks.report import parser
 from benchmarks.starters import show
 from service.errors import ServiceError
 from training.errors import TrainingError
-from transforms.artifact import replace_synced
 from transforms.errors import TransformError
+from transforms.files import replace_synced
 
 ENGINES = ("hnswlib", "flat", "faiss-hnsw-sq8", "rabitq", "opq48", "lathe")
 BYTES = (384, 128, 48)

@@ -18,7 +18,7 @@ from benchmarks.ann.plots import TITLES, budget_of, pictures
 from benchmarks.ann.words import counted, ratio, sentences
 from benchmarks.report import markdown_table, write_report
 from training.evaluation.page import render_page
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 LIBRARIES = ("hnswlib", "faiss-cpu", "faiss-gpu", "faiss-gpu-cu12", "faiss-gpu-cuvs", "numpy", "torch")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_int8", "asimd", "sve")

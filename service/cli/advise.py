@@ -12,7 +12,7 @@ from service.errors import BadValueError
 from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST, Question
 from training.errors import AdviceError
 from training.fit_request import DISTINCT_LEAST
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 if TYPE_CHECKING:
     from service.settings import Settings

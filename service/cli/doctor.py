@@ -25,7 +25,8 @@ def doctor() -> None:
     from service.cli.machine import read_machine
     from service.cli.requirements import unmet
     from service.cli.shortfalls import EXTRAS, shortfalls
-    from service.index.indexes import index_folders
+    from service.index.indexes import index_folders, without_record
+    from service.index.schema import find_damage
     from service.registry import Registry
     from transforms.chain import Chain
 
@@ -41,8 +42,7 @@ def doctor() -> None:
     workers, threads = settings.worker_processes, settings.worker_options.threads
     say("workers", f"{workers} of {threads} threads for each encoder")
     say("extras", ", ".join(extra for extra in EXTRAS if not unmet("lathe", extra)) or "none")
-    problem = home.problem()
-    say("state folder", problem or f"{home.root} can be written")
+    problem = say_state_folder(home)
     absent = False
     for spec in settings.specs:
         origin, here = where_from(spec)
@@ -61,16 +61,30 @@ def doctor() -> None:
     broken = say_servers(settings, home)
     for folder in index_folders(home.indexes):
         index = described(folder)
-        broken = broken or "error" in index
-        say(
-            f"index {folder.name}",
-            index.get("error") or f"{index['count']:,} items in {index['chain']}, record readable",
-        )
+        damage = index.get("error") or find_damage(folder / "record.db")
+        broken = broken or damage is not None
+        say(f"index {folder.name}", damage or f"{index['count']:,} items in {index['chain']}, record readable")
+    for name in without_record(home.indexes):
+        broken = True
+        say(f"index {name}", "its record.db is missing")
     typer.echo("\nMissing, and what that costs:")
     for missing in shortfalls(settings, machine):
         say(missing.what, missing.cost)
     if problem or absent or damaged or broken:
         raise typer.Exit(1)
+
+
+def say_state_folder(home: "Home") -> str | None:
+    """Show whether the state folder can be used, and by whom; why it cannot be used, None if it can."""
+    try:
+        problem = home.open()
+        say("state folder", f"{home.root} can be written" if problem is None else f"{problem}: {home.root}")
+        for caution in home.cautions():
+            say("state folder", caution)
+    except ValueError as error:
+        problem = str(error)
+        say("state folder", problem)
+    return problem
 
 
 def where_from(spec: EncoderSpec) -> tuple[str, bool]:

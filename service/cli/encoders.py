@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import pairs, state
+from service.cli.options import pairs, state, writable_state
 from service.errors import ConflictError
 
 app = typer.Typer(help="Show, add and remove the encoders that may be served.", no_args_is_help=True)
@@ -41,9 +41,7 @@ def add_encoder(
     from service.hosted import AddedEncoders, EncoderSettings, described_problem
     from training.encoders import Encoder
 
-    settings, home = state()
-    if problem := home.problem():
-        raise ValueError(problem)
+    settings, home = writable_state()
     given: dict[str, Any] = {
         "name": name,
         "model": model,
@@ -76,7 +74,7 @@ def remove_encoder(name: Annotated[str, typer.Argument(help="As it was added.")]
     """Forget an encoder that was added; a server that runs serves it until DELETE /encoders/NAME."""
     from service.hosted import AddedEncoders
 
-    settings, home = state()
+    settings, home = writable_state()
     if name in {encoder.name for encoder in settings.encoders}:
         raise ValueError(f"{name} is named by LATHE_ENCODERS; take it out there")
     AddedEncoders(home.root).remove(name)

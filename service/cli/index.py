@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.index_import import import_rows
-from service.cli.options import ProgressBar, flag, state
+from service.cli.options import ProgressBar, flag, state, writable_state
 from service.errors import NotSupportedError
 
 app = typer.Typer(help="List, fill, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None)
@@ -62,7 +62,8 @@ def restore(
     from service.cli.index_reading import embedded_home
     from service.index.backup import restore as restore_index
 
-    home = embedded_home()
+    embedded_home()  # refuses a Milvus
+    _, home = writable_state()
     made = restore_index(source, home.indexes, name)
     typer.echo(json.dumps(made, indent=1) if as_json else f"{made['index']}: {made['count']:,} items")
 
@@ -96,5 +97,5 @@ def delete(name: Name) -> None:
     from service.cli.index_reading import no_texts
     from service.index.backend import open_indexes
 
-    open_indexes(*state(), no_texts).delete(name)
+    open_indexes(*writable_state(), no_texts).delete(name)
     typer.echo(f"{name} is gone")

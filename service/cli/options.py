@@ -36,6 +36,18 @@ def state() -> "tuple[Settings, Home]":
     return settings, Home(settings.home)
 
 
+def writable_state() -> "tuple[Settings, Home]":
+    """Settings and state folder of a command that changes it.
+
+    Raises:
+        ValueError: if the folder cannot be written, or is not safe to use.
+    """
+    settings, home = state()
+    if problem := home.open():
+        raise ValueError(f"{problem}: {home.root}; set LATHE_HOME to a folder that can")
+    return settings, home
+
+
 def registry_with_places(write: bool) -> "tuple[Registry, Places]":
     """The chains of the state folder, or of all replicas; starters included.
 
@@ -45,10 +57,9 @@ def registry_with_places(write: bool) -> "tuple[Registry, Places]":
     """
     from service.starters import open_registry
 
-    settings, home = state()
-    problem = home.problem()
-    if problem and write:
-        raise ValueError(f"{problem}; set LATHE_HOME to a folder that can")
+    settings, home = writable_state() if write else state()
+    if not write:
+        home.open()  # where it cannot be written, it is read
     return open_registry(home, settings.redis_url)
 
 

@@ -5,6 +5,7 @@ import shlex
 import signal
 import socket
 import sys
+from functools import partial
 from threading import Timer
 from types import FrameType
 
@@ -14,6 +15,7 @@ import uvicorn
 
 from service import logs
 from service.app import create_app
+from service.http.connection import Connection, Limits, check_connections, descriptor_limit
 from service.memory import keep_freed_blocks
 from service.processes.program import ProcessStarter
 from service.services import Services
@@ -55,6 +57,12 @@ class Server(uvicorn.Server):
             deadline.start()
         super().handle_exit(sig, frame)
 
+    async def on_tick(self, counter: int) -> bool:
+        """Look after the connections once a second; called ten times."""
+        if counter % 10 == 0:
+            check_connections(self.server_state.connections, asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
 
 def run_server(settings: Settings, processes: ProcessStarter) -> None:
     """Serve until told to stop.
@@ -72,8 +80,12 @@ def run_server(settings: Settings, processes: ProcessStarter) -> None:
     logs.configure(settings.log_level)
     app = create_app(settings, processes)
     sockets = listen(settings.host, settings.port)
+    limits = Limits(settings.max_connections, settings.body_seconds, descriptor_limit())
     config = uvicorn.Config(
         app,
+        http=partial(Connection, limits=limits),  # type: ignore[arg-type]  # called like the class
+        ws="none",
+        backlog=limits.backlog,
         log_config=None,
         access_log=False,  # the service logs requests itself, without their paths
         timeout_graceful_shutdown=settings.shutdown_seconds + LAST_WORDS_SECONDS,

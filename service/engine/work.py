@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from service.engine.chain_ref import ChainRef
 from training.batches import estimated_tokens, longest_first
+from training.cutting import DENSE_CHARACTERS
 from training.spec import Side
+
+SEARCHED_CHARACTERS_PER_TOKEN = 256
+"""Characters of a very long text that cost as much as a token: a worker may search all for what its model reads, and
+they are held until it does. Requests that wait thus hold at most 256 characters for each token that may."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Work:
         chain: None for raw vectors.
         keep_raw: also give the vectors before the chain.
         max_length: tokens the encoder reads, for the estimate.
+        tokens_estimated: what the texts cost, in tokens: those the encoder reads, and the search for them.
     """
 
     texts: list[str]
@@ -70,7 +76,7 @@ class Work:
     submitted: float = field(default_factory=perf_counter)
 
     def __post_init__(self) -> None:
-        self.estimates = [estimated_tokens(text, self.max_length) for text in self.texts]
+        self.estimates = [estimated_cost(text, self.max_length) for text in self.texts]
         self.tokens_estimated = sum(self.estimates)
         self.order = longest_first(self.estimates)
         self.taken = 0
@@ -139,6 +145,12 @@ class Work:
             1000 * (begun - self.submitted),
             1000 * (now - begun),
         )
+
+
+def estimated_cost(text: str, max_length: int) -> int:
+    """About what a text costs a worker, in tokens; more for one so long that what is read of it must be searched."""
+    searched = max(0, len(text) - DENSE_CHARACTERS * (max_length + 1))
+    return estimated_tokens(text, max_length) + searched // SEARCHED_CHARACTERS_PER_TOKEN
 
 
 @dataclass(frozen=True)

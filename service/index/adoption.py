@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from service.errors import ConflictError, OverloadedError, UnavailableError
 from service.index.bridge import FOLDER, load_bridge
@@ -29,7 +29,8 @@ from service.index.generation import REPLAY_ROWS, Generation
 from service.index.reducer import Reducer, read_artifact_files
 from service.index.snapshot import restore_snapshot
 from service.index.spec import spec_of
-from transforms.artifact import replace_synced
+from training.locks import lock_file
+from transforms.files import replace_synced
 
 if TYPE_CHECKING:
     from service.index.index import Index
@@ -166,7 +167,7 @@ def lock_path(folder: Path) -> Path:
 def abandoned(folder: Path) -> bool:
     """Whether no job works on a generation."""
     try:
-        with FileLock(lock_path(folder), thread_local=False).acquire(blocking=False):
+        with lock_file(lock_path(folder)).acquire(blocking=False):
             return True
     except Timeout:
         return False

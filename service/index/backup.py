@@ -17,10 +17,12 @@ from typing import Any
 from service.errors import ConflictError, UnavailableError, UnknownNameError
 from service.index.record import Record
 from service.names import is_name, require_name
-from transforms.artifact import sync_folder, write_synced
+from transforms.beneath import open_beneath, read_beneath
+from transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
 
 MANIFEST = "backup.json"
 SCHEMA_VERSION = 1
+COPIED_BYTES = 1 << 20
 
 
 def backup(folder: Path, to: Path) -> dict[str, Any]:
@@ -42,11 +44,12 @@ def backup(folder: Path, to: Path) -> dict[str, Any]:
     if to.exists():
         raise ConflictError(f"{to} exists already; a backup is never overwritten")
     to = to.absolute()
-    to.parent.mkdir(parents=True, exist_ok=True)
+    make_root(to.parent)
     staging = to.with_name(f".{to.name}.{secrets.token_hex(6)}")
     try:
-        staging.mkdir()
+        make_folder(staging, private=True)
         copy = staging / "record.db"
+        create_file(copy).close()  # SQLite fills an empty file
         source = Record(folder / "record.db", read_only=True)
         try:
             source.writer.execute("VACUUM INTO ?", (str(copy),))  # one read transaction: consistent
@@ -96,9 +99,11 @@ def restore(source: Path, root: Path, name: str | None = None) -> dict[str, Any]
         raise ConflictError(f"there is an index {name} already: restore under another name, or delete it first")
     staging = root / f".{name}.{secrets.token_hex(6)}"
     try:
-        staging.mkdir(parents=True)
+        make_root(root)
+        make_folder(staging)
         copy = staging / "record.db"
-        shutil.copyfile(source / "record.db", copy)
+        with open_beneath(source, "record.db") as stored, create_file(copy) as file:
+            shutil.copyfileobj(stored, file, COPIED_BYTES)
         with copy.open("r+b") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"]:
                 raise UnavailableError(f"the record of {source} was altered: its SHA-256 does not match")
@@ -129,7 +134,7 @@ def read_manifest(source: Path) -> dict[str, Any]:
         UnavailableError: if it is missing, damaged, or of a newer schema.
     """
     try:
-        manifest = dict(json.loads((source / MANIFEST).read_bytes()))
+        manifest = dict(json.loads(read_beneath(source, MANIFEST)))
         schema = int(manifest["schema"])
         manifest["sha256"], manifest["index"]
     except FileNotFoundError:

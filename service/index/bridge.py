@@ -13,8 +13,8 @@ from service.index.reducer import Vectors
 from service.index.spec import IndexSpec, spec_of
 from transforms.alignment import LowRankAffine
 from transforms.arrays import FloatArray
-from transforms.artifact import replace_synced
 from transforms.chain import Chain
+from transforms.files import replace_synced
 from transforms.metrics import cross_recall_at_k
 
 FOLDER = "alignment"

@@ -18,6 +18,7 @@ from service.index.record import Record
 from service.index.reducer import Reducer, Vectors, unit
 from service.index.rows import Labels, Rows, RowsView
 from service.index.spec import IndexSpec
+from transforms.files import make_folder
 
 EXACT_ROWS = 10_000
 """Up to so many rows that may be found, looking at each is as quick as the graph, and exact: the default."""
@@ -52,7 +53,7 @@ class Generation:
         threads: int,
         exact_rows: int = EXACT_ROWS,
     ) -> None:
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         self.folder = folder
         self.spec = spec
         self.record = record

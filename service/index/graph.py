@@ -1,7 +1,8 @@
 """The HNSW graph over the first rows of a generation, by hnswlib (extra `index`)."""
 
-from pathlib import Path
-from typing import Any
+import errno
+import os
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,13 +70,20 @@ class Graph:
             return rows.astype(np.int64), -np.sqrt(np.maximum(distances, 0)), covered
         return rows.astype(np.int64), 1 - distances, covered
 
-    def save(self, path: Path) -> None:
-        """Write it; nobody may extend it meanwhile, searches go on."""
-        self.index.save_index(str(path))
+    def save(self, file: IO[bytes]) -> None:
+        """Write it into an open, empty file; nobody may extend it meanwhile, searches go on.
 
-    def load(self, path: Path, covered: int) -> None:
+        Raises:
+            OSError: if the disk is full.
+        """
+        self.index.save_index(f"/dev/fd/{file.fileno()}")  # hnswlib takes paths only, and would follow a link
+        if os.fstat(file.fileno()).st_size != self.index.index_file_size():  # it does not say that a write failed
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def load(self, file: IO[bytes], covered: int) -> None:
         """Read what `save` wrote; the caller has checked its digest, for hnswlib does not."""
-        self.index.load_index(str(path), max_elements=max(ROWS_LEAST, int(covered * GROWTH)))
+        file.seek(0)  # where /dev/fd duplicates the descriptor, its place counts
+        self.index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(ROWS_LEAST, int(covered * GROWTH)))
         self.covered, self.started = covered, True
 
     @property

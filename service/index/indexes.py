@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import ConflictError, UnavailableError, UnknownNameError, as_service_error
+from service.index.checks import RecordChecks
 from service.index.index import Index, Texts
 from service.index.ownership import own
 from service.index.record import Record
 from service.index.spec import IndexSpec
 from service.names import is_name, require_name
-from transforms.artifact import sync_folder
+from transforms.files import make_folder, make_root, sync_folder
 
 SWEPT_SECONDS = 3600.0
 
@@ -25,7 +26,6 @@ class Indexes:
     """Opens indexes when they are asked for, and keeps them open: their folders are this process's then."""
 
     needs_home = True
-    problem = None
 
     def __init__(self, root: Path, threads: int, job_threads: int, encode: Texts) -> None:
         self.root = root
@@ -37,6 +37,8 @@ class Indexes:
         self.opening: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.ready = threading.Event()
         self.closed = False
+        self.unopened: dict[str, str] = {}
+        self.checks = RecordChecks()
 
     def start(self) -> None:
         """Begin to open all there are, so that the first search need not wait; returns at once."""
@@ -45,16 +47,29 @@ class Indexes:
     def open_all(self) -> None:
         """Open all that can be; the others say why when they are asked for."""
         sweep(self.root)
+        self.unopened |= {name: "its record.db is missing" for name in without_record(self.root)}
         for name in self.names():
             with suppress(Exception):
                 self.get(name)
         self.ready.set()
+        self.checks.start()  # they read every record whole: nobody waits for that
+
+    def warnings(self) -> list[str]:
+        """What is wrong with indexes, as was last seen: nothing is read now."""
+        damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.damaged().items()]
+        return [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()] + damaged
+
+    def states(self) -> dict[str, int]:
+        """How many indexes are open, damaged and unavailable."""
+        damaged = len(self.checks.damaged())
+        return {"open": len(self.opened) - damaged, "damaged": damaged, "unavailable": len(self.unopened)}
 
     def close(self) -> None:
         """Let go of all."""
         with self.changing:
             self.closed = True
             opened, self.opened = self.opened, {}
+        self.checks.stop()
         for index in opened.values():
             index.close()
 
@@ -75,25 +90,39 @@ class Indexes:
             return found
         folder = self.root / name
         if not is_name(name) or not (folder / "record.db").exists():
+            self.unopened.pop(name, None)
             known = ", ".join(self.names()) or "none yet"
             raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
         with self.opening_of(name):
             if name in self.opened:
                 return self.opened[name]
-            lock = own(folder, name)
             try:
-                require_there(folder)
-                index = Index(name, folder, lock, self.threads, self.job_threads, self.encode)
-            except BaseException:
-                lock.release()
+                return self.open(name, folder)
+            except (UnknownNameError, ConflictError):  # deleted meanwhile, or its owner answers for it
+                self.unopened.pop(name, None)
                 raise
-            with self.changing:
-                if not self.closed:
-                    self.opened[name] = index
-                    index.start()
-                    return index
-            index.close()
-            raise UnavailableError("the server is stopping", code="closing")
+            except Exception as error:
+                self.unopened[name] = as_service_error(error).message
+                raise
+
+    def open(self, name: str, folder: Path) -> Index:
+        """Open an index that is not open; errors as `get`."""
+        lock = own(folder, name)
+        try:
+            require_there(folder)
+            index = Index(name, folder, lock, self.threads, self.job_threads, self.encode)
+        except BaseException:
+            lock.release()
+            raise
+        with self.changing:
+            if not self.closed:
+                self.opened[name] = index
+                self.unopened.pop(name, None)
+                self.checks.add(name, folder / "record.db")
+                index.start()
+                return index
+        index.close()
+        raise UnavailableError("the server is stopping", code="closing")
 
     def create(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> Index:
         """A new index; one that is there already is kept as it is.
@@ -115,7 +144,8 @@ class Indexes:
         """Write a new index's folder, whole or not at all."""
         staging = self.root / f".{name}.{secrets.token_hex(6)}"
         try:
-            staging.mkdir(parents=True)
+            make_root(self.root)
+            make_folder(staging)
             Record.create(staging / "record.db", spec, artifact).close()
             try:
                 staging.rename(self.root / name)
@@ -136,6 +166,7 @@ class Indexes:
         with self.opening_of(name):
             with self.changing:
                 index = self.opened.pop(name, None)
+            self.checks.drop(name)
             lock = own(self.root / name, name) if index is None else index.lock
             try:
                 if index is None:
@@ -146,6 +177,7 @@ class Indexes:
                 doomed = self.root / f".{name}.{secrets.token_hex(6)}"
                 (self.root / name).rename(doomed)
                 sync_folder(self.root)
+                self.unopened.pop(name, None)
             finally:
                 lock.release()
         shutil.rmtree(doomed, ignore_errors=True)
@@ -200,6 +232,12 @@ def sweep(root: Path) -> None:
     for folder in root.glob(".*.*") if root.is_dir() else ():
         if folder.is_dir() and time.time() - folder.stat().st_mtime > SWEPT_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def without_record(root: Path) -> list[str]:
+    """Return the names of folders that would be indexes if they had a record."""
+    there = root.iterdir() if root.is_dir() else ()
+    return [f.name for f in there if is_name(f.name) and f.is_dir() and not (f / "record.db").exists()]
 
 
 def index_folders(root: Path) -> list[Path]:

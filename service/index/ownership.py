@@ -11,6 +11,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from service.errors import ConflictError, UnavailableError
+from training.locks import lock_file
+from transforms.files import create_file
 
 
 def own(folder: Path, name: str) -> FileLock:
@@ -19,7 +21,7 @@ def own(folder: Path, name: str) -> FileLock:
     Raises:
         ConflictError: if another process has it.
     """
-    lock = FileLock(lock_file(folder), thread_local=False)
+    lock = lock_file(lock_path(folder))
     note = folder / "owner.json"
     try:
         lock.acquire(blocking=False)
@@ -35,10 +37,11 @@ def own(folder: Path, name: str) -> FileLock:
     except OSError as error:
         raise UnavailableError(f"the index {name} cannot be locked: {error.strerror}") from error
     with suppress(OSError):  # there may be no folder yet, or no more
-        note.write_text(json.dumps({"pid": os.getpid()}))
+        with create_file(note) as file:
+            file.write(json.dumps({"pid": os.getpid()}).encode())
     return lock
 
 
-def lock_file(folder: Path) -> Path:
+def lock_path(folder: Path) -> Path:
     """Where an index's lock lies."""
     return folder.with_name(f".{folder.name}.lock")

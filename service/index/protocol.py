@@ -115,9 +115,11 @@ class SearchIndexes(Protocol):
     ready: Event
     needs_home: bool
 
-    @property
-    def problem(self) -> str | None:
-        """Why indexes cannot be reached now; None if they can."""
+    def warnings(self) -> list[str]:
+        """What keeps indexes from being used, or is wrong with them, as was last seen: nobody is asked now."""
+
+    def states(self) -> dict[str, int]:
+        """How many indexes are in which state, for the metrics."""
 
     def start(self) -> None:
         """Begin to open all there are; returns at once."""

@@ -40,6 +40,7 @@ from service.index.schema import (
     where,
 )
 from service.index.spec import IndexSpec, spec_of
+from transforms.files import create_file
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Record:
             spec: its settings.
             artifact: manifest and tensors of the chain; None for raw vectors.
         """
+        create_file(path).close()  # SQLite gives the WAL beside it the same permissions
         connection = sqlite3.connect(path, isolation_level=None)
         connection.executescript(TABLES)
         connection.close()

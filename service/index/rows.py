@@ -11,12 +11,15 @@ import hashlib
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from transforms.files import continue_file
 
 ROWS_LEAST = 1024
 GROWTH = 1.5
@@ -34,10 +37,15 @@ class RowFile:
         self.dtype = np.dtype(dtype)
         self.width = width
         self.row_bytes = self.dtype.itemsize * width
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self.file = continue_file(path)
+        self.descriptor = self.file.fileno()
         self.digest = hashlib.sha256()
         self.digested = 0
-        self.reserve(max(ROWS_LEAST, os.fstat(self.descriptor).st_size // self.row_bytes))
+        try:
+            self.reserve(max(ROWS_LEAST, os.fstat(self.descriptor).st_size // self.row_bytes))
+        except BaseException:
+            self.close()
+            raise
 
     def reserve(self, rows: int) -> None:
         """Make room.
@@ -46,7 +54,7 @@ class RowFile:
             OSError: if the disk is full.
         """
         allocate(self.descriptor, rows * self.row_bytes)
-        self.array = np.memmap(self.path, self.dtype, "r+", shape=(rows, self.width))
+        self.array = np.memmap(self.file, self.dtype, "r+", shape=(rows, self.width))
 
     def digest_of(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
         """Return the SHA-256 of the first rows; each row is read once as long as the number grows."""
@@ -69,7 +77,7 @@ class RowFile:
 
     def close(self) -> None:
         """Let go of the file; arrays seen of it stay usable."""
-        os.close(self.descriptor)
+        self.file.close()
 
 
 @dataclass(frozen=True)
@@ -108,9 +116,11 @@ class Rows:
     """All rows of a generation; one thread appends, any number reads."""
 
     def __init__(self, folder: Path, width: int, dimensions: int) -> None:
-        self.labels = RowFile(folder / "labels.i64", "int64", 1)
-        self.originals = RowFile(folder / "originals.f16", "float16", width)
-        self.reduced = RowFile(folder / "reduced.f32", "float32", dimensions)
+        with ExitStack() as opened:
+            self.labels = opened.enter_context(closing(RowFile(folder / "labels.i64", "int64", 1)))
+            self.originals = opened.enter_context(closing(RowFile(folder / "originals.f16", "float16", width)))
+            self.reduced = opened.enter_context(closing(RowFile(folder / "reduced.f32", "float32", dimensions)))
+            opened.pop_all()
         self.alive = np.ones(len(self.labels.array), np.bool_)
         self.count = 0
         self.dead = 0

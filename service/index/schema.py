@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ PAGE_BYTES = 8192
 """Five vectors of 384 floats to a page; with SQLite's 4096 a quarter of the file stays empty."""
 BUSY_SECONDS = 10
 SIDES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+STEPS_BETWEEN = 10_000
+"""Of SQLite's virtual machine, from one question whether to go on to the next."""
+NOT_DAMAGE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
+"""Errors of a check that say nothing of the file."""
 PARAMETERS_MOST = 8192
 """Of one statement; SQLite takes 32,766."""
 
@@ -74,7 +78,17 @@ def where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
 
 
 def require_readable(path: Path) -> None:
-    """Raise `UnavailableError` unless the file is a record this Lathe can read."""
+    """Raise `UnavailableError` unless the file is a record this Lathe can read.
+
+    SQLite opens its files by their paths, and follows links: there must be none. The folder is the server's own, so
+    that nobody else puts one there afterwards.
+    """
+    for found in (path.parent, *(path.with_name(path.name + side) for side in ("", "-wal", "-shm", "-journal"))):
+        if found.is_symlink():
+            raise UnavailableError(
+                f"{found.name} is a link, and links in a state folder are not followed: put what it points to there",
+                code="corrupt_index",
+            )
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
         try:
@@ -92,6 +106,29 @@ def require_readable(path: Path) -> None:
             f"{path.name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it",
             code="newer_schema",
         )
+
+
+def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
+    """Check the structure of a record by SQLite's `quick_check`, which reads the whole file; others go on using it.
+
+    Args:
+        path: of the record.
+        stop: asked every few milliseconds whether to give up; nothing is known then.
+
+    Returns:
+        The first thing wrong; None if nothing is, or the check was stopped.
+    """
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        try:
+            connection.set_progress_handler(lambda: int(stop()), STEPS_BETWEEN)
+            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        said = getattr(error, "sqlite_errorname", "")
+        return None if stop() or said.startswith(NOT_DAMAGE) else str(error)
+    return None if found == "ok" else " ".join(found.split())
 
 
 def parts(values: list[Any]) -> Iterator[list[Any]]:

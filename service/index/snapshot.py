@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from service.index.generation import Generation
-from transforms.artifact import replace_synced, sync_folder
+from service.index.graph import Graph
+from transforms.beneath import open_beneath, read_beneath
+from transforms.files import create_file, replace_synced, sync_folder
 
 SNAPSHOT = "snapshot.json"
 SCHEMA_VERSION = 1
@@ -56,8 +58,8 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
     if graph is not None and graph.covered:
         name = f"graph.{graph.covered}.hnsw"
         staging = folder / f".{name}"
-        graph.save(staging)
-        with staging.open("r+b") as file:
+        with create_file(staging) as file:
+            graph.save(file)
             os.fsync(file.fileno())
             digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
         staging.replace(folder / name)
@@ -103,10 +105,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
         return None
     rows.count = content["rows"]
     if graph is not None and content["graph"] is not None:
-        path = generation.folder / content["graph"]
-        if file_digest(path) == digests[content["graph"]]:
-            graph.load(path, content["covered"])
-        else:
+        if not load_graph(graph, generation.folder, content, digests[content["graph"]]):
             generation.notes.append("the graph was missing or damaged: it is made anew, searches are exact meanwhile")
     return content | {"covered": generation.covered}
 
@@ -118,7 +117,7 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
         FileNotFoundError: if there is none.
         ValueError: if it was altered, or is of a newer schema.
     """
-    content = dict(json.loads((folder / SNAPSHOT).read_bytes()))
+    content = dict(json.loads(read_beneath(folder, SNAPSHOT)))
     sealed = content.pop("sha256", None)
     if sealed != digest(content):
         raise ValueError("its checksum does not hold")
@@ -132,10 +131,13 @@ def digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def file_digest(path: Path) -> str | None:
-    """SHA-256 of a file; None if it cannot be read."""
+def load_graph(graph: Graph, folder: Path, content: dict[str, Any], wanted: str) -> bool:
+    """Load the graph that a snapshot names, if its SHA-256 is the one wanted; return whether it is."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with open_beneath(folder, content["graph"]) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
+                return False
+            graph.load(file, content["covered"])
+            return True
     except OSError:
-        return None
+        return False

@@ -9,7 +9,6 @@ from service.bodies import IndexBody, ReindexBody
 from service.errors import BadValueError
 from service.index.index import Index
 from service.index.protocol import Artifact
-from service.index.reducer import read_artifact_files
 from service.index.spec import IndexSpec
 from service.registry import Registry
 from service.targets import RAW, Target, Targets
@@ -119,7 +118,7 @@ class Specs:
         """Manifest and tensors of the target's chain."""
         if target.loaded is None:
             return None
-        return read_artifact_files(self.registry.root / target.loaded.name / str(target.loaded.version))
+        return self.registry.read_files(target.loaded.name, target.loaded.version)
 
 
 def spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:

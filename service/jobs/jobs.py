@@ -1,9 +1,9 @@
 """What a server can do with jobs, wherever they are kept and run."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from service.jobs.store import Job
 
@@ -18,16 +18,15 @@ class ResultFile:
     pieces: Iterator[bytes]
 
     @classmethod
-    def of(cls, path: Path) -> "ResultFile":
-        """A file on disk; opened here, so that it can be read though the job is removed meanwhile."""
-        file = path.open("rb")
+    def of(cls, file: BinaryIO) -> "ResultFile":
+        """An open file on disk, which can be read though the job is removed meanwhile; closed when it was read."""
 
         def pieces() -> Iterator[bytes]:
             with file:
                 while piece := file.read(PIECE_BYTES):
                     yield piece
 
-        return cls(path.stat().st_size, pieces())
+        return cls(os.fstat(file.fileno()).st_size, pieces())
 
 
 class Jobs(Protocol):

@@ -10,6 +10,8 @@ from service.errors import UnknownNameError
 from service.jobs.jobs import ResultFile
 from service.jobs.store import Job, JobStore
 from service.processes.program import Process, ProcessStarter, Program
+from transforms.beneath import OutsideError, open_beneath
+from transforms.files import continue_file
 
 POLL_SECONDS = 0.2
 
@@ -81,8 +83,11 @@ class LocalJobs:
 
     def result(self, job_id: str, name: str) -> ResultFile | None:
         """A file that a job made; None if it made none of that name."""
-        path = self.store.folder(job_id) / name
-        return ResultFile.of(path) if path.is_file() else None
+        self.store.folder(job_id)
+        try:
+            return ResultFile.of(open_beneath(self.store.root, f"{job_id}/{name}"))
+        except (FileNotFoundError, OutsideError):
+            return None
 
     def cancel(self, job_id: str) -> Job:
         """Stop a job; one that was just started is stopped too."""
@@ -146,7 +151,7 @@ class LocalJobs:
             OSError: if it cannot be started.
         """
         folder = self.store.folder(job_id)
-        with (folder / "log.txt").open("ab") as output:
+        with continue_file(folder / "log.txt", append=True) as output:
             program = Program(
                 "service.jobs.local_process", (str(folder),), self.environment, output=output.fileno(), lasting=True
             )

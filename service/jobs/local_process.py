@@ -1,6 +1,5 @@
 """The process of one job: `python -m service.jobs.local_process FOLDER`."""
 
-import json
 import os
 import sys
 from dataclasses import replace
@@ -33,7 +32,7 @@ def work(store: JobStore, job: Job, settings: Settings) -> None:
         return
     running = store.write(replace(job, state="running", message="starting", pid=os.getpid()))
     reporter = Reporter(running, store.write)
-    request = json.loads((folder / "request.json").read_bytes())
+    request = store.request(job.id)
     store.write(carry_out(job.kind, request, folder, settings, reporter).ended(reporter.job))
     store.drop_inputs(job.id)
 

@@ -225,7 +225,7 @@ class JobRecords:
             try:
                 with self.client.pipeline() as pipe:
                     pipe.delete(file_key(job_id, path.name))
-                    write_file(pipe, job_id, path.name, ResultFile.of(path).pieces)
+                    write_file(pipe, job_id, path.name, ResultFile.of(path.open("rb")).pieces)
                     pipe.hset(RECORD + job_id, f"result:{path.name}", size)
                     pipe.hincrby(RESULTS, job_id, size)
                     pipe.execute()

@@ -112,8 +112,8 @@ def work(settings: Settings, own: bool, burst: bool) -> None:
     """
     require_redis(settings)
     home = Home(settings.home)
-    if problem := home.problem():
-        raise ValueError(f"{problem}; set LATHE_HOME to a folder that can")
+    if problem := home.open():
+        raise ValueError(f"{problem}: {home.root}; set LATHE_HOME to a folder that can")
     name = queue_name(home.read_or_make_id() if own else None)
     stop = False
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from redis import exceptions as redis_errors
 from rq import get_current_job
 from rq.executions import Execution
@@ -27,6 +27,8 @@ from service.jobs.runners import Outcome, Reporter, carry_out
 from service.jobs.store import Job
 from service.settings import Settings, read_settings
 from service.shared.link import connect
+from training.locks import lock_file
+from transforms.files import create_file, make_folder, make_root
 
 END_SECONDS = 120.0
 """How long the end of a job is tried to be written, should Redis be gone just then."""
@@ -58,11 +60,11 @@ def perform(job_id: str) -> None:
     settings = read_settings()
     home = Home(settings.home)
     reporter = Reporter(replace(job, state="running"), partial(write_meta, queued))
-    home.jobs.mkdir(parents=True, exist_ok=True)
+    make_root(home.jobs)
     sweep(home.jobs)
-    with tempfile.TemporaryDirectory(dir=home.jobs, prefix=SCRATCH) as scratch, FileLock(Path(scratch) / ".lock"):
+    with tempfile.TemporaryDirectory(dir=home.jobs, prefix=SCRATCH) as scratch, lock_file(Path(scratch) / ".lock"):
         folder = Path(scratch) / job_id
-        folder.mkdir()
+        make_folder(folder)
         inputs = json.loads(record[b"files"])
         outcome = fetch_inputs(records, job_id, folder, inputs) or carry_out(
             job.kind, json.loads(record[b"request"]), folder, settings, reporter
@@ -76,7 +78,7 @@ def sweep(jobs: Path) -> None:
     for folder in jobs.glob(f"{SCRATCH}*"):
         with suppress(Timeout, OSError):
             if time.time() - folder.stat().st_mtime > LEFT_SECONDS:  # younger ones may be about to be locked
-                with FileLock(folder / ".lock", blocking=False):
+                with lock_file(folder / ".lock").acquire(blocking=False):
                     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -86,7 +88,7 @@ def fetch_inputs(records: JobRecords, job_id: str, folder: Path, names: list[str
         found = records.file(job_id, name)
         if found is None:
             return Outcome(error="the job's inputs are gone from Redis: send it again")
-        with (folder / name).open("wb") as file:
+        with create_file(folder / name) as file:
             file.writelines(found.pieces)
     return None
 

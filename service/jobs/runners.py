@@ -86,7 +86,8 @@ def carry_out(kind: str, request: dict[str, Any], folder: Path, settings: Settin
     except (TrainingError, TransformError, ServiceError) as error:
         return Outcome(error=str(error))
     except OSError as error:
-        return Outcome(error=f"{error.strerror}: {error.filename}")
+        file = f": {Path(str(error.filename)).name}" if error.filename else ""  # its folder is the machine's own affair
+        return Outcome(error=f"{error.strerror}{file}")
     except MemoryError:
         return Outcome(error="out of memory")
     except Exception as error:

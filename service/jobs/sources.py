@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
-from training.errors import SourceError
+from training.errors import OutsideSourceError, SourceError
 from training.fit_request import DISTINCT_LEAST
+from training.local import MARK
 from training.readers import BUILT_IN
 from training.remote import is_remote
 from training.sources import open_source
@@ -80,7 +81,7 @@ def texts_file(texts: list[str]) -> bytes:
 
 
 def allowed_path(written: str, data_root: Path | None) -> str:
-    """A source inside the data root, as `open_source` reads it.
+    """A source inside the data root, as `open_source` reads it: no link leads out, now or when a job opens it.
 
     Raises:
         ForbiddenError: for anything outside.
@@ -95,16 +96,19 @@ def allowed_path(written: str, data_root: Path | None) -> str:
     place, separator, field = written.partition("#")
     if is_remote(place):
         raise ForbiddenError("the server reads no URLs: put the file into its data folder", param="source.path")
-    root = data_root.resolve()
     try:
-        path = (root / place).resolve()
-    except (OSError, ValueError, RuntimeError):  # a name no file can have, or a loop of links
-        raise UnknownNameError(f"there is no source {place[:80]!r}", param="source.path") from None
-    if not path.is_relative_to(root):
-        raise ForbiddenError(f"{place!r} lies outside the server's data folder", param="source.path")
-    try:
-        return open_source(f"{path}{separator}{field}").written
+        return open_source(f"{data_root}{MARK}{relative_to(data_root, place)}{separator}{field}").written
+    except OutsideSourceError as error:
+        raise ForbiddenError(f"{place[:80]!r} lies outside the server's data folder: {error}", "source.path") from None
     except SourceError:
         raise UnknownNameError(
-            f"there is no source {place!r} in the server's data folder", param="source.path"
+            f"there is no source {place[:80]!r} in the server's data folder", param="source.path"
         ) from None
+
+
+def relative_to(data_root: Path, place: str) -> str:
+    """Return a path as it stands, or relative to the data root where it begins with that."""
+    for root in (data_root, data_root.resolve()):
+        if place.startswith(f"{root}/"):
+            return place[len(f"{root}/") :].lstrip("/")
+    return place

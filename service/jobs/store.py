@@ -29,7 +29,9 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from service.errors import UnknownNameError
-from transforms.artifact import sync_folder, write_synced
+from training.locks import lock_file
+from transforms.beneath import read_beneath
+from transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
@@ -96,7 +98,8 @@ class JobStore:
         job = new_job(kind)
         staging = self.root / f".{job.id}"
         try:
-            staging.mkdir(parents=True)
+            make_root(self.root)
+            make_folder(staging)
             for name, payload in files.items():
                 write_synced(staging / name, payload)
             write_synced(staging / "request.json", json.dumps(request).encode())
@@ -114,7 +117,8 @@ class JobStore:
         Raises:
             UnknownNameError: if there is no such job.
         """
-        return dict(json.loads((self.folder(job_id) / "request.json").read_bytes()))
+        self.folder(job_id)
+        return dict(json.loads(read_beneath(self.root, f"{job_id}/request.json")))
 
     def ids(self) -> list[str]:
         """All jobs, newest first."""
@@ -128,10 +132,12 @@ class JobStore:
         Raises:
             UnknownNameError: if there is no such job.
         """
-        path = self.folder(job_id) / "job.json"
+        self.folder(job_id)
         try:
-            return Job(**json.loads(path.read_bytes()))
-        except (ValueError, TypeError) as error:  # a power cut, or another version of Lathe
+            return Job(**json.loads(read_beneath(self.root, f"{job_id}/job.json")))
+        except FileNotFoundError:  # removed in this moment
+            raise UnknownNameError(f"there is no job {job_id!r}", param="id") from None
+        except (ValueError, TypeError, OSError) as error:  # a power cut, or another version of Lathe
             return Job(job_id, "unknown", "failed", message="failed", error=f"the job's record is damaged: {error}")
 
     def get(self, job_id: str) -> Job:
@@ -154,14 +160,17 @@ class JobStore:
     def write(self, job: Job) -> Job:
         """Replace a job's state; only by who holds its lock."""
         staging = self.root / job.id / ".job.json"
-        write = write_synced if job.ended else Path.write_bytes
-        write(staging, json.dumps(asdict(job)).encode())
+        with create_file(staging) as file:
+            file.write(json.dumps(asdict(job)).encode())
+            file.flush()
+            if job.ended:
+                os.fsync(file.fileno())
         staging.replace(self.root / job.id / "job.json")
         return job
 
     def lock(self, job_id: str) -> FileLock:
         """The right to run a job and write its state."""
-        return FileLock(self.root / job_id / ".lock", thread_local=False)
+        return lock_file(self.root / job_id / ".lock")
 
     def settle(self, job: Job) -> Job:
         """End a job that has no process; one that has is left alone."""
@@ -202,7 +211,7 @@ class JobStore:
         job = self.get(job_id)
         if job.ended:
             return job
-        (self.root / job_id / "cancel").touch()
+        create_file(self.root / job_id / "cancel").close()
         if job.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(job.pid, signal.SIGTERM)

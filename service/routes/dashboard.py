@@ -21,6 +21,7 @@ POLICY = "; ".join(
 
 HEADERS = {
     "content-security-policy": POLICY,
+    "x-frame-options": "DENY",  # what `frame-ancestors` says, for browsers that do not read it
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers import BINARY, ERRORS, json_answer, json_bytes, npy_answer, vectors_response, wants_npy
-from service.bodies import EmbedBody, OpenAIBody, declared, parse, read_body
+from service.bodies import EmbedBody, EncodingFormat, OpenAIBody, declared, parse, read_body
 from service.codec import NPY, encode_rows, require_rows
 from service.embedder import Answer, Pending
 from service.engine.work import EncodeOptions
@@ -48,10 +48,12 @@ BASE64_ROWS = {"type": "array", "items": {"type": "string", "format": "byte"}}
 async def embed(request: Request, services: ServicesDep) -> Response:
     """Bare vectors, one for each input; a .npy file where `Accept` asks for it."""
     wanted = asked(request)
-    content = await read_body(request, services.settings)
-    body, pending = await run_in_threadpool(begin_embed, content, request, services)
+    # Neither the body nor its texts have a name here: they are freed while the encoder works on what it reads of them.
+    encoding_format, pending = await run_in_threadpool(
+        begin_embed, await read_body(request, services.settings), request, services
+    )
     await finished(request, pending.work)
-    return await answered(pending, wanted, partial(answer_embed, body, wants_npy(request)))
+    return await answered(pending, wanted, partial(answer_embed, encoding_format, wants_npy(request)))
 
 
 async def answered(pending: Pending, drift: bool, make: Callable[[Answer], Response]) -> Response:
@@ -61,23 +63,26 @@ async def answered(pending: Pending, drift: bool, make: Callable[[Answer], Respo
     return await run_in_threadpool(lambda: make(told(pending.answer()) if drift else pending.answer()))
 
 
-def begin_embed(content: bytes, request: Request, services: Services) -> tuple[EmbedBody, Pending]:
-    """Read a request and let its texts wait; TEI's clients have no field for a model or chain, but take a query."""
+def begin_embed(content: bytes, request: Request, services: Services) -> tuple[EncodingFormat, Pending]:
+    """Read a request and let its texts wait; also the encoding of the answer.
+
+    TEI's clients have no field for a model or chain, but take a query.
+    """
     body = parse(content, EmbedBody)
     texts = checked_texts(body.inputs, services.settings, "inputs")
     query = request.query_params
     engine, chain = services.embedder.engine_and_chain(body.model or query.get("model"))
     options = EncodeOptions(body.prompt_name, body.truncate, body.truncation_direction, body.normalize)
-    return body, services.embedder.begin(
+    return body.encoding_format, services.embedder.begin(
         texts, engine, body.chain or query.get("chain") or chain, body.dimensions, options
     )
 
 
-def answer_embed(body: EmbedBody, npy: bool, answer: Answer) -> Response:
+def answer_embed(encoding_format: EncodingFormat, npy: bool, answer: Answer) -> Response:
     """The vectors as JSON or npy."""
     if npy:
         return npy_answer(answer)
-    return json_bytes(encode_rows(answer.vectors, body.encoding_format), answer.headers())
+    return json_bytes(encode_rows(answer.vectors, encoding_format), answer.headers())
 
 
 @router.post(
@@ -89,24 +94,25 @@ def answer_embed(body: EmbedBody, npy: bool, answer: Answer) -> Response:
 async def embeddings(request: Request, services: ServicesDep) -> Response:
     """`{"object": "list", "data": […], "model", "usage"}`."""
     wanted = asked(request)
-    content = await read_body(request, services.settings)
-    body, model, pending = await run_in_threadpool(begin_embeddings, content, services)
+    encoding_format, model, pending = await run_in_threadpool(
+        begin_embeddings, await read_body(request, services.settings), services
+    )
     await finished(request, pending.work)
-    return await answered(pending, wanted, partial(answer_embeddings, body, model))
+    return await answered(pending, wanted, partial(answer_embeddings, encoding_format, model))
 
 
-def begin_embeddings(content: bytes, services: Services) -> tuple[OpenAIBody, str, Pending]:
-    """Read a request and let its texts wait for the encoder; also the model's name for the answer."""
+def begin_embeddings(content: bytes, services: Services) -> tuple[EncodingFormat, str, Pending]:
+    """Read a request and let its texts wait for the encoder; also the answer's encoding and its model's name."""
     body = parse(content, OpenAIBody)
     texts = checked_texts(body.input, services.settings, "input")
     engine, chain = services.embedder.engine_and_chain(body.model)
     pending = services.embedder.begin(texts, engine, chain, body.dimensions, EncodeOptions())
-    return body, body.model or engine.spec.name, pending
+    return body.encoding_format, body.model or engine.spec.name, pending
 
 
-def answer_embeddings(body: OpenAIBody, model: str, answer: Answer) -> Response:
+def answer_embeddings(encoding_format: EncodingFormat, model: str, answer: Answer) -> Response:
     """The vectors in OpenAI's shape."""
-    rows = encode_rows(answer.vectors, body.encoding_format)
+    rows = encode_rows(answer.vectors, encoding_format)
     content = {
         "object": "list",
         "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],

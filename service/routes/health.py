@@ -20,6 +20,8 @@ from service.services import Services, ServicesDep
 router = APIRouter(tags=["health"])
 
 JOBS = Gauge("lathe_jobs", "Jobs there are a record of", ["kind", "state"])
+INDEXES = Gauge("lathe_indexes", "Indexes that are open, open and damaged, or cannot be opened", ["state"])
+STATE_WRITABLE = Gauge("lathe_state_writable", "1 if the state folder could be written when last tried, else 0")
 MEASURING = Lock()
 
 
@@ -70,6 +72,9 @@ def measured(services: Services) -> bytes:
             WAITING_TEXTS.labels(name).set(engine.room.texts)
             WAITING_TOKENS.labels(name).set(engine.room.tokens)
             ENCODER_PROCESSES.labels(name).set(len(engine.ready_lanes))
+        STATE_WRITABLE.set(services.state_problem is None)
+        for state, count in services.indexes.states().items():
+            INDEXES.labels(state).set(count)
         observe(services.drift)
         with suppress(UnavailableError):  # Redis is gone, which has a measure of its own
             for job in services.jobs.list():

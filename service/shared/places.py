@@ -10,8 +10,8 @@ from service.places import Places, parse_places
 from service.shared.link import RedisLink
 from service.shared.record import CHANGES, CHANGES_KEPT, IDENTITY
 from service.shared.registry import SharedRegistry
-from transforms.artifact import replace_synced
 from transforms.errors import ArtifactError
+from transforms.files import replace_synced
 
 PLACES = "lathe:places"
 

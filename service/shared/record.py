@@ -11,7 +11,7 @@ from redis.client import Pipeline
 
 from service.errors import UnavailableError
 from service.registry import Pointer
-from transforms.artifact import MANIFEST, REFERENCE, TENSORS
+from transforms.artifact import MANIFEST, REFERENCE, TENSORS, read_file
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
@@ -31,11 +31,13 @@ class Files(NamedTuple):
     reference: bytes | None = None
 
     @classmethod
-    def read(cls, folder: Path) -> "Files":
-        """Those of an artifact folder."""
-        reference = folder / REFERENCE
-        content = reference.read_bytes() if reference.exists() else None
-        return cls((folder / MANIFEST).read_bytes(), (folder / TENSORS).read_bytes(), content)
+    def read(cls, folder: Path, root: Path | None = None) -> "Files":
+        """Those of an artifact folder; `root` as in `transforms.artifact.read_file`."""
+        try:
+            reference = read_file(folder, REFERENCE, root)
+        except FileNotFoundError:
+            reference = None
+        return cls(read_file(folder, MANIFEST, root), read_file(folder, TENSORS, root), reference)
 
 
 @dataclass(frozen=True)

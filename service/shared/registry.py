@@ -49,9 +49,10 @@ from service.shared.record import (
     write_pointer,
     write_version,
 )
-from transforms.artifact import MANIFEST, REFERENCE, TENSORS, replace_synced, sync_folder, write_synced
+from transforms.artifact import MANIFEST, REFERENCE, TENSORS, read_file
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
+from transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
 
 IDENTITY_FILE = ".identity"
 TOKEN_SECONDS = 60
@@ -116,7 +117,7 @@ class SharedRegistry(Registry):
             if version not in record.stamps:
                 raise unknown(name, record, version)
             self.pull(name)
-            chain = Chain.load(self.root / name / str(version))  # never make live what cannot be served
+            chain = self.read(name, version)  # never make live what cannot be served
             return self.pointed(pipe, name, made_live(record.pointer, version, gate(chain.metadata)))
 
         return self.changed(name, change)
@@ -247,7 +248,7 @@ class SharedRegistry(Registry):
     def holds(self, name: str, version: int, stamp: Stamp) -> bool:
         """Whether the copy has this very version; its tensors are checked when they are read."""
         try:
-            return digest((self.root / name / str(version) / MANIFEST).read_bytes()) == stamp.manifest
+            return digest(read_file(self.root / name / str(version), MANIFEST, self.links_within)) == stamp.manifest
         except OSError:
             return False
 
@@ -266,7 +267,7 @@ class SharedRegistry(Registry):
         self.refused.pop(ref, None)
         staging = self.root / name / f".{version}.{secrets.token_hex(6)}"
         try:
-            staging.mkdir()
+            make_folder(staging)
             write_synced(staging / TENSORS, tensors)
             if reference is not None:
                 write_synced(staging / REFERENCE, reference)
@@ -316,7 +317,7 @@ class SharedRegistry(Registry):
         if mine not in (None, theirs):
             self.put_aside(str(mine))
         if mine != theirs:
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_root(self.root)
             replace_synced(self.root / IDENTITY_FILE, theirs.encode())
         for name in self.names():
             try:
@@ -354,17 +355,18 @@ class SharedRegistry(Registry):
         Raises:
             ArtifactError: if a version was damaged.
         """
-        pointer, folders = source.pointer(name), {n: source.root / name / str(n) for n in source.versions(name)}
+        pointer, versions = source.pointer(name), source.versions(name)
 
         def change(pipe: Pipeline) -> bool:
             known = bool(pipe.exists(CHAIN + name))
-            for folder in [] if known else folders.values():
-                Chain.load(folder)  # its stamp will say that it is whole
+            for version in [] if known else versions:
+                source.read(name, version)  # its stamp will say that it is whole
             pipe.multi()
             if known:
                 return False
-            for version, folder in folders.items():
-                write_version(pipe, name, version, Files.read(folder), job=None)
+            for version in versions:
+                files = Files.read(source.root / name / str(version), source.links_within)
+                write_version(pipe, name, version, files, job=None)
             write_pointer(pipe, name, pointer)
             return True
 

@@ -9,6 +9,8 @@ import pytest
 from benchmarks.ann.data import Data
 from benchmarks.ann.grid import Grid, Point, Runner, failed, oversampling_of, points, size_of
 
+pytestmark = pytest.mark.trial
+
 BAD = "geopres:999"
 GRID = Grid(
     methods=("none", BAD, "pca:8"),

@@ -12,6 +12,8 @@ from benchmarks.ann.point import overlap
 from benchmarks.ann.report import figure_table, size_table
 from benchmarks.ann.sizes import at_equal_bytes, candidates_of, methods_of, rescored
 
+pytestmark = pytest.mark.trial
+
 NOTHING = Findings((), (), ())
 REDUCERS = ("geopres", "pca", "truncation")
 

@@ -108,3 +108,31 @@ def test_metrics_count_requests_by_route_not_by_path(client):
     text = client.get("/metrics").text
     assert 'route="/chains/{name}"' in text
     assert "some-private-name" not in text
+
+
+def test_metrics_grow_with_routes_and_not_with_what_callers_try(client):
+    def series():
+        lines = client.get("/metrics").text.splitlines()
+        return {
+            line.rpartition(" ")[0]
+            for line in lines
+            if line.startswith(("lathe_request_seconds_count", "lathe_requests_total"))
+        }
+
+    paths = list(client.get("/openapi.json").json()["paths"])
+    for method in ("GET", "TRACE", "PROPFIND"):
+        client.request(method, "/nowhere")
+    known = series()
+    for number, path in enumerate(paths):
+        for method in ("TRACE", "MKCOL", "LOCK", "BREW", "PATCH"):
+            assert client.request(method, path).status_code in (404, 405)
+        client.get(f"/nowhere/{number}")
+    assert len(series() - known) <= 4, series() - known
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+def test_the_docs_run_their_own_scripts_only_and_in_no_frame(client, path):
+    headers = client.get(path).headers
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert (policy["default-src"], policy["frame-ancestors"]) == ("'none'", "'none'")
+    assert "unsafe" not in policy["script-src"] and headers["x-frame-options"] == "DENY"

@@ -19,6 +19,7 @@ def ask(app, status=202, **body):
     return answer.json()
 
 
+@pytest.mark.trial
 def test_vectors_get_an_answer_a_page_and_a_chain(app, vectors, finish):
     job = ask(app, source={"vectors": vectors.tolist()}, keep=0.5, fit="from-advice")
     assert job["status_url"] == f"/jobs/{job['job_id']}"
@@ -34,6 +35,7 @@ def test_vectors_get_an_answer_a_page_and_a_chain(app, vectors, finish):
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
+@pytest.mark.trial
 def test_texts_get_an_answer_of_their_own_encoder(app, paragraphs, finish):
     done = finish(ask(app, source={"texts": paragraphs[:60]})["job_id"], app)
     assert done["error"] is None

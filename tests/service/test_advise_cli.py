@@ -80,6 +80,7 @@ def test_where_vectors_are_best_left_as_they_are_nothing_is_fitted_and_nothing_f
     assert "No chain is recommended, so that there is none to try on foreign text." in out
 
 
+@pytest.mark.trial
 def test_the_advice_is_told_though_the_fit_fails(run, tiny_model, tmp_path):
     rows = np.random.default_rng(0).standard_normal((1200, 48)) * np.arange(1, 49) ** -1.0
     np.save(tmp_path / "rows.npy", rows.astype(np.float32))
@@ -98,6 +99,7 @@ def test_texts_that_are_all_the_same_are_an_error(advise):
     assert "1 distinct rows" in advise(["the same text again and again and again and again"] * 50, status=1)
 
 
+@pytest.mark.trial
 def test_one_word_texts_are_judged_by_their_geometry_alone(advise, texts):
     words = sorted({word.casefold() for text in texts for word in text.split()})[:200]
     out = advise(words)
@@ -111,12 +113,14 @@ def test_repeated_texts_count_once(advise, texts):
     assert any("90.0 % of the rows repeat others" in note for note in found["notes"])
 
 
+@pytest.mark.trial
 def test_several_scripts_are_noticed(advise, texts):
     cyrillic = [f"Это предложение номер {number} о погоде и о том что будет завтра" for number in range(60)]
     found = json.loads(advise([*texts[:100], *cyrillic], "--json"))
     assert any("Cyrillic" in note and "language" in note for note in found["notes"])
 
 
+@pytest.mark.trial
 def test_vectors_are_advised_on_without_an_encoder(run, tmp_path):
     rows = np.random.default_rng(0).standard_normal((1200, 48)) * np.arange(1, 49) ** -1.0 + 0.3
     np.save(tmp_path / "rows.npy", rows.astype(np.float32))

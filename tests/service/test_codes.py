@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 NPY = "application/x-npy"
-ENCODER = "brief"
+ENCODER = "all-MiniLM-L6-v2"
 WIDTHS = {"bytes": 24, "bits": 20}
 CHAINS = {
     "bytes": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 24, "steps": 5}, {"kind": "int8"}],
@@ -18,9 +18,8 @@ FORMS = {"bytes": (np.int8, 24), "bits": (np.uint8, 3)}
 
 @pytest.fixture(scope="module")
 def app(start_app, new_home):
-    """An app of this file's own, whose encoder reads 16 tokens: foreign text is encoded in seconds."""
-    encoder = {"name": ENCODER, "model": "sentence-transformers/all-MiniLM-L6-v2", "max_length": 16}
-    with start_app(home=new_home(), encoders=[encoder]) as app:
+    """An app of this file's own: its tests leave chains behind."""
+    with start_app(home=new_home()) as app:
         yield app
 
 
@@ -144,7 +143,7 @@ def test_every_way_to_embed_gives_the_same_floats(app, name, texts, raw):
 def test_openai_python_gets_what_embed_gives(app, name, texts):
     import openai
 
-    speaker = openai.OpenAI(base_url="http://testserver/v1", api_key="anything", http_client=app.client)
+    speaker = openai.OpenAI(base_url="http://localhost/v1", api_key="anything", http_client=app.client)
     answer = speaker.embeddings.create(input=texts[:4], model=f"{ENCODER}+{name}")
     expected = app.client.post("/embed", json={"inputs": texts[:4], "chain": name}).json()
     np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)

@@ -18,7 +18,11 @@ def client_of(tmp_path):
     """A client of an app whose encoder is never loaded."""
 
     def start(**settings):
-        return TestClient(create_app(read_settings(home=tmp_path, **settings)), raise_server_exceptions=False)
+        return TestClient(
+            create_app(read_settings(home=tmp_path, **settings)),
+            base_url="http://localhost",
+            raise_server_exceptions=False,
+        )
 
     return start
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def client(tmp_path_factory):
     """A client of an app that wants keys and whose encoder is never loaded; it sends no key."""
     app = create_app(read_settings(home=tmp_path_factory.mktemp("home"), api_keys="use", admin_keys="boss"))
-    return TestClient(app, raise_server_exceptions=False)
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
 def paths():

@@ -261,6 +261,7 @@ def embed(app, texts, chain="docs", of_a_request=OF_A_REQUEST, **headers):
     return answer
 
 
+@pytest.mark.trial
 def test_texts_stay_flat_and_rise_as_they_change_to_another_domain_and_then_to_another_language(app, docs):
     found = []
     for texts in (docs, sentences_of(ENGLISH, THINGS)[::3], sentences_of(GERMAN, DINGE)[::3]):

@@ -132,7 +132,7 @@ def test_the_request_id_is_passed_through_or_made(client):
 def test_openai_python_gets_what_embed_gives(client, sentences):
     import openai
 
-    speaker = openai.OpenAI(base_url="http://testserver/v1", api_key="anything", http_client=client)
+    speaker = openai.OpenAI(base_url="http://localhost/v1", api_key="anything", http_client=client)
     answer = speaker.embeddings.create(input=sentences, model="all-MiniLM-L6-v2", dimensions=96)
     expected = client.post("/embed", json={"inputs": sentences, "dimensions": 96}).json()
     np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)

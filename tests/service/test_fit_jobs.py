@@ -201,3 +201,10 @@ def test_a_damaged_live_chain_answers_503_and_the_rest_serves_on(app, fitted, te
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "corrupt_artifact"
     assert app.client.post("/embed", json={"inputs": "x", "dimensions": 128}).status_code == 200
     assert app.client.get("/chains").status_code == 200
+
+
+def test_jobs_leave_nothing_that_other_users_can_read(app, fitted):
+    """A job's process writes the request, its log, vectors under way and a chain."""
+    assert (app.settings.home / "jobs" / fitted["id"] / "vectors.npy").is_file()
+    found = [path for path in app.settings.home.rglob("*") if not path.is_symlink()]
+    assert [path for path in found if path.stat().st_mode & 0o077] == []

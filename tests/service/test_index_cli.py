@@ -98,6 +98,7 @@ def test_a_stopped_import_goes_on_where_it_was(run, home, tmp_path, vectors):
     record.close()
 
 
+@pytest.mark.trial
 def test_a_backup_is_whole_while_the_index_is_owned_and_restores_under_any_name(run, home, tmp_path, store, vectors):
     indexes = Indexes(home / "indexes", 1, 1, lambda _spec, _texts: None)
     run("index", "import", "--name", "kept", "--source", store, "--chain", "compact")

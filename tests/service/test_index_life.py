@@ -26,6 +26,7 @@ def upsert(app, item, direction):
     return app.client.post(f"{PATH}/upsert", json={"ids": [item], "vectors": [np.eye(4)[direction].tolist()]})
 
 
+@pytest.mark.trial
 def test_an_index_deleted_and_made_again_under_traffic_keeps_what_it_acknowledges(app):
     statuses, done = set(), threading.Event()
 

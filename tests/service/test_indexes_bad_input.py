@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 import numpy as np
 import pytest
 
+JSON = {"content-type": "application/json"}
 ONE = [[1.0] + [0.0] * 383]
 
 
@@ -235,7 +236,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(backend, lathe, path
 @pytest.mark.parametrize("call", ["upsert", "search"])
 @pytest.mark.parametrize("body", BROKEN)
 def test_what_is_not_json_is_400(backend, path, unchanged, call, body):
-    check_refused(backend.client.post(f"{path}/{call}", content=body), 400)
+    check_refused(backend.client.post(f"{path}/{call}", content=body, headers=JSON), 400)
 
 
 @pytest.mark.parametrize(

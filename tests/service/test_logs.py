@@ -52,7 +52,7 @@ def client():
         ]
     )
     app.add_middleware(RequestMiddleware)
-    return TestClient(app, raise_server_exceptions=False)
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
 @pytest.fixture

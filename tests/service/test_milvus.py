@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from pymilvus import MilvusClient
 
+pytestmark = pytest.mark.trial
+
 SECRET, TOKEN = "what-opens-milvus", "root:another-secret"
 RAW = {"chain": "none", "width": 4}
 QUERY = {"vectors": [[1, 2, 3, 4]], "k": 10}

@@ -38,6 +38,7 @@ def test_without_pymilvus_every_call_says_what_to_install(start_app, tmp_path, m
             assert "pymilvus is not installed: pip install 'lathe[milvus]'" in answer.json()["error"]["message"]
 
 
+@pytest.mark.trial
 def test_a_file_of_milvus_lite_keeps_indexes_when_its_server_is_killed(serving, start_app, tmp_path):
     path = str(tmp_path / "folder" / "indexes.db")
     with serving(tmp_path / "one", LATHE_INDEX_URL=path) as server:

@@ -6,6 +6,8 @@ from pymilvus import MilvusClient
 from service.index.milvus.collections import alias_of
 from service.index.milvus.indexes import MilvusIndexes
 
+pytestmark = pytest.mark.trial
+
 RAW = {"chain": "none", "width": 4}
 SPITEFUL = ["it's", "back\\slash", 'a"b', "\\", '\\"', "%", "日本"]
 SPITEFUL += ["x'] or id != '' or id in ['", 'x"] or id != "" or id in ["']

@@ -85,6 +85,11 @@ def test_nothing_is_fetched_from_anywhere(locked_in, proxy):
         proxy.accept()
 
 
+def test_a_request_of_too_many_headers_is_refused_before_it_is_served(locked_in):
+    answer = locked_in.client.get("/health/live", headers={f"a{number}": "b" for number in range(100)})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
+
+
 def test_a_port_in_use_ends_the_command_with_a_line(home):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [*LATHE, "serve", "--port", str(taken.getsockname()[1])]
@@ -95,6 +100,7 @@ def test_a_port_in_use_ends_the_command_with_a_line(home):
     assert "in use" in ended.stderr and "Traceback" not in ended.stderr
 
 
+@pytest.mark.trial
 def test_ten_thousand_texts_are_fitted_in_bounded_memory(tmp_path):
     """Peak memory of a fit of 10,000 vectors is that of 1,000 and what those vectors themselves take."""
     rows = np.random.default_rng(0).normal(size=(10_000, 384)).astype(np.float32)

@@ -48,3 +48,11 @@ def test_keys_are_separated_by_commas(monkeypatch):
     assert read_settings().api_keys == ("a", "b")
     monkeypatch.setenv("LATHE_API_KEYS", "")
     assert read_settings().api_keys == ()
+
+
+@pytest.mark.parametrize("name", ["API_KEYS", "ADMIN_KEYS", "CORS_ORIGINS", "ALLOWED_HOSTS"])
+@pytest.mark.parametrize("value", [",", " ", " , ,"])
+def test_a_list_of_nothing_but_commas_is_no_empty_list(monkeypatch, name, value):
+    monkeypatch.setenv(f"LATHE_{name}", value)
+    with pytest.raises(ValueError, match=f"LATHE_{name}: .*nothing but commas"):
+        read_settings()

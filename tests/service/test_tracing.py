@@ -94,7 +94,7 @@ def traced():
     )
     app.add_middleware(RequestMiddleware)
     instrument(app)
-    return TestClient(app, raise_server_exceptions=False)
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
 def test_a_collector_receives_a_span_with_the_route_in_the_callers_trace(collector):
@@ -164,13 +164,9 @@ def test_the_app_is_traced_only_if_told(collector, tmp_path):
         app = create_app(read_settings(home=tmp_path, **settings))
         return [middleware.cls.__name__ for middleware in app.user_middleware]
 
-    assert middlewares() == ["RequestMiddleware", "SheddingMiddleware"]
-    assert middlewares(tracing="true", cors_origins="*") == [
-        "CORSMiddleware",
-        "TraceMiddleware",
-        "RequestMiddleware",
-        "SheddingMiddleware",
-    ]
+    own = ["RequestMiddleware", "OriginMiddleware", "SheddingMiddleware", "BodyMemoryMiddleware"]
+    assert middlewares() == own
+    assert middlewares(tracing="true", cors_origins="*") == ["CORSMiddleware", "TraceMiddleware", *own]
 
 
 def test_without_the_extra_the_setting_says_how_to_get_it(monkeypatch, tmp_path):

@@ -1,6 +1,9 @@
 """Encoders for tests, and data sets as a user would write them."""
 
+import gc
 import hashlib
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 import torch
 
 from training.encoders import Encoder, Encoding
-from training.spec import EncoderSpec
+from training.spec import DEFAULT_ENCODER, EncoderSpec
 
 
 class Stopped(Exception):
@@ -58,6 +61,41 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def brief_encoder() -> Encoder:
+    """Half of the real model reading 16 tokens of a text, so that a thousand out-of-domain ones take a second."""
+    return Encoder(replace(DEFAULT_ENCODER, name="brief", layer=3, max_length=16))
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory):
+    """A workspace for all fits, so that out-of-domain texts are encoded once."""
+    return tmp_path_factory.mktemp("workspace")
+
+
+@pytest.fixture(scope="module")
+def little_garbage():
+    """The library collects garbage after each training; what the other tests' imports left takes it half a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def undrawn():
+    """A context in which pictures are made but come out empty: those of a page take longer than a small training."""
+    from matplotlib.figure import Figure
+
+    @contextmanager
+    def empty_pictures():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Figure, "savefig", lambda _figure, text, **_options: text.write("<svg></svg>"))
+            yield
+
+    return empty_pictures
 
 
 @pytest.fixture

@@ -73,6 +73,8 @@ def test_in_bfloat16_norms_stay_at_one_and_the_vectors_near_those_of_float32(enc
     half = Encoder(replace(DEFAULT_ENCODER, dtype="bfloat16"))
     assert {tensor.dtype for tensor in half.transformer.parameters()} == {torch.bfloat16}
     assert half.agreement.min > 0.99 and half.agreement.min <= half.agreement.mean < 1
+    pooled = [half.through_transformer(batch)["token_embeddings"] for _, batch in half.batches(PROBES, None)]
+    assert {tensor.dtype for tensor in pooled} == {torch.float32}
     vectors = half.encode(PROBES).vectors
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors.astype(np.float64), axis=1), 1, rtol=0, atol=1e-6)

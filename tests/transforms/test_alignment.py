@@ -394,7 +394,7 @@ def test_zero_stays_zero_with_and_without_means(rows, targets):
     ("make", "reason"),
     [
         (lambda: Procrustes(center=1), "procrustes: center must be true or false, got 1"),
-        (lambda: LowRankAffine(rank=0), "low_rank_affine: rank must be a whole number from 1, got 0"),
+        (lambda: LowRankAffine(rank=0), "low_rank_affine: rank must be a whole number from 1 to 65536, got 0"),
         (lambda: LowRankAffine(ridge=-1), "low_rank_affine: ridge must be a number from 0"),
         (lambda: LowRankAffine(ridge=True), "low_rank_affine: ridge must be a number from 0"),
         (lambda: LowRankAffine(ridge=float("nan")), "low_rank_affine: ridge must be a number from 0"),

@@ -105,6 +105,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.trial
 def test_a_served_chain_takes_the_memory_of_one_without_moments(embeddings, tmp_path):
     gc.collect()
     rows = embeddings(300, 1024)

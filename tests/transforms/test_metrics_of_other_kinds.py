@@ -114,6 +114,7 @@ def test_cross_recall_wants_pairs_and_enough_of_them():
         cross_recall_at_k(np.ones((10, 2)), np.ones((10, 2)))
 
 
+@pytest.mark.trial
 @pytest.mark.parametrize(
     "metric", ["local_spearman", "pearson_compat", "recall_at_k", "positional_stress", "angular_stress"]
 )

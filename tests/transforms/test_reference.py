@@ -76,6 +76,13 @@ def test_percentiles_are_exact_on_the_heldout_rows_themselves(reference, heldout
     np.testing.assert_allclose(found, np.linspace(0, 1, len(found)), atol=0.01)
 
 
+def test_the_middle_of_weighted_values_is_their_median():
+    found = weighted_percentiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
+    assert [found[level] for level in (0, 50, 100)] == pytest.approx([1, 2, 3])
+    found = weighted_percentiles(np.array([1.0, 2.0]), np.array([3.0, 1.0]))  # whose middles lie at 1.5 and 3.5 of 4
+    assert found[50] == pytest.approx(1.25)
+
+
 def test_rows_that_are_all_the_same_are_in_the_middle_of_themselves():
     same = np.ones((60, 8), np.float32)
     reference = Reference.of(same, same[:20], None)

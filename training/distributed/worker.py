@@ -101,9 +101,9 @@ class Worker:
         file = shards[0].file
         if not (is_remote(file) or file in BUILT_IN or Path(file).exists()):
             raise EngineError(f"{file} is not on {socket.gethostname()}: every node must see the source's files")
-        with at_hand(file, folders[0]) as path:
+        with at_hand(file, folders[0]) as found:
             for shard, folder in zip(shards, folders, strict=True):
-                encode_shard(replace(shard, file=str(path)), field, self.encoder, folder)
+                encode_shard(replace(shard, file=str(found)), field, self.encoder, folder)
 
     def moments(self, block: Block, chain: bytes | None, unit: bool) -> dict[str, NDArray[Any]]:
         """The moments of a block behind a packed chain, of its rows at unit length if so asked; as their arrays.

@@ -16,7 +16,7 @@ from training.domains.words import sentences
 from training.evaluation.page import render_page
 from training.evaluation.report import aligned
 from training.evaluation.words import counted
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 JSON, HTML = "domains.json", "domains.html"
 

@@ -20,7 +20,7 @@ from training.evaluation.page import page
 from training.evaluation.run import Results
 from training.evaluation.tables import difference_rows, problem_lines, retention_rows, rows_of, score_rows
 from training.evaluation.words import sentences
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
 FIELDS = (

@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from transforms.files import continue_file, make_root
+
 KEY_BYTES = 16
 KEYS, VECTORS = "keys.bin", "vectors.f32"
 
@@ -61,14 +63,14 @@ class VectorStore:
 
     def add(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
         """Append vectors `(n, d)` of texts that are not there yet."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_root(self.folder)
         start = self.count
         for name, width, payload in (
             (VECTORS, 4 * self.dimensions, np.ascontiguousarray(vectors, np.float32).tobytes()),
             (KEYS, KEY_BYTES, b"".join(keys)),
         ):
-            with (self.folder / name).open("ab") as file:
-                os.truncate(file.fileno(), start * width)
+            with continue_file(self.folder / name, append=True) as file:
+                file.truncate(start * width)
                 file.write(payload)
                 file.flush()
                 os.fsync(file.fileno())

@@ -32,7 +32,7 @@ from training.experiment.tables import (
 )
 from training.experiment.words import sentences
 from training.finetuning.report import REFERENCE, source_rows
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 JSON, CSV, HTML = "experiment.json", "results.csv", "report.html"
 DPI = 150

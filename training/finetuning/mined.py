@@ -26,7 +26,7 @@ from training.finetuning.overlap import normalized
 from training.finetuning.positives import Pair
 from training.finetuning.reference import Reference
 from training.keys import digest
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 from transforms.transform import Progress
 
 NOT_IN_NAMES = re.compile(r"[^\w.-]+")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from training.finetuning.afterwards import Compared
@@ -9,7 +10,7 @@ from training.finetuning.job import RegularizerSettings
 from training.finetuning.mining_statistics import Statistics
 from training.finetuning.mixture import Mixture
 from training.finetuning.targets import Targets
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ class Page:
     warnings: Sequence[str]
     mined: Mapping[str, Statistics]
 
+    @cached_property
+    def pictures(self) -> Mapping[str, str]:
+        """SVG of the targets by what it shows; drawn once, as that takes seconds and training changes nothing in it."""
+        from training.finetuning.plots import pictures
+
+        return pictures(self.mixture, self.targets) if self.targets is not None else {}
+
     def write(self, kept: int | None = None, compared: Mapping[str, Compared] | None = None) -> None:
         """Write the table of the sources, and the page.
 
@@ -51,5 +59,5 @@ class Page:
         if compared:
             parts.append(comparison_part(compared))
         replace_synced(self.out / "sources.csv", sources_csv(self.mixture).encode())
-        page = offline_page(self.mixture, self.targets, self.regularizer, self.warnings, parts)
+        page = offline_page(self.mixture, self.targets, self.regularizer, self.pictures, self.warnings, parts)
         replace_synced(self.out / "report.html", page.encode())

@@ -10,7 +10,7 @@ import orjson
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from training.finetuning.loss import Components
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 from transforms.transform import Progress
 
 WHOLE = "whole.json"

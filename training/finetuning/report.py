@@ -2,14 +2,14 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from training.evaluation.page import Part, render_page
 from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Lengths, Mixture, SourceReport
-from training.finetuning.plots import pictures, pulled
+from training.finetuning.plots import pulled
 from training.finetuning.targets import Targets
 
 REFERENCE = "https://arxiv.org/abs/2604.17257"
@@ -126,6 +126,7 @@ def offline_page(
     mixture: Mixture,
     targets: Targets | None,
     settings: RegularizerSettings | None,
+    pictures: Mapping[str, str],
     warnings: Sequence[str],
     parts: Sequence[Part] = (),
 ) -> str:
@@ -139,7 +140,7 @@ def offline_page(
         title="Before training: the sources" + (" and what is shrunk" if shrunk else ""),
         about="Computed from the encoder as it was before training" + (f"; {settings}" if settings else "") + ".",
         sentences=sentences(mixture, targets, settings),
-        pictures=pictures(mixture, targets) if targets is not None else {},
+        pictures=pictures,
         tables=tables,
         problems=warnings,
         files="sources.csv and targets/",

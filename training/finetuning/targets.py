@@ -25,7 +25,7 @@ from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Mixture
 from training.finetuning.reference import Reference, blocks, open_rows, source_moments
 from training.finetuning.shrinkage import Shrinkage, between_source_variance, fit_shrinkage, merged
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 from transforms.moments import Moments
 from transforms.transform import Progress
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from training.cutting import TextCutter
 from training.errors import JobError
 from training.finetuning.collator import NEGATIVES, TripletCollator
 from training.finetuning.development import Development
@@ -139,7 +140,7 @@ def train(
     trainer = Trainer(
         model=model,
         args=arguments(model, settings, folder, len(mixture), checkpoints),
-        train_dataset=as_data(mixture),
+        train_dataset=as_data(mixture, model),
         loss=loss,
         callbacks=callbacks,
     )
@@ -174,11 +175,17 @@ def train(
     )
 
 
-def as_data(mixture: Mixture) -> Dataset:
-    """The pairs as the trainer takes them, each with its number as its label."""
-    columns: dict[str, Any] = {"anchor": mixture.anchors, "positive": mixture.positives}
+def as_data(mixture: Mixture, model: Any) -> Dataset:
+    """The pairs as the trainer takes them, each with its number as its label; of long texts what the model reads."""
+
+    def cut(texts: Sequence[str]) -> list[str]:
+        return list(texts) if cutter is None else [cutter.cut(text).text for text in texts]
+
+    reads_all = not hasattr(next(iter(model)), "auto_model")
+    cutter = None if reads_all else TextCutter(model.tokenizer, model.max_seq_length or 512)
+    columns: dict[str, Any] = {"anchor": cut(mixture.anchors), "positive": cut(mixture.positives)}
     if mixture.negatives:
-        columns[NEGATIVES] = [list(some) for some in mixture.negatives]
+        columns[NEGATIVES] = [cut(some) for some in mixture.negatives]
     return Dataset.from_dict(columns | {"label": np.arange(len(mixture))})
 
 

@@ -29,8 +29,9 @@ def cut_texts(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
 
 def count_long(encoder: Encoder, texts: Iterable[str]) -> int:
     """How many texts have more tokens than the encoder reads; a token is a character at least."""
-    candidates = [text for text in texts if len(text) > encoder.max_length - 2]
-    found = 0
+    cuts = [encoder.cut(text) for text in texts]
+    found = sum(not cut.whole for cut in cuts)
+    candidates = [cut.text for cut in cuts if cut.whole and len(cut.text) > encoder.max_length - 2]
     for start in range(0, len(candidates), TOGETHER):
         some = candidates[start : start + TOGETHER]
         ids = encoder.model.tokenizer(some, truncation=False, verbose=False)["input_ids"]

@@ -17,7 +17,7 @@ import orjson
 
 from training.errors import JobError
 from training.synthesis.job import STAGES, StageName
-from transforms.artifact import sync_folder
+from transforms.files import sync_folder
 
 
 @dataclass(frozen=True)

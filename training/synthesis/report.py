@@ -17,7 +17,7 @@ from training.synthesis.endpoint import Endpoint
 from training.synthesis.estimate import MILLION, money
 from training.synthesis.job import STAGES, StageName, SynthesisJob
 from training.synthesis.pipeline import Pipeline, Thread
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 PAIRS, REJECTED, REPORT = "pairs.jsonl", "rejected.jsonl", "report.json"
 

@@ -33,7 +33,7 @@ from training.synthesis.report import Outcome, write
 from training.synthesis.seeds import Seed, read_seeds
 from training.synthesis.templates import Prompt, file_of, read_templates
 from training.workspace import exclusive
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 from transforms.transform import Progress
 
 JOB = "job.json"

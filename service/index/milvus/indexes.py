@@ -44,11 +44,14 @@ class MilvusIndexes:
         self.changing = threading.Lock()
         self.ready = threading.Event()
 
-    @property
-    def problem(self) -> str | None:
-        """What Milvus last said of why it cannot answer; None while it does."""
+    def warnings(self) -> list[str]:
+        """What Milvus last said of why it cannot answer; nothing while it does."""
         away = self.connection.away
-        return None if away is None else f"indexes: {self.connection.unavailable(away).message}"
+        return [] if away is None else [f"indexes: {self.connection.unavailable(away).message}"]
+
+    def states(self) -> dict[str, int]:
+        """How many indexes are open."""
+        return {"open": len(self.opened)}
 
     def start(self) -> None:
         """Begin to open all there are; returns at once."""

@@ -31,7 +31,7 @@ def test_a_chain_that_could_not_be_written_is_copied_once_it_can_be_and_holds_up
         here.registry.publish(chains[number % 3], f"other-{number}", None)
         eventually(lambda number=number: has(there, f"other-{number}"), 5)
     (warning,) = eventually(there.warnings)
-    assert "the chain mine cannot be copied from Redis: File exists" in warning and str(obstacle) not in warning
+    assert "the chain mine cannot be copied from Redis: Not a directory" in warning and str(obstacle) not in warning
     assert there.link.up and not has(there, "mine")
     tries = counted_tries(there)
     eventually(lambda: tries() >= 3)

@@ -102,6 +102,7 @@ def test_an_encoder_that_fails_on_nearly_all_is_told_of(tmp_path):
         advise(Question(str(tmp_path / "some.txt")), FailsOnMost(), tmp_path, silent)
 
 
+@pytest.mark.trial
 def test_vectors_with_a_long_mean_are_told_one_story(make_sample):
     sample = make_sample(rows=240, common=2.0)
     vectors = np.concatenate([sample.heldout, sample.fit])
@@ -118,6 +119,7 @@ def test_vectors_with_a_long_mean_are_told_one_story(make_sample):
     assert "the vectors name no encoder to make any with" in said
 
 
+@pytest.mark.trial
 def test_of_few_rows_the_first_coordinates_are_not_judged(make_sample):
     found = concluded(Question("some.txt"), "some.txt", make_sample(rows=180), {"name": "any"}, silent)
     assert found.matryoshka is None and found.heldout == 90

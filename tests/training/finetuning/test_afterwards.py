@@ -11,6 +11,8 @@ from training.finetuning.afterwards import TaskScores, categories, category_rows
 from training.finetuning.job import Job
 from training.finetuning.run import run
 
+pytestmark = pytest.mark.usefixtures("kept_scoring_process", "little_garbage")
+
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 
 

@@ -18,6 +18,8 @@ TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 4, "checkpoint
 ROWS = [{"anchor": f"{WORDS[n % 10]} {n}", "positive": f"the {WORDS[n % 10]} of {n}"} for n in range(40)]
 SETTINGS = DevelopmentSettings(every=2)
 
+pytestmark = pytest.mark.usefixtures("little_garbage")
+
 
 class Stop(BaseException):
     """Stands for Ctrl-C."""
@@ -48,7 +50,7 @@ def job_of(tmp_path):
 
 
 @pytest.fixture
-def go(tmp_path, tiny):
+def go(tmp_path, tiny, undrawn):
     """A runner of a job; it can be stopped at a step."""
 
     def finish(job, out="out", stop_at=None):
@@ -56,7 +58,8 @@ def go(tmp_path, tiny):
             if stop_at and sentence.startswith(f"step {stop_at} "):
                 raise Stop
 
-        return run("pft", job, tiny, "cpu", tmp_path / out, progress)
+        with undrawn():
+            return run("pft", job, tiny, "cpu", tmp_path / out, progress)
 
     return finish
 

@@ -20,6 +20,8 @@ TRAINING |= {"learning_rate": 1e-2}
 LORA = {"rank": 4, "target_modules": ["query", "value"]}
 INSTRUCTION = "Instruct: Given a question, find what answers it\nQuery: "
 
+pytestmark = pytest.mark.usefixtures("little_garbage")
+
 
 class Stop(BaseException):
     """Stands for Ctrl-C."""
@@ -47,7 +49,7 @@ def job_of(tmp_path):
 
 
 @pytest.fixture
-def go(tmp_path):
+def go(tmp_path, undrawn):
     """A runner of a job on a model; it can be stopped at a step."""
 
     def finish(job, spec, out="out", stop_at=None, method="reze"):
@@ -55,7 +57,8 @@ def go(tmp_path):
             if stop_at and sentence.startswith(f"step {stop_at} "):
                 raise Stop
 
-        return run(method, job, spec, "cpu", tmp_path / out, progress)
+        with undrawn():
+            return run(method, job, spec, "cpu", tmp_path / out, progress)
 
     return finish
 
@@ -100,6 +103,7 @@ def weights_of(model):
     return SentenceTransformer(str(model), device="cpu").state_dict()
 
 
+@pytest.mark.trial
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks for it
 def test_adapters_of_the_real_encoder_are_merged_into_a_plain_model_and_kept_beside_it(job_of, go, tmp_path):
     from peft import PeftModel

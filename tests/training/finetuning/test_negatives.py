@@ -10,14 +10,18 @@ from torch import nn
 
 from training.encoders import load_model
 from training.errors import DataSetError, JobError
+from training.finetuning.candidates import Candidates
 from training.finetuning.datasets import open_target
 from training.finetuning.extras import NegativeSettings
 from training.finetuning.job import Job, TargetSettings
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss
 from training.finetuning.mine_run import mine
 from training.finetuning.mined import mine_sources
+from training.finetuning.mining import Auxiliary
+from training.finetuning.mining import mine as mine_one
 from training.finetuning.mixing import mix, read_sources
 from training.finetuning.numbering import identical_texts, numbered_negatives
+from training.finetuning.values import Prompts
 from training.spec import DEFAULT_ENCODER, EncoderSpec
 from training.unpadding import allow_unpadded, first_position
 
@@ -181,6 +185,26 @@ def test_ranges_scores_and_margins_pass_documents_over(job_of, search, mined, en
     (statistics,) = found.values()
     why = {"range_min": "before range_min", "max_score": "above max_score"}
     assert statistics.dropped[next((why[name] for name in given if name in why), "within the margin")] > 0
+
+
+class Angles:
+    """Stands for a stored encoder: of each text the unit vector whose first coordinate it names."""
+
+    def vectors(self, texts):
+        cosines = np.array([float(text) for text in texts], np.float32)
+        return np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("margin", "expected"),
+    [("absolute_margin", ["0.3"]), ("relative_margin", ["0.5", "0.3"])],  # up to 0.8 - 0.35 and to 0.8 (1 - 0.35)
+)
+def test_an_absolute_margin_is_a_difference_of_scores_and_a_relative_one_a_share_of_the_positives(margin, expected):
+    documents = {text: text for text in ("0.8", "0.6", "0.5", "0.3")}
+    candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, set(), 0)
+    settings = NegativeSettings(**({"relative_margin": None, "num_negatives": 3, "allow_fewer": True} | {margin: 0.35}))
+    (found,) = mine_one(candidates, Auxiliary(Angles(), Prompts()), settings, 3, seed=0)
+    assert list(found.negatives) == expected
 
 
 def test_random_sampling_is_the_seeds_and_is_not_mined_again(job_of, search, mined, tmp_path):

@@ -17,27 +17,62 @@ from training.finetuning.trainer import shared
 from training.spec import EncoderSpec
 
 RUNS = """
-import sys
+import os, signal, sys
 from pathlib import Path
 import torch
+from matplotlib.figure import Figure
+from service.cli.main import main
+from training.finetuning import parts, report, trainer
 from training.finetuning.job import Job, read_settings
 from training.finetuning.run import run
 from training.spec import EncoderSpec
 
 torch.set_num_threads(1)
-folder, stopped = Path(sys.argv[1]), sys.argv[2]
+Figure.savefig = lambda _, text, **options: text.write("<svg></svg>")
+folder, port = Path(sys.argv[1]), sys.argv[2]
 
 def progress(_, sentence):
-    if stopped == name and sentence.startswith("step 9 "):
-        sys.exit("stopped")
+    if sentence.startswith("step 9 "):
+        if name == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name == "handed back":
+            sys.exit("stopped")
 
-for name in sys.argv[3:]:
-    job = read_settings(folder / f"{name}.yaml", Job)
+def train(name):
+    config = folder / f"{name}.yaml"
+    if name == "straight":
+        sys.argv = ["lathe", "train", "reze", "--config", str(config), "--out", str(folder / name)]
+        try:
+            return main()
+        except SystemExit as ended:
+            assert not ended.code, ended.code
+            return
+    job = read_settings(config, Job)
     run("reze", job, EncoderSpec(name="tiny", model=job.encoder, dtype="float32"), "cpu", folder / name, progress)
+
+# Forks, as importing all this takes longer than the trainings.
+name = "killed"
+if (alone := os.fork()) == 0:
+    train(name)
+os.waitpid(alone, 0)
+other = os.fork()
+rank = str(int(other == 0))
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}  # as torchrun does
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+try:
+    for name in ["uneven", "straight", "cached", "handed over", "handed back"]:
+        train(name)
+finally:
+    if other:
+        os.kill(other, signal.SIGKILL)
+        os.wait()
 """
 PAIRS, BATCH = 40, 8
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TRAINING = {"precision": "float32", "epochs": 2, "log_steps": 1, "checkpoint_steps": 4, "max_length": 12}
+
+
+pytestmark = pytest.mark.usefixtures("little_garbage")
 
 
 class Stop(BaseException):
@@ -85,7 +120,7 @@ def job_of(folder):
 
 
 @pytest.fixture(scope="module")
-def alone(folder):
+def alone(folder, undrawn):
     """A runner of a job in this process, which can be stopped at its ninth step."""
 
     def finish(name, job, stop=False):
@@ -94,27 +129,33 @@ def alone(folder):
                 raise Stop
 
         spec = EncoderSpec(name="tiny", model=job.encoder, dtype="float32")
-        return run("reze", job, spec, "cpu", folder / name, progress)
+        with undrawn():
+            return run("reze", job, spec, "cpu", folder / name, progress)
 
     return finish
 
 
 @pytest.fixture(scope="module")
-def done(folder, job_of, alone):
-    """Everything that is compared: jobs of one process, then of two, which also finish what one began."""
+def done(folder, job_of, alone, free_port):
+    """Everything that is compared: jobs of one process, then of two, which also finish what one began.
+
+    One job of two is run by the command. At its ninth step one job of one process is killed, and the last of two stops.
+    """
     alone("whole", job_of("whole", BATCH))
     with pytest.raises(Stop):
         alone("handed over", job_of("handed over", BATCH), stop=True)
+    job_of("killed", BATCH)
     job_of("straight", BATCH // 2)
     job_of("cached", BATCH // 2, mini_batch_size=2)
     job_of("handed back", BATCH // 2)
     job_of("uneven", BATCH // 2, cap=PAIRS // 2 - 1)
     (folder / "runs.py").write_text(RUNS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    names = ["uneven", "straight", "cached", "handed over", "handed back"]
-    command += [str(folder / "runs.py"), str(folder), "handed back", *names]  # the last one is stopped
-    found = subprocess.run(command, env=os.environ.copy(), capture_output=True, text=True, timeout=120)
+    command = [sys.executable, str(folder / "runs.py"), str(folder), str(free_port())]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+    environment |= {"LATHE_HOME": str(folder / "home"), "LATHE_DEVICE": "cpu", "LATHE_THREADS": "1"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert "stopped" in found.stderr, found.stderr
+    (folder / "stdout").write_text(found.stdout)
     return folder
 
 
@@ -151,6 +192,12 @@ def test_two_processes_have_the_losses_and_gradients_of_one_with_their_batches(r
     require_as_whole(name)
 
 
+def test_the_command_tells_of_two_processes_once(done):
+    assert (done / "stdout").read_text().count("Trained 10 steps") == 1
+    assert orjson.loads((done / "straight" / "training.json").read_bytes())["steps"] == 10
+    assert not list((done / "straight" / "training").glob("checkpoint-*"))
+
+
 def test_a_last_batch_that_does_not_come_out_even_is_a_step_too(done):
     lines = [orjson.loads(line) for line in (done / "uneven" / "training" / "progress.jsonl").read_bytes().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 11))  # 38 pairs, 8 a step, twice
@@ -166,6 +213,14 @@ def test_what_two_processes_began_one_finishes(done, job_of, alone, require_as_w
     assert not (done / "handed back" / "model").exists()
     assert alone("handed back", job_of("handed back", BATCH // 2)).summary["resumed_from"] == 8
     require_as_whole("handed back")
+
+
+def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(done, job_of, alone, require_as_whole):
+    assert not (done / "killed" / "model").exists()
+    files = {path.name for path in (done / "killed" / "training").rglob("*")}
+    assert "training_args.bin" not in files and "README.md" not in files
+    assert alone("killed", job_of("killed", BATCH)).summary["resumed_from"] == 8
+    require_as_whole("killed")
 
 
 def test_processes_that_cannot_share_a_checkpoints_steps_are_refused(monkeypatch):

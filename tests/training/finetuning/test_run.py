@@ -1,11 +1,9 @@
-import gc
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -22,30 +20,11 @@ from training.finetuning.run import run
 from training.finetuning.shrinkage import fit_shrinkage
 
 LATHE = "from service.cli.main import main; main()"
-RUN = """
-import sys
-from pathlib import Path
-import torch
-from training.finetuning.job import Job, read_settings
-from training.finetuning.run import run
-from training.spec import EncoderSpec
-
-torch.set_num_threads(1)
-spec = EncoderSpec(name="tiny", model=sys.argv[3], dtype="float32")
-run("pft", read_settings(Path(sys.argv[1]), Job), spec, "cpu", Path(sys.argv[2]), lambda *_: None)
-"""
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 2, "checkpoint_steps": 2, "max_length": 12}
 METHODS = ("reze", "distill", "pft", "ft")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def little_garbage():
-    """The library collects garbage after each training; what the other tests' imports left takes it half a second."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("little_garbage")
 
 
 class Stop(BaseException):
@@ -80,15 +59,16 @@ def job_of(tmp_path, tiny_model, write_data_set):
 
 
 @pytest.fixture
-def go(tmp_path, tiny):
+def go(tmp_path, tiny, undrawn):
     """A runner of a job into a folder of that name; it can be stopped at a step."""
 
-    def finish(job, method="pft", out="out", spec=tiny, stop_at=None):
+    def finish(job, method="pft", out="out", spec=tiny, stop_at=None, drawn=False):
         def progress(fraction, sentence):
             if stop_at and sentence.startswith(f"step {stop_at} "):
                 raise Stop
 
-        return run(method, job, spec, "cpu", tmp_path / out, progress)
+        with nullcontext() if drawn else undrawn():
+            return run(method, job, spec, "cpu", tmp_path / out, progress)
 
     return finish
 
@@ -167,7 +147,7 @@ def test_a_single_pair_is_a_job_too(job_of, go):
 
 
 def test_the_page_holds_the_sources_and_pictures_and_asks_the_network_for_nothing(job_of, go, tmp_path):
-    go(job_of(), "reze")
+    go(job_of(), "reze", drawn=True)
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.count("<svg") >= 4
     assert all(f">{name}<" in page for name in "abc")
@@ -191,29 +171,6 @@ def test_a_run_that_is_taken_up_again_goes_on_as_if_it_had_never_stopped(
     assert 0 < again.summary["resumed_from"] < stop_at
     np.testing.assert_allclose(vectors_of(again.model), vectors_of(whole.model), atol=1e-6)
     require_same_lines(lines("stopped"), lines("whole"))
-
-
-def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(job_of, go, lines, tmp_path, tiny_model):
-    job = job_of((240,), log_steps=4, checkpoint_steps=8)
-    config, out = tmp_path / "job.yaml", tmp_path / "killed"
-    config.write_bytes(orjson.dumps(job.model_dump(mode="json", exclude_none=True)))  # JSON is YAML
-    command = [sys.executable, "-c", RUN, str(config), str(out), str(tiny_model)]
-    process = subprocess.Popen(command, env=environment(tmp_path), stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while not (out / "training" / "checkpoint-16" / "whole.json").exists():
-        assert process.poll() is None and time.monotonic() < deadline, process.stderr.read().decode()
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stderr.close()
-    assert not (out / "model").exists()
-    files = {path.name for path in (out / "training").rglob("*")}
-    assert "training_args.bin" not in files and "README.md" not in files
-    resumed = go(job, out="killed")
-    assert 16 <= resumed.summary["resumed_from"] < 60
-    whole = go(job, out="whole")
-    require_same_lines(lines("killed"), lines("whole"))
-    np.testing.assert_allclose(vectors_of(resumed.model), vectors_of(whole.model), atol=1e-6)
 
 
 def environment(tmp_path):
@@ -303,6 +260,7 @@ def test_a_model_that_the_last_step_broke_is_not_saved(job_of, go, tmp_path):
     assert not (tmp_path / "out" / "model").exists()
 
 
+@pytest.mark.trial  # of torchrun itself; what it starts is in test_processes.py
 def test_two_processes_make_one_model(job_of, lines, tmp_path):
     job = job_of((24, 16))
     config, out = tmp_path / "job.yaml", tmp_path / "out"

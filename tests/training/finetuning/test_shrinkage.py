@@ -88,6 +88,12 @@ def test_a_full_pull_leaves_the_source_on_the_edge_of_the_band():
     np.testing.assert_allclose(moved, [[0, 1, 0], [0, -1, 0], [2, 0, 0]], atol=1e-6)
 
 
+def test_the_edge_is_on_the_side_where_the_source_lies_seen_from_the_centre_not_from_the_mean_of_all():
+    rows = around([[-9.0, 0, 0], [1, 0, 0], [4, 0, 0], [4, 0, 0]])  # m = 5/2, deviations -23/2, -3/2, 3/2, 3/2
+    found = apply(fit(rows, strength=1.0, scale=0.25, operation="translate"), rows)  # the band is 4/4 = 1
+    np.testing.assert_allclose([part[:, 0].mean() for part in found], [1.5, 1.5, 3.5, 3.5], atol=1e-6)
+
+
 def test_the_epsilon_of_the_denominator_is_added_to_the_means_length():
     found = fit(around(OUTLIER), strength=0.5, epsilon_denominator=1.0)
     np.testing.assert_allclose(found.shrink[2, 0], 1 - 0.5 * 4 / 5)

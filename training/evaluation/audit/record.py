@@ -8,7 +8,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from training.evaluation.audit.measure import Direction, LanguageMean, MeanPoint, Norms, PromptMean
-from transforms.artifact import replace_synced
+from transforms.files import replace_synced
 
 
 @dataclass(frozen=True)

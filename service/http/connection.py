@@ -1,0 +1,263 @@
+"""What a connection may ask of the event loop before the application sees a request.
+
+accepted ──► head of a request ──► its body ─────► answer ─────────► next head, or closed after 5 s
+  │ 503        │ 408 414 431         │ 408           │ closed
+  too many     HEAD_SECONDS          body_seconds    a caller that takes less than SENT_BYTES
+  connections  HEAD_BYTES                            of it in SENT_SECONDS
+               HEADERS, LINE_BYTES
+
+Seconds are of the whole head or body: a caller that sends a byte now and then is not let on by it. Deadlines are looked
+at once a second (`check_connections`), so that requests arm no timers.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from prometheus_client import Counter
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.codec import dump_json
+from service.errors import (
+    HeadTooLargeError,
+    MalformedError,
+    RequestTimeoutError,
+    ServiceError,
+    UnavailableError,
+    UriTooLongError,
+    error_body,
+)
+
+HEAD_BYTES = 65_536
+"""Of the request line and all headers. Also what is parsed in one go, and what may come without a piece of a body."""
+
+HEADERS = 100
+"""As many as Apache, gunicorn and hyper (text-embeddings-inference stands on it) take."""
+
+LINE_BYTES = 8_192
+"""Of a path with its query, as Apache and nginx take."""
+
+HEAD_SECONDS = 30.0
+SENT_SECONDS, SENT_BYTES = 30.0, 1_000_000
+LINGER_SECONDS = 2.0
+"""For a refused caller to read why: closing at once, over what it still sends, would reset the connection."""
+
+LOG_SECONDS = 60.0
+
+REFUSED = Counter("lathe_connections_refused_total", "Connections ended before their request was served", ["reason"])
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Limits:
+    """What all connections of a server share.
+
+    Attributes:
+        connections: open at once.
+        body_seconds: from the end of a request's head to the end of its body.
+        descriptors: files and sockets this process may have open; None where nothing says so.
+    """
+
+    connections: int
+    body_seconds: float
+    descriptors: int | None = None
+    logged_at: float = field(default=-LOG_SECONDS, repr=False)
+
+    @property
+    def spare(self) -> int:
+        """Descriptors that no connection may take: files are opened while requests are answered."""
+        return 0 if self.descriptors is None else self.descriptors // 8
+
+    @property
+    def backlog(self) -> int:
+        """Connections that may wait to be accepted; all of those are, before the first of them can be refused."""
+        return 2048 if self.descriptors is None else max(16, min(2048, self.spare))
+
+    def are_reached(self, connections: int, descriptor: int) -> bool:
+        """Return whether one more connection is too many.
+
+        Args:
+            connections: open, with this one.
+            descriptor: of its socket. The system gives the lowest number that is free, so it tells how full the table
+                is, whatever fills it.
+        """
+        return connections > self.connections or self.are_scarce(descriptor, self.spare)
+
+    def are_scarce(self, descriptor: int, spare: int) -> bool:
+        """Return whether fewer descriptors than `spare` are free above this one."""
+        return self.descriptors is not None and descriptor >= self.descriptors - spare
+
+    def log_refusal(self, connections: int) -> None:
+        """Log that connections are refused, at most once a minute."""
+        now = time.monotonic()
+        if now - self.logged_at >= LOG_SECONDS:
+            self.logged_at = now
+            told = {"connections": connections, "max_connections": self.connections, "descriptors": self.descriptors}
+            log.warning("too many connections; new ones are answered 503", extra=told)
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that ends when its requests are too large, too slow or too many.
+
+    Attributes:
+        deadline: by when the head or body under way must be whole, in the loop's time; None while none is awaited.
+        unread: bytes since the last whole head or piece of a body.
+    """
+
+    def __init__(self, *arguments: Any, limits: Limits, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.limits = limits
+        self.deadline: float | None = None
+        self.unread = 0
+        self.progressed = False
+        self.refused = False
+        self.refusal: ServiceError | None = None
+        self.unsent, self.unsent_since = 0, 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        """Take a connection, or refuse it where there are too many."""
+        super().connection_made(transport)
+        self.deadline = self.loop.time() + HEAD_SECONDS
+        descriptor = transport.get_extra_info("socket").fileno()
+        if self.limits.are_reached(len(self.connections), descriptor):
+            self.limits.log_refusal(len(self.connections))
+            self.refuse(UnavailableError("the server has all the connections it can take", code="too_many_connections"))
+            if self.limits.are_scarce(descriptor, self.limits.spare // 2):
+                transport.close()  # lingering ones would fill the table
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, in pieces small enough to stop at a limit."""
+        if self.deadline is None:
+            self.deadline = self.loop.time() + HEAD_SECONDS
+        for piece in in_pieces(data):
+            if self.refused or self.transport.is_closing():
+                return
+            super().data_received(piece)
+            self.unread = 0 if self.progressed else self.unread + len(piece)
+            self.progressed = False
+            if self.unread > HEAD_BYTES:
+                self.refuse(HeadTooLargeError(f"the headers of a request take more than {HEAD_BYTES} bytes"))
+
+    def on_headers_complete(self) -> None:
+        """Start the request, unless its head is too large.
+
+        Raises:
+            ServiceError: if it is; the parser stops there, and `send_400_response` is called.
+        """
+        self.progressed = True
+        if len(self.headers) > HEADERS:
+            self.refusal = HeadTooLargeError(f"a request may have {HEADERS} headers, this one has {len(self.headers)}")
+        elif len(self.url) > LINE_BYTES:
+            self.refusal = UriTooLongError(f"path and query may take {LINE_BYTES} bytes, these take {len(self.url)}")
+        if self.refusal is not None:
+            raise self.refusal
+        super().on_headers_complete()
+        self.headers = []  # the request has its own; those that follow a chunked body must not join them
+        self.deadline = self.loop.time() + self.limits.body_seconds
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self.progressed = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request; nothing is awaited until another begins."""
+        self.progressed = True
+        self.deadline = None
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what cannot be parsed, or went past a limit."""
+        self.refuse(self.refusal or MalformedError(msg, code="malformed_request"))
+
+    def refuse(self, error: ServiceError) -> None:
+        """Answer with an error if that is still possible, and close."""
+        if self.refused:
+            return
+        self.refused = True
+        REFUSED.labels(error.code).inc()
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.cycle.response_started or not self.cycle.more_body:  # another answer is under way
+                self.transport.close()
+                return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.deadline = self.loop.time() + LINGER_SECONDS
+        self.flow.resume_reading()  # what still comes is dropped, not left to reset the connection
+        self.transport.write(written(error))
+        self.transport.write_eof()
+
+    def check(self, now: float) -> None:
+        """End the connection if it is past a deadline."""
+        if self.deadline is not None and now > self.deadline:
+            self.time_out()
+        elif now - self.unsent_since > SENT_SECONDS:
+            self.check_answer(now)
+
+    def time_out(self) -> None:
+        """End what did not come in time, unless it is the server that keeps it waiting."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if self.refused:
+            self.transport.abort()
+        elif answering and (not self.cycle.more_body or self.flow.read_paused):
+            return
+        elif answering:
+            seconds = self.limits.body_seconds
+            self.refuse(RequestTimeoutError(f"the body was not whole after {seconds:g} s (LATHE_BODY_SECONDS)"))
+        elif self.unread:
+            self.refuse(RequestTimeoutError(f"the headers were not whole after {HEAD_SECONDS:g} s"))
+        else:  # nothing was asked, or it was answered before its body came
+            REFUSED.labels("idle").inc()
+            self.transport.close()
+
+    def check_answer(self, now: float) -> None:
+        """End the connection if its caller reads a finished answer too slowly."""
+        earlier, self.unsent_since = self.unsent, now
+        self.unsent = 0
+        if self.cycle is not None and self.cycle.response_complete:
+            self.unsent = self.transport.get_write_buffer_size()
+        if earlier and self.unsent and earlier - self.unsent < SENT_BYTES:
+            REFUSED.labels("unread_answer").inc()
+            self.transport.abort()
+
+
+def in_pieces(data: bytes) -> Iterable[bytes]:
+    """Return the data in pieces of at most `HEAD_BYTES`."""
+    return (data,) if len(data) <= HEAD_BYTES else _views(memoryview(data))
+
+
+def _views(data: memoryview) -> Iterator[Any]:
+    for start in range(0, len(data), HEAD_BYTES):
+        yield data[start : start + HEAD_BYTES]
+
+
+def written(error: ServiceError) -> bytes:
+    """Return an error as an HTTP/1.1 response that ends its connection."""
+    body = dump_json(error_body(error))
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "content-type: application/json"]
+    lines += [f"content-length: {len(body)}", "connection: close"]
+    if error.retry_after:
+        lines.append(f"retry-after: {error.retry_after}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def check_connections(connections: Iterable[object], now: float) -> None:
+    """End the connections that are past a deadline, in the loop's time `now`."""
+    for connection in tuple(connections):
+        if isinstance(connection, Connection):
+            connection.check(now)
+
+
+def descriptor_limit() -> int | None:
+    """Return how many files and sockets this process may have open; None if unlimited or not known."""
+    with suppress(ImportError, OSError):  # not on Windows
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return None if soft == resource.RLIM_INFINITY else soft
+    return None

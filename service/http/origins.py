@@ -1,0 +1,101 @@
+"""Requests that a web page of somebody else makes a browser send.
+
+A server without keys trusts whoever reaches it; a browser on the same machine does, for any page it shows.
+
+page of another origin ── fetch(…, {mode: "no-cors"}) ──► `Origin`, `Sec-Fetch-Site` say so: 403
+page whose name its owner points at 127.0.0.1 ──────────► `Host` still has that name: 403 (DNS rebinding)
+any other program ──────────────────────────────────────► sends neither, and names the server it wants
+
+Bodies that change something must say that they are JSON, too: no page can have a browser send that type elsewhere
+without asking first (see `require_json_type`).
+"""
+
+import ipaddress
+import re
+from functools import lru_cache
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.errors import ForbiddenError
+from service.middleware import send_error
+from service.settings import Settings
+
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::\d+)?")
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class OriginMiddleware:
+    """Answers 403 to requests that a page of an origin that is not allowed made, before they are read or routed."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self.origins = settings.cors_origins
+        self.hosts = Hosts(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if not is_health(scope["path"]) and not all(map(self.hosts.allow, hosts)):
+            named = ", ".join(host.decode("latin-1")[:100] for host in hosts)
+            message = f"this server has no Host {named!r}; LATHE_ALLOWED_HOSTS names those it answers to"
+            await send_error(ForbiddenError(message, code="host_not_allowed"), send)
+        elif scope["method"] not in SAFE_METHODS and self.is_foreign(scope, hosts):
+            message = "pages of this origin may not call the server; LATHE_CORS_ORIGINS names those that may"
+            await send_error(ForbiddenError(message, code="origin_not_allowed"), send)
+        else:
+            await self.app(scope, receive, send)
+
+    def is_foreign(self, scope: Scope, hosts: list[bytes]) -> bool:
+        """Return whether a page of an origin that is not allowed sent a request.
+
+        By the rules of Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback
+        addresses, `Origin` with every method that is not safe; what sends neither is no browser.
+        """
+        headers = scope["headers"]
+        origin = next((value for name, value in headers if name == b"origin"), None)
+        site = next((value for name, value in headers if name == b"sec-fetch-site"), None)
+        if site in (b"same-origin", b"none") or (site is None and origin is None):
+            return False
+        named = (origin or b"").decode("latin-1").lower()
+        if self.origins == ("*",) or named in self.origins:
+            return False
+        return site is not None or named.partition("://")[2] not in [host.decode("latin-1").lower() for host in hosts]
+
+
+class Hosts:
+    """The values of `Host` that a server answers to.
+
+    Loopback names and addresses always; those of LATHE_ALLOWED_HOSTS. Where nothing is listed and clients need keys,
+    any. Other addresses, which no page can be given as its name, unless the server is for this machine alone.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        keyless = not settings.api_keys
+        self.any = "*" in settings.allowed_hosts or not (keyless or settings.allowed_hosts)
+        self.addresses = not keyless or settings.public_without_keys
+        self.names = {settings.host.lower(), *settings.allowed_hosts}
+        self.allow = lru_cache(maxsize=256)(self._allow)
+
+    def _allow(self, header: bytes) -> bool:
+        """Return whether the server answers to a `Host`."""
+        if self.any:
+            return True
+        found = HOST.fullmatch(header.decode("latin-1").lower())
+        if found is None:
+            return False
+        name = found[1].strip("[]").removesuffix(".")
+        if name in self.names or name == "localhost" or name.endswith(".localhost"):
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self.addresses or address.is_loopback
+
+
+def is_health(path: str) -> bool:
+    """Return whether a path tells only how the server is; probes name it as they like."""
+    return path == "/health" or path.startswith("/health/")

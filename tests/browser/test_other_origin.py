@@ -1,0 +1,80 @@
+"""What a page of somebody else can do to a server without keys on the same machine."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+import pytest
+
+pytestmark = pytest.mark.services
+
+ATTACK = """async ([url, bodies]) => {
+  for (const [path, content] of Object.entries(bodies)) {
+    for (const type of ["text/plain", "application/x-www-form-urlencoded", ""]) {
+      const body = new Blob([JSON.stringify(content)], { type });
+      await fetch(url + path, { method: "POST", mode: "no-cors", body }).catch(() => null);
+    }
+    await fetch(url + path, {
+      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(content),
+    }).catch(() => null);
+  }
+}"""
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>Kittens</title>")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """A web server of somebody else; its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as pages:
+        threading.Thread(target=pages.serve_forever, args=(0.01,), daemon=True).start()
+        yield pages.server_port
+        pages.shutdown()
+
+
+@pytest.fixture
+def page(browser):
+    opened = browser.new_page()
+    yield opened
+    opened.close()
+
+
+def items(server):
+    return server.call("POST", "/indexes/notes/get", ids=["a", "b", "planted"])["items"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "rebound.example"])
+def test_a_page_of_another_origin_neither_deletes_nor_plants(server, page, elsewhere, host, texts):
+    """From another site, from the same host on another port, and from a name that resolves to this machine."""
+    before = items(server)
+    assert [item is not None for item in before] == [True, True, False]
+    page.goto(f"http://{host}:{elsewhere}/")
+    bodies = {
+        "/indexes/notes/delete": {"ids": ["a"]},
+        "/indexes/notes/upsert": {"ids": ["planted"], "texts": [texts[2]]},
+    }
+    page.evaluate(ATTACK, [server.url, bodies])
+    assert items(server) == before
+
+
+def test_a_name_that_its_owner_points_here_is_not_served(server, page):
+    """DNS rebinding: to the browser the page and the server are one origin then."""
+    port = urlsplit(server.url).port
+    assert page.goto(f"http://rebound.example:{port}/chains").status == 403
+    assert page.goto(f"http://rebound.example:{port}/").status == 403
+    assert page.goto(f"http://localhost:{port}/").status == 200
+
+
+@pytest.mark.parametrize("path", ["docs", "redoc"])
+def test_the_pages_of_the_api_work_under_their_policy(server, page, path):
+    page.goto(f"{server.url}/{path}")
+    page.get_by_text("Embed texts").first.wait_for(state="attached")

@@ -1,0 +1,247 @@
+"""The protocol under a real socket; seconds pass by telling it that they have."""
+
+import asyncio
+import json
+import logging
+import os
+import re
+from functools import partial
+
+import pytest
+import uvicorn
+import uvloop
+from uvicorn.server import ServerState
+
+from service.http import connection
+from service.http.connection import HEADERS, LINE_BYTES, Connection, Limits, check_connections
+
+HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\n"
+ENDLESS = {
+    "small headers": (b"GET / HTTP/1.1\r\n", b"a: b\r\n" * 10_000),
+    "one header": (b"GET / HTTP/1.1\r\na: ", b"x" * 60_000),
+    "a name of a header": (b"GET / HTTP/1.1\r\n", b"x" * 60_000),
+    "a path": (b"GET /", b"x" * 60_000),
+    "empty lines": (b"\r\n", b"\r\n" * 30_000),
+    "trailers": (HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 10_000),
+    "an extension of a chunk": (HEAD + b"transfer-encoding: chunked\r\n\r\n5;", b"x" * 60_000),
+}
+
+
+class Served:
+    """Connections to an application that counts its requests and answers with the headers and body it got."""
+
+    def __init__(self):
+        self.requests, self.answer, self.release = 0, b"", asyncio.Event()
+        self.release.set()
+        self.state, self.writers = ServerState(), []
+
+    async def app(self, scope, receive, send):
+        self.requests += 1
+        body, message = b"", await receive()
+        while message.get("more_body") and message["type"] == "http.request":
+            body, message = body + message["body"], await receive()
+        if message["type"] == "http.disconnect":
+            return
+        await self.release.wait()
+        said = self.answer or b"%d headers, %d bytes" % (len(scope["headers"]), len(body + message["body"]))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+        await send({"type": "http.response.body", "body": said})
+
+    async def connect(self, sent=b""):
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writers.append(writer)
+        writer.write(sent)
+        await asyncio.sleep(0.02)
+        return reader, writer
+
+    async def say(self, sent):
+        """What is answered on a connection of its own, until the server closes it."""
+        reader, writer = await self.connect(sent)
+        said = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return said
+
+    def pass_seconds(self, seconds):
+        check_connections(self.state.connections, asyncio.get_running_loop().time() + seconds)
+
+
+def serving(test, **limits):
+    """Run a coroutine of a test against connections with these limits."""
+
+    async def run():
+        served = Served()
+        shared = Limits(**{"connections": 1000, "body_seconds": 120.0} | limits)
+        config = uvicorn.Config(
+            served.app, http=partial(Connection, limits=shared), interface="asgi3", log_config=None, lifespan="off"
+        )
+        config.load()
+        make = partial(config.http_protocol_class, config=config, server_state=served.state, app_state={})
+        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+        served.port = server.sockets[0].getsockname()[1]
+        try:
+            await test(served)
+        finally:
+            for transport in [one.transport for one in (*served.writers, *served.state.connections)]:
+                transport.abort()
+            server.close()
+            await asyncio.sleep(0.01)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the loop that serves
+        runner.run(run())
+
+
+def status(said):
+    """The status of an answer; an error must be in the service's shape."""
+    head, _, body = said.partition(b"\r\n\r\n")
+    number = int(head[9:12])
+    if number != 200:
+        assert b"connection: close" in head and re.search(rb"content-length: (\d+)", head)[1] == b"%d" % len(body)
+        assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
+    return number
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_what_never_ends_is_refused_before_it_is_read(case):
+    first, more = ENDLESS[case]
+
+    async def test(served):
+        reader, writer = await served.connect(first)
+        for _ in range(100):
+            writer.write(more)
+            await asyncio.sleep(0)
+        assert status(await asyncio.wait_for(reader.read(), 10)) == 431
+        assert served.requests == (1 if first.startswith(b"POST") else 0)
+
+    serving(test)
+
+
+def test_too_many_headers_and_too_long_a_path_never_reach_the_application():
+    async def test(served):
+        many = b"".join(b"a%d: b\r\n" % number for number in range(HEADERS))
+        assert status(await served.say(HEAD + many + b"\r\n")) == 431
+        assert status(await served.say(b"GET /" + b"x" * LINE_BYTES + b" HTTP/1.1\r\n\r\n")) == 414
+        assert status(await served.say(b"nonsense\r\n\r\n")) == 400
+        assert served.requests == 0
+
+    serving(test)
+
+
+def test_what_keeps_to_the_limits_is_served_whole():
+    async def test(served):
+        close = b"connection: close\r\n"
+        large = b"".join(b"a%d: %s\r\n" % (number, b"x" * 600) for number in range(HEADERS - 1))
+        said = await served.say(b"GET /" + b"x" * (LINE_BYTES - 1) + b" HTTP/1.1\r\n" + close + large + b"\r\n")
+        assert said.endswith(b"%d headers, 0 bytes" % HEADERS)
+        body = b"x" * 1_000_000
+        said = await served.say(HEAD + close + b"content-length: 1000000\r\n\r\n" + body)
+        assert said.endswith(b"3 headers, 1000000 bytes")
+        chunked = HEAD + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nauthorization: late\r\n\r\n"
+        said = await served.say(chunked + b"GET / HTTP/1.1\r\n" + close + b"\r\n")  # two at once on one connection
+        assert said.count(b"200 OK") == 2 and b"2 headers, 3 bytes" in said and said.endswith(b"1 headers, 0 bytes")
+
+    serving(test)
+
+
+@pytest.mark.parametrize(
+    ("sent", "more", "seconds", "answered"),
+    [
+        (b"GET /", b"x", 30, 408),
+        (b"GET / HTTP/1.1\r\na: ", b"x", 30, 408),
+        (HEAD + b"content-length: 10\r\n\r\n12345", b"6", 120, 408),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n", b"1", 120, 408),
+        (b"", b"", 30, None),
+    ],
+)
+def test_what_is_not_whole_in_time_ends(sent, more, seconds, answered):
+    async def test(served):
+        reader, writer = await served.connect(sent)
+        served.pass_seconds(seconds - 1)
+        writer.write(more)  # a byte now and then gains no time
+        await asyncio.sleep(0.02)
+        assert len(served.state.connections) == 1 and not reader.at_eof()
+        served.pass_seconds(seconds + 1)
+        said = await asyncio.wait_for(reader.read(), 10)
+        assert (status(said) if said else None) == answered
+
+    serving(test)
+
+
+def test_a_refused_caller_that_stays_is_cut_off():
+    async def test(served):
+        await served.connect(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 50_000)
+        assert len(served.state.connections) == 1
+        served.pass_seconds(3)
+        await asyncio.sleep(0.02)
+        assert not served.state.connections
+
+    serving(test)
+
+
+def test_a_request_that_waits_for_the_server_has_all_the_time_it_takes():
+    async def test(served):
+        served.release.clear()
+        reader, _ = await served.connect(HEAD + b"content-length: 1\r\n\r\nxGET / HT")  # and begins another
+        served.pass_seconds(1000)
+        served.release.set()
+        assert await reader.readuntil(b"2 headers, 1 bytes")
+
+    serving(test)
+
+
+def test_an_answer_that_nobody_reads_is_given_up():
+    async def test(served):
+        served.answer = b"x" * 30_000_000
+        _, writer = await served.connect(b"GET / HTTP/1.1\r\n\r\n")
+        writer.transport.pause_reading()
+        await asyncio.sleep(0.1)
+        served.pass_seconds(31)
+        assert len(served.state.connections) == 1
+        served.pass_seconds(62)
+        await asyncio.sleep(0.02)
+        assert not served.state.connections
+
+    serving(test)
+
+
+def test_past_the_connections_there_may_be_is_503_and_one_line_in_the_log(caplog):
+    async def test(served):
+        held = [await served.connect() for _ in range(3)]
+        with caplog.at_level(logging.WARNING, "service.http.connection"):
+            assert [status(await served.say(b"GET / HTTP/1.1\r\n\r\n")) for _ in range(3)] == [503] * 3
+        assert [record.message for record in caplog.records].count(
+            "too many connections; new ones are answered 503"
+        ) == 1
+        held[0][1].close()
+        await asyncio.sleep(0.05)
+        assert status(await served.say(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")) == 200
+
+    serving(test, connections=3)
+
+
+def test_near_the_limit_of_open_files_too():
+    async def test(served):
+        fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]  # whatever fills the table
+        try:
+            assert status(await served.say(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")) == 503
+        finally:
+            for filler in fillers:
+                os.close(filler)
+        assert status(await served.say(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")) == 200
+
+    serving(test, descriptors=(next_descriptor() + 100) * 8 // 7)
+
+
+def next_descriptor():
+    """The lowest number that is free."""
+    opened = os.open(os.devnull, os.O_RDONLY)
+    os.close(opened)
+    return opened
+
+
+def test_refusals_are_counted_by_reason():
+    async def test(served):
+        before = connection.REFUSED.labels("headers_too_large")._value.get()
+        await served.say(HEAD + b"a: b\r\n" * 200 + b"\r\n")
+        assert connection.REFUSED.labels("headers_too_large")._value.get() == before + 1
+
+    serving(test)

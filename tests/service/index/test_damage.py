@@ -1,0 +1,148 @@
+"""What a server says of indexes that it cannot open, and of records that are damaged inside."""
+
+import os
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from service.index.index import Index
+from service.index.indexes import Indexes
+from service.index.ownership import own
+from service.index.record import Record
+from service.index.schema import PAGE_BYTES, find_damage
+from service.index.spec import IndexSpec
+
+SPEC = IndexSpec(None, None, 64, "raw", "none", 64, "raw")
+ITEMS = 600
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A closed index of some hundred items."""
+    folder = tmp_path_factory.mktemp("whole") / "x"
+    folder.mkdir()
+    Record.create(folder / "record.db", SPEC, None).close()
+    index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None)
+    vectors = np.random.default_rng(0).normal(size=(ITEMS, 64)).astype(np.float32)
+    index.upsert([str(n) for n in range(ITEMS)], vectors, [None] * ITEMS, None).result()
+    index.close()
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path, whole):
+    """A state folder's indexes, with that one in it."""
+    shutil.copytree(whole, tmp_path / "indexes" / "good")
+    return tmp_path / "indexes"
+
+
+def spoil(path, at, payload):
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(payload)
+
+
+def spoil_inside(path):
+    """Write over pages in the midst of the file."""
+    spoil(path, path.stat().st_size // 2 // PAGE_BYTES * PAGE_BYTES, os.urandom(3 * PAGE_BYTES))
+
+
+def opened(root):
+    return Indexes(root, 1, 1, lambda spec, texts: None)
+
+
+def test_indexes_that_cannot_be_opened_are_in_health_and_the_metrics(start_app, tmp_path, whole):
+    root = tmp_path / "home" / "indexes"
+    for name in ("corrupt", "truncated", "newer", "linked", "good", "empty"):
+        shutil.copytree(whole, root / name)
+    spoil(root / "corrupt" / "record.db", 0, os.urandom(PAGE_BYTES))
+    os.truncate(root / "truncated" / "record.db", 3 * PAGE_BYTES)
+    spoil(root / "newer" / "record.db", 60, (99).to_bytes(4, "big"))  # SQLite's user_version
+    (root / "linked" / "record.db").rename(tmp_path / "elsewhere.db")
+    (root / "linked" / "record.db").symlink_to(tmp_path / "elsewhere.db")
+    (root / "empty" / "record.db").unlink()
+    with start_app(indexes_only=True, home=tmp_path / "home") as app:
+        warnings = app.client.get("/health").json()["warnings"]
+        said = {warning.split()[2]: warning for warning in warnings if warning.startswith("the index ")}
+        metrics = app.client.get("/metrics").text
+    assert set(said) == {"corrupt", "truncated", "newer", "linked", "empty"}
+    assert "not a database" in said["corrupt"] and "malformed" in said["truncated"]
+    assert "schema 99" in said["newer"] and "is a link" in said["linked"] and "missing" in said["empty"]
+    assert not any(str(tmp_path) in warning for warning in said.values())
+    assert 'lathe_indexes{state="unavailable"} 5.0' in metrics and 'lathe_indexes{state="open"} 1.0' in metrics
+
+
+def test_an_index_that_is_deleted_is_warned_of_no_more(root):
+    spoil(root / "good" / "record.db", 0, os.urandom(PAGE_BYTES))
+    indexes = opened(root)
+    indexes.open_all()
+    assert len(indexes.warnings()) == 1
+    indexes.delete("good")
+    assert indexes.warnings() == []
+    indexes.close()
+
+
+def test_damage_inside_a_record_is_found_while_it_serves(root):
+    path = root / "good" / "record.db"
+    assert find_damage(path) is None
+    spoil_inside(path)
+    indexes = opened(root)
+    indexes.checks.add("good", path)
+    indexes.checks.start()
+    for _ in range(200):
+        if indexes.warnings():
+            break
+        threading.Event().wait(0.05)
+    assert "the index good is damaged" in indexes.warnings()[0]
+    assert indexes.states()["damaged"] == 1
+    indexes.close()
+
+
+def test_nobody_waits_for_the_check_not_even_who_stops(root):
+    indexes, begun = opened(root), threading.Event()
+
+    def check(_path, stop):
+        begun.set()
+        while not stop():
+            threading.Event().wait(0.01)
+
+    indexes.checks.check = check
+    indexes.open_all()
+    assert indexes.ready.is_set() and indexes.get("good").describe()["count"] == ITEMS
+    assert begun.wait(10)
+    indexes.close()
+    assert not indexes.checks.thread.is_alive() and indexes.warnings() == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ["owner.json", "graph-1/.snapshot.json", "graph-1/snapshot.json", "graph-1/labels.i64", "graph-1/reduced.f32"],
+)
+def test_a_link_in_an_index_makes_no_server_write_elsewhere(root, tmp_path, planted):
+    victim, link = tmp_path / "victim", root / "good" / planted
+    victim.write_text("mine")
+    link.unlink(missing_ok=True)
+    link.symlink_to(victim)
+    indexes = opened(root)
+    index = indexes.get("good")
+    vectors = np.ones((3, 64), np.float32)
+    index.upsert(["a", "b", "c"], vectors, [None] * 3, None).result()
+    assert index.search(index.generation, vectors[:1], 1)[0][0]["id"] in {"a", "b", "c"}
+    indexes.close()
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("side", ["", "-wal", "-journal"])
+def test_a_record_behind_a_link_is_refused(root, tmp_path, side):
+    path = root / "good" / f"record.db{side}"
+    if path.exists():
+        path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    if side:
+        (tmp_path / "moved").write_bytes(b"")
+    indexes = opened(root)
+    with pytest.raises(Exception, match="is a link"):
+        indexes.get("good")
+    indexes.close()
