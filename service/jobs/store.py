@@ -108,13 +108,13 @@ class JobStore:
         self.prune()
         return job
 
-    def request(self, job_id: str) -> dict[str, Any]:
-        """What a job was asked to do.
+    def request(self, job_id: str) -> bytes:
+        """Return what a job was asked to do, as it was written.
 
         Raises:
             UnknownNameError: if there is no such job.
         """
-        return dict(json.loads((self.folder(job_id) / "request.json").read_bytes()))
+        return (self.folder(job_id) / "request.json").read_bytes()
 
     def ids(self) -> list[str]:
         """All jobs, newest first."""
