@@ -84,6 +84,6 @@ def read(job_id: str, fields: Sequence[bytes | None], running: bool) -> JobRecor
     content = end if end is not None else now if running and now is not None else submitted
     job = JOB.validate_json(content or b"")
     if job.id != job_id or job.kind not in KINDS or job.ended != (end is not None):
-        raise ValueError("it is of another job")
+        raise ValueError("its id, kind or state cannot be that of this job")
     dump_json(job.public())  # answers must be able to hold it: no numbers beyond 64 bits, for instance
     return JobRecord(job, (queue or b"").decode(), int(tries or 0), cancel is not None)

@@ -2,9 +2,13 @@
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from prometheus_client import Counter
 from redis import exceptions as redis_errors
+
+from transforms.errors import ArtifactError
 
 MAX_REMEMBERED = 1000
 """Records that were said to be damaged; beyond that more are only counted."""
@@ -19,6 +23,17 @@ _guard = threading.Lock()
 def is_wrong_type(error: redis_errors.RedisError) -> bool:
     """Return whether Redis refused because a key holds another type of value than ours."""
     return "WRONGTYPE" in str(error)
+
+
+@contextmanager
+def wrong_types_are_damage(what: str) -> Iterator[None]:
+    """Raise `ArtifactError` where a key holds another type of value than ours."""
+    try:
+        yield
+    except redis_errors.ResponseError as error:
+        if not is_wrong_type(error):
+            raise
+        raise ArtifactError(f"{what} in Redis cannot be read: another type of value is in its place") from error
 
 
 def note_damage(what: str, name: str, why: str) -> None:
