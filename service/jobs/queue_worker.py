@@ -89,6 +89,7 @@ class JobWorker:
         note_alive(self.records.client, self.queue, self.name)
         if not self.reached:
             log.info("taking jobs from %s", self.queue)
+            self.processes.warm_up()
         if time.monotonic() >= self.patient_until:
             self.records.look_after()
         self.reached, self.heard_at = True, time.monotonic()
@@ -152,8 +153,6 @@ def work(settings: Settings, own: bool, burst: bool) -> None:
             worker = JobWorker(JobRecords(client), queue, processes)
             for wanted in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(wanted, worker.note_stop)
-            if not burst:
-                processes.warm_up()
             try:
                 worker.work(burst)
             except redis_errors.RedisError as error:
