@@ -1,4 +1,4 @@
-"""Jobs in Redis: their records, inputs and results, and the queues that workers take from.
+"""Jobs in Redis: their records, and the queues that workers take from.
 
     add ──► waiting (lathe:queue:<queue>) ──take──► running (lathe:running) ──end──► ended (in the record, once)
                       ▲                                   │
@@ -14,32 +14,25 @@ All that is read here is data, checked where it is read (see `service.jobs.recor
 import builtins
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
 from redis import Redis
 from redis import exceptions as redis_errors
-from redis.client import Pipeline
 
 from service.errors import UnknownNameError
+from service.jobs.files import LIMITS, JobFiles, Limits, file_key, pieces, write_file
 from service.jobs.heartbeats import live_workers, server_time
-from service.jobs.jobs import PIECE_BYTES, ResultFile
-from service.jobs.record import FIELDS, JobRecord, parse_record
-from service.jobs.requests import INPUT_NAMES, InputName
-from service.jobs.store import KEPT_MOST, Job, is_job_id
+from service.jobs.record import FIELDS, JOBS, RECORD, JobRecord, as_id, job_ids, parse_record
+from service.jobs.requests import INPUT_NAMES
+from service.jobs.store import Job, is_job_id
 from service.shared.damage import is_wrong_type, note_damage
 
-JOBS = "lathe:jobs"
-RECORD = "lathe:job:"
 QUEUE = "lathe:queue:"
 RUNNING = "lathe:running"
-RESULTS = "lathe:results"
-INPUTS: TypeAdapter[tuple[InputName, ...]] = TypeAdapter(tuple[InputName, ...])
 WAITING_SECONDS = 7 * 24 * 3600
 """How long a job waits for a worker at most. Its inputs have no time to live: a full Redis would evict them first."""
 TRIES = 2
@@ -65,24 +58,6 @@ return redis.call('ZREM', KEYS[2], ARGV[1])
 """Keys: queue, running. Arguments: job, and when its worker was heard of last, at the latest."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What Redis keeps of jobs at most.
-
-    Attributes:
-        jobs: that have ended; the oldest go.
-        result_bytes: of one result; a larger one does not go through Redis's memory.
-        results_bytes: of all results; the oldest make room.
-    """
-
-    jobs: int = KEPT_MOST
-    result_bytes: int = 256 << 20
-    results_bytes: int = 512 << 20
-
-
-LIMITS = Limits()
-
-
 def queue_name(home_id: str | None = None) -> str:
     """Return the name of this version's queue; another version's jobs are not understood.
 
@@ -103,6 +78,7 @@ class JobRecords:
     def __init__(self, client: Redis, limits: Limits = LIMITS) -> None:
         self.client = client
         self.limits = limits
+        self.files = JobFiles(client, limits)
         self._take = client.register_script(TAKE)
         self._give_back = client.register_script(GIVE_BACK)
 
@@ -180,15 +156,6 @@ class JobRecords:
         """Return what a job was asked to do, as it was written; empty if it has no record."""
         found: Any = self.client.hget(RECORD + job_id, "request")
         return found or b""
-
-    def input_names(self, job_id: str) -> tuple[str, ...]:
-        """Return the names of the files that came with a job.
-
-        Raises:
-            ValueError: if they are damaged.
-        """
-        found: Any = self.client.hget(RECORD + job_id, "files")
-        return INPUTS.validate_json(found or b"")
 
     def count_waiting(self, queue: str) -> int:
         """Return how many jobs wait in a queue."""
@@ -331,70 +298,10 @@ class JobRecords:
 
     def remove(self, job_id: str) -> None:
         """Remove a job with all that is kept of it."""
-        self.drop_results(job_id)
-        self.client.delete(RECORD + job_id, *(file_key(job_id, name) for name in INPUT_NAMES))
+        self.files.drop_results(job_id)
+        self.files.drop_inputs(job_id)
+        self.client.delete(RECORD + job_id)
         self.client.zrem(JOBS, job_id)
-
-    # Files
-
-    def file(self, job_id: str, name: str) -> ResultFile | None:
-        """Return a job's file; None if it has none of that name."""
-        key = file_key(job_id, name)
-        count = int(self.client.llen(key))
-        if not count:
-            return None
-        size = (count - 1) * PIECE_BYTES + len(self.piece(key, -1))
-        return ResultFile(size, self.pieces_of(key, count))
-
-    def pieces_of(self, key: str, count: int) -> Iterator[bytes]:
-        """Yield a file's bytes."""
-        for index in range(count):
-            yield self.piece(key, index)
-
-    def piece(self, key: str, index: int) -> bytes:
-        """Return one of a file's pieces; empty if it is gone."""
-        found: Any = self.client.lindex(key, index)
-        return found or b""
-
-    def keep_results(self, job_id: str, paths: builtins.list[Path]) -> builtins.list[str]:
-        """Put the files that a job made where all replicas find them; return the names of those too large for that."""
-        refused = []
-        for path in paths:
-            size = path.stat().st_size
-            if size > self.limits.result_bytes:
-                refused.append(path.name)
-                continue
-            try:
-                with self.client.pipeline() as pipe:
-                    write_file(pipe, job_id, path.name, ResultFile.of(path.open("rb")).pieces)
-                    pipe.hset(RECORD + job_id, f"result:{path.name}", size)
-                    pipe.hincrby(RESULTS, job_id, size)
-                    pipe.execute()
-            except redis_errors.OutOfMemoryError:
-                refused.append(path.name)
-        self.make_room()
-        return refused
-
-    def make_room(self) -> None:
-        """Remove the oldest results beyond the bytes of all; their jobs stay."""
-        found: Any = self.client.hgetall(RESULTS)
-        sizes = {as_id(job_id): int(size) for job_id, size in found.items() if size.isdigit()}
-        for job_id in [job_id for job_id in reversed(self.ids()) if job_id in sizes]:
-            if sum(sizes.values()) <= self.limits.results_bytes or len(sizes) == 1:
-                return
-            self.drop_results(job_id)
-            del sizes[job_id]
-
-    def drop_results(self, job_id: str) -> None:
-        """Remove the files that a job made."""
-        try:
-            record: Any = self.client.hkeys(RECORD + job_id)
-        except redis_errors.ResponseError:  # another type of value, which names no files
-            record = []
-        names = [as_id(key).removeprefix("result:") for key in record if key.startswith(b"result:")]
-        if names:
-            self.client.delete(*(file_key(job_id, name) for name in names))
-        self.client.hdel(RESULTS, job_id)
 
 
 def lost(job: Job, cancelled: bool) -> Job:
@@ -408,40 +315,3 @@ def failed(job: Job, error: str) -> Job:
     """Return a job that nobody runs any more."""
     ended_at = datetime.now(UTC).isoformat()
     return replace(job, state="failed", message="its workers were lost", error=error, finished_at=ended_at)
-
-
-def job_ids(members: Iterable[bytes]) -> list[str]:
-    """Return the ids among what a key of Redis holds; what cannot be one is skipped."""
-    found = []
-    for member in members:
-        if is_job_id(as_id(member)):
-            found.append(as_id(member))
-        else:
-            note_damage("job id", repr(member[:40]), "no job can have this id")
-    return found
-
-
-def as_id(member: bytes) -> str:
-    """Return bytes of Redis as text, whatever they are."""
-    return member.decode(errors="replace")
-
-
-def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
-    """Queue the writing of a file, in place of an earlier one."""
-    key, empty = file_key(job_id, name), True
-    pipe.delete(key)
-    for piece in content:
-        pipe.rpush(key, piece)
-        empty = False
-    if empty:
-        pipe.rpush(key, b"")
-
-
-def pieces(content: bytes) -> Iterator[bytes]:
-    """Return bytes in pieces."""
-    return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
-
-
-def file_key(job_id: str, name: str) -> str:
-    """Return the key of a job's file."""
-    return f"{RECORD}{job_id}:{name}"

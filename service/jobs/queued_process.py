@@ -89,9 +89,9 @@ def sweep(jobs: Path) -> None:
 def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | None:
     """Write a job's inputs into its folder; return an outcome if they are not there any more."""
     try:
-        names = records.input_names(job_id)
+        names = records.files.input_names(job_id)
         for name in names:
-            found = records.file(job_id, name)
+            found = records.files.read(job_id, name)
             if found is None:
                 return Outcome(error="the job's inputs are gone from Redis: send it again")
             with create_file(folder / name) as file:
@@ -105,7 +105,7 @@ def with_results(records: JobRecords, job_id: str, outcome: Outcome, made: list[
     """Put what a job made where replicas find it; the outcome says what was too large for that."""
     if outcome.result is None:
         return outcome
-    refused = records.keep_results(job_id, made)
+    refused = records.files.keep_results(job_id, made)
     if "vectors.npy" not in refused:
         return outcome
     words = "too large to go through Redis: `lathe reduce` with the chain gives the same vectors"

@@ -13,7 +13,7 @@ lathe:job:<id>   hash:
     end          how it ended, JSON; written once
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from service.codec import dump_json
 from service.jobs.requests import KINDS, describe
-from service.jobs.store import Job
+from service.jobs.store import Job, is_job_id
 from service.shared.damage import note_damage
 
+JOBS = "lathe:jobs"
+RECORD = "lathe:job:"
 FIELDS = ("job", "now", "end", "queue", "tries", "cancel")
 JOB: TypeAdapter[Job] = TypeAdapter(Job)
 
@@ -87,3 +89,19 @@ def read(job_id: str, fields: Sequence[bytes | None], running: bool) -> JobRecor
         raise ValueError("its id, kind or state cannot be that of this job")
     dump_json(job.public())  # answers must be able to hold it: no numbers beyond 64 bits, for instance
     return JobRecord(job, (queue or b"").decode(), int(tries or 0), cancel is not None)
+
+
+def job_ids(members: Iterable[bytes]) -> list[str]:
+    """Return the ids among what a key of Redis holds; what cannot be one is skipped."""
+    found = []
+    for member in members:
+        if is_job_id(as_id(member)):
+            found.append(as_id(member))
+        else:
+            note_damage("job id", repr(member[:40]), "no job can have this id")
+    return found
+
+
+def as_id(member: bytes) -> str:
+    """Return bytes of Redis as text, whatever they are."""
+    return member.decode(errors="replace")

@@ -119,7 +119,7 @@ class SharedJobs:
         """A file that a job made, read from Redis piece by piece."""
         with self.link.reached():
             self.records.find(job_id)
-            return self.records.file(job_id, name)
+            return self.records.files.read(job_id, name)
 
     def run(self) -> None:
         """Look after the jobs until told to stop."""

@@ -9,9 +9,10 @@ import pytest
 
 from service.errors import UnavailableError, UnknownNameError
 from service.home import Home
+from service.jobs.files import Limits, file_key
 from service.jobs.heartbeats import ALIVE_SECONDS, live_workers, server_time
 from service.jobs.jobs import PIECE_BYTES
-from service.jobs.queue import LOST_SECONDS, JobRecords, Limits, file_key, queue_name
+from service.jobs.queue import LOST_SECONDS, JobRecords, queue_name
 from service.jobs.queued_process import fetch_inputs
 from service.jobs.runners import Outcome
 from service.jobs.shared import SharedJobs
@@ -157,12 +158,12 @@ def test_an_end_is_written_once_and_whoever_comes_second_changes_nothing(jobs, s
 
 def test_inputs_are_removed_at_the_end_and_results_stay(submit, end, records, redis_server, tmp_path):
     job = submit()
-    assert b"".join(records.file(job.id, "source.npy").pieces) == b"vectors"
+    assert b"".join(records.files.read(job.id, "source.npy").pieces) == b"vectors"
     (tmp_path / "vectors.npy").write_bytes(b"result")
-    assert records.keep_results(job.id, [tmp_path / "vectors.npy"]) == []
+    assert records.files.keep_results(job.id, [tmp_path / "vectors.npy"]) == []
     end(job, Outcome(error="whatever"))
-    assert records.file(job.id, "source.npy") is None and records.file(job.id, "source.texts.json") is None
-    assert b"".join(records.file(job.id, "vectors.npy").pieces) == b"result"
+    assert records.files.read(job.id, "source.npy") is None and records.files.read(job.id, "source.texts.json") is None
+    assert b"".join(records.files.read(job.id, "vectors.npy").pieces) == b"result"
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, 2_500_000])
@@ -170,7 +171,7 @@ def test_files_come_out_as_they_went_in_piece_by_piece(size, jobs, submit, recor
     content = bytes(range(256)) * (size // 256) + bytes(size % 256)
     job = submit(files={"source.npy": content})
     (tmp_path / "vectors.npy").write_bytes(content[::-1])
-    records.keep_results(job.id, [tmp_path / "vectors.npy"])
+    records.files.keep_results(job.id, [tmp_path / "vectors.npy"])
     for name, expected in (("source.npy", content), ("vectors.npy", content[::-1])):
         found = jobs.result(job.id, name)
         pieces = list(found.pieces)
@@ -186,8 +187,8 @@ def test_results_put_twice_are_there_once(submit, records, tmp_path):
     job = submit()
     for content in (b"of a try that was lost", b"of the other"):
         (tmp_path / "vectors.npy").write_bytes(content)
-        records.keep_results(job.id, [tmp_path / "vectors.npy"])
-    assert b"".join(records.file(job.id, "vectors.npy").pieces) == b"of the other"
+        records.files.keep_results(job.id, [tmp_path / "vectors.npy"])
+    assert b"".join(records.files.read(job.id, "vectors.npy").pieces) == b"of the other"
 
 
 def test_a_result_too_large_for_redis_is_refused_by_name(submit, redis_server, tmp_path):
@@ -195,8 +196,8 @@ def test_a_result_too_large_for_redis_is_refused_by_name(submit, redis_server, t
     for name, size in (("vectors.npy", 11), ("report.html", 10)):
         (tmp_path / name).write_bytes(bytes(size))
     job = submit()
-    assert records.keep_results(job.id, [tmp_path / "vectors.npy", tmp_path / "report.html"]) == ["vectors.npy"]
-    assert records.file(job.id, "vectors.npy") is None and records.file(job.id, "report.html").size == 10
+    assert records.files.keep_results(job.id, [tmp_path / "vectors.npy", tmp_path / "report.html"]) == ["vectors.npy"]
+    assert records.files.read(job.id, "vectors.npy") is None and records.files.read(job.id, "report.html").size == 10
 
 
 def test_the_oldest_ended_jobs_beyond_those_kept_leave_nothing_behind(jobs, submit, end, redis_server, tmp_path):
@@ -205,7 +206,7 @@ def test_the_oldest_ended_jobs_beyond_those_kept_leave_nothing_behind(jobs, subm
     waiting, ended = submit(), []
     for _ in range(4):
         ended.append(submit())
-        records.keep_results(ended[-1].id, [tmp_path / "vectors.npy"])
+        records.files.keep_results(ended[-1].id, [tmp_path / "vectors.npy"])
         end(ended[-1])
     newest = submit()
     records.prune()
@@ -223,7 +224,7 @@ def test_results_of_the_oldest_jobs_make_room_and_the_jobs_stay(jobs, submit, en
     (tmp_path / "vectors.npy").write_bytes(b"result")
     ended = [submit() for _ in range(3)]
     for job in ended:
-        records.keep_results(job.id, [tmp_path / "vectors.npy"])
+        records.files.keep_results(job.id, [tmp_path / "vectors.npy"])
         end(job)
     there = [jobs.result(job.id, "vectors.npy") for job in ended]
     assert [found is not None for found in there] == [False, True, True]

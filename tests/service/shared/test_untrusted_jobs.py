@@ -11,8 +11,9 @@ from prometheus_client import REGISTRY
 
 from service.fit_job import job_request
 from service.home import Home
-from service.jobs.queue import LOST_SECONDS, QUEUE, RECORD, RUNNING, JobRecords, queue_name
+from service.jobs.queue import LOST_SECONDS, QUEUE, RUNNING, JobRecords, queue_name
 from service.jobs.queued_process import perform
+from service.jobs.record import RECORD
 from service.jobs.shared import SharedJobs
 from service.jobs.store import new_job
 from service.processes.program import Spawner
@@ -211,9 +212,9 @@ def test_damaged_sizes_of_results_make_no_job_fail(records, jobs, tmp_path):
     job = jobs.submit("fit", {}, {})
     records.client.hset("lathe:results", mapping={b"\xff": "x", job.id: "many"})
     (tmp_path / "vectors.npy").write_bytes(b"result")
-    records.make_room()
+    records.files.make_room()
     records.client.hdel("lathe:results", job.id)
-    assert records.keep_results(job.id, [tmp_path / "vectors.npy"]) == []
+    assert records.files.keep_results(job.id, [tmp_path / "vectors.npy"]) == []
 
 
 def test_what_a_damaged_request_asks_for_is_not_known(jobs, records):
