@@ -114,6 +114,8 @@ class Source:
         Raises:
             SourceError: if it holds nothing, or cannot be read.
         """
+        if self.written in BUILT_IN:  # reading those takes seconds
+            return None
         kinds: set[Kind] = set()
         left_out: dict[str, str] = {}
         for file in self.files:

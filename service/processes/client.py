@@ -123,6 +123,10 @@ class ForkedProcess:
         self._pid: int | None = None
         self._returncode: int | None = None
 
+    def __del__(self) -> None:
+        """Close the socket of a process whose end nobody has asked for."""
+        self._status.close()
+
     @property
     def pid(self) -> int:
         """Its id, for which it waits until the process is forked; 0 if it never was."""

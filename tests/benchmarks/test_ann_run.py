@@ -4,6 +4,8 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -11,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks.ann.__main__ import grid_of, kept, options
+from benchmarks.ann.__main__ import grid_of, kept, main, options
 from benchmarks.ann.grid import Grid
 from benchmarks.ann.report import FIELDS
 
@@ -25,6 +27,19 @@ ELSEWHERE = re.compile(r"(?:src|href)\s*=\s*['\"]?(?:https?:|//)|url\(\s*['\"]?(
 
 
 def ann(*arguments):
+    """A run in this process, which need not import everything again, as a process of its own would have ended."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        patch.setattr(sys, "argv", ["benchmarks.ann", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+            err.write(f"{ended.code}\n" * isinstance(ended.code, str))
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def ann_alone(*arguments):
     """A run in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.ann", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
@@ -36,7 +51,7 @@ def first(tmp_path_factory, vectors):
     folder = tmp_path_factory.mktemp("run")
     np.save(folder / "sets.npy", np.vstack([vectors, 2 * vectors[:1], 0 * vectors[:1]]))
     given = ["--vectors", folder / "sets.npy", *SMALL]
-    ended = ann(*given, "--out", folder / "out", "--method", "pca:8", *ENGINES)
+    ended = ann_alone(*given, "--out", folder / "out", "--method", "pca:8", *ENGINES)
     return SimpleNamespace(given=given, out=folder / "out", ended=ended)
 
 

@@ -36,6 +36,7 @@ def servers(tmp_path_factory, tiny_model, texts):
     tiny = {"name": "tiny", "model": str(tiny_model)}
     encoders = json.dumps([{"name": "all-MiniLM-L6-v2", "model": DEFAULT_MODEL}, tiny])
     common = {"LATHE_WORKERS": "1", "LATHE_DTYPE": "float32", "HF_HUB_OFFLINE": "1", "LATHE_LOG_LEVEL": "warning"}
+    common |= {"LATHE_THREADS": "1", "LATHE_JOB_THREADS": "1"}  # more would wait for a core, at full speed
     with ThreadPoolExecutor() as pool:
         free = pool.submit(Server, home, LATHE_ENCODERS=encoders, **common)
         keyed = pool.submit(Server, keyed_home, LATHE_ENCODERS=json.dumps([tiny]), LATHE_API_KEYS=KEY, **common)

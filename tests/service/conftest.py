@@ -10,6 +10,7 @@ import sysconfig
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -46,7 +47,8 @@ def clean_environment():
     for name in [name for name in os.environ if name.startswith("LATHE_")]:
         del os.environ[name]
     os.environ["LATHE_DTYPE"] = "float32"  # what the tests compare holds to 1e-5 there
-    os.environ["LATHE_WORKERS"] = "1"
+    for name in ("LATHE_WORKERS", "LATHE_THREADS", "LATHE_JOB_THREADS"):  # more would wait for a core, at full speed
+        os.environ[name] = "1"
 
 
 def wait_for(condition, seconds=60.0):
@@ -200,7 +202,18 @@ def start_app(processes):
 
 
 @pytest.fixture(scope="session")
-def start_milvus(tmp_path_factory, free_port):
+def quick_polls():
+    """pymilvus sleeps half a second before it asks whether a field has its index; ours have two fields."""
+    from pymilvus.client import grpc_handler
+
+    with pytest.MonkeyPatch.context() as patch:
+        polled = SimpleNamespace(**vars(time) | {"sleep": lambda seconds: time.sleep(min(seconds, 0.02))})
+        patch.setattr(grpc_handler, "time", polled)
+        yield
+
+
+@pytest.fixture(scope="session")
+def start_milvus(tmp_path_factory, free_port, quick_polls):
     """Start a Milvus Lite; it ends with the tests, unless they end it."""
     started = []
 

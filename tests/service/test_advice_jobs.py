@@ -19,6 +19,7 @@ def ask(app, status=202, **body):
     return answer.json()
 
 
+@pytest.mark.trial
 def test_vectors_get_an_answer_a_page_and_a_chain(app, vectors, finish):
     job = ask(app, source={"vectors": vectors.tolist()}, keep=0.5, fit="from-advice")
     assert job["status_url"] == f"/jobs/{job['job_id']}"

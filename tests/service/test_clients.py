@@ -1,13 +1,9 @@
-"""Client libraries as their users run them, against a real `lathe serve`, compared with sentence-transformers."""
+"""Client libraries as their users run them, against a real `lathe serve`, compared with sentence-transformers; and
+requests made from the schema."""
 
 import asyncio
 import base64
 import json
-import os
-import re
-import subprocess
-import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,11 +11,28 @@ import huggingface_hub
 import numpy as np
 import openai
 import pytest
+import schemathesis
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 import service
 from training.encoders import OFFLINE_PACKAGE
 from transforms import Chain
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
 
 KEY = "use-key"
 PLAIN = "all-MiniLM-L6-v2"
@@ -34,34 +47,17 @@ LONG = "begin " + "filler " * 400 + "end"
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    """Of a server that wants a key."""
-    folder = tmp_path_factory.mktemp("clients")
-    settings = {
-        "LATHE_HOME": str(folder / "home"),
-        "LATHE_DTYPE": "float32",
-        "LATHE_WORKERS": "1",
-        "LATHE_API_KEYS": KEY,
-        "LATHE_ENCODERS": json.dumps(ENCODERS),
-        "HF_HUB_OFFLINE": "1",
-    }
-    command = [sys.executable, "-c", "from service.cli.main import main; main()", "serve", "--port", "0"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, env=os.environ | settings, stdout=log, stderr=log)
-    try:
-        yield greeted_url(process, folder / "log")
-    finally:
-        process.terminate()
-        process.wait(40)
+def server(serving, tmp_path_factory):
+    """A server that wants a key."""
+    home = tmp_path_factory.mktemp("clients") / "home"
+    variables = {"LATHE_API_KEYS": KEY, "LATHE_ENCODERS": json.dumps(ENCODERS), "LATHE_MAX_TEXTS": "64"}
+    with serving(home, HF_HUB_OFFLINE="1", **variables) as server:
+        yield server
 
 
-def greeted_url(process, log):
-    deadline = time.monotonic() + 150
-    while time.monotonic() < deadline and process.poll() is None:
-        if found := re.search(r"Lathe serves at (http://127\.0\.0\.1:\d+)\s", log.read_text()):
-            return found[1]
-        time.sleep(0.05)
-    raise AssertionError(f"the server did not greet in time: {log.read_text()}")
+@pytest.fixture(scope="module")
+def url(server):
+    return server.url
 
 
 @pytest.fixture(scope="module")
@@ -287,3 +283,22 @@ def test_async_inference_client_gets_the_default_encoders_vectors(url, reference
             return np.concatenate(await asyncio.gather(*calls))
 
     assert_same(asyncio.run(ask()), reference.encode(sentences, prompt=PROMPTS["query"]))
+
+
+# the schema: the last, for its requests delete
+
+
+def test_no_request_made_from_the_schema_is_answered_with_a_500_or_otherwise_than_it_says(server):
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    operations = [found.ok() for found in schema.get_all_operations()]
+    answered = []
+    for operation in operations:
+
+        @given(case=operation.as_strategy())
+        @settings(max_examples=6, deadline=None, database=None, derandomize=True, suppress_health_check=HealthCheck)
+        def attempt(case):
+            answered.append(case.call_and_validate(checks=CHECKS, headers=server.admin, timeout=30).status_code)
+
+        attempt()
+    assert len(operations) > 30
+    assert {200, 404} <= set(answered)

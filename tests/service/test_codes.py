@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 NPY = "application/x-npy"
-ENCODER = "brief"
+ENCODER = "all-MiniLM-L6-v2"
 WIDTHS = {"bytes": 24, "bits": 20}
 CHAINS = {
     "bytes": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 24, "steps": 5}, {"kind": "int8"}],
@@ -18,9 +18,8 @@ FORMS = {"bytes": (np.int8, 24), "bits": (np.uint8, 3)}
 
 @pytest.fixture(scope="module")
 def app(start_app, new_home):
-    """An app of this file's own, whose encoder reads 16 tokens: foreign text is encoded in seconds."""
-    encoder = {"name": ENCODER, "model": "sentence-transformers/all-MiniLM-L6-v2", "max_length": 16}
-    with start_app(home=new_home(), encoders=[encoder]) as app:
+    """An app of this file's own: its tests leave chains behind."""
+    with start_app(home=new_home()) as app:
         yield app
 
 

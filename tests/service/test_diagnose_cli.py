@@ -3,13 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from training.docstrings import docstring_paragraphs
 from transforms import diagnose
 
 
 @pytest.fixture(scope="module")
-def vectors(encoder):
-    rows = encoder.encode(docstring_paragraphs()[:120]).vectors
+def vectors(encoder, paragraphs):
+    rows = encoder.encode(paragraphs[:120]).vectors
     rows[5] = rows[4]
     return rows
 
@@ -23,9 +22,8 @@ def test_vectors_are_diagnosed_as_the_library_does(run, vectors, tmp_path):
     assert found["before"]["duplicate_rows"] == 1
 
 
-def test_texts_are_encoded_first_and_looked_at_behind_a_chain_too(run, encoder, tmp_path):
-    texts = docstring_paragraphs()[:60]
-    (tmp_path / "some.txt").write_text("\n".join(text.replace("\n", " ") for text in texts))
+def test_texts_are_encoded_first_and_looked_at_behind_a_chain_too(run, paragraphs, tmp_path):
+    (tmp_path / "some.txt").write_text("\n".join(paragraphs[:60]))
     status, out, _ = run("diagnose", "--source", tmp_path / "some.txt", "--chain", "debias", "--json")
     assert status == 0
     found = json.loads(out)

@@ -19,40 +19,50 @@ def running_pid(home, job_id):
 
 
 @pytest.fixture(scope="module")
-def server(serving, new_home):
-    """A server that the tests share; the last one ends it."""
-    with serving(new_home()) as server:
+def home(new_home):
+    return new_home()
+
+
+@pytest.fixture(scope="module")
+def first(serving, home):
+    """A server that its tests share, the last of which kills it."""
+    with serving(home) as server:
         yield server
 
 
-def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(server, texts):
-    job_id = server.submit(texts[:3000])
-    server.wait(job_id, "running")
-    while server.client.get(f"/jobs/{job_id}").json()["progress"] == 0:
-        time.sleep(0.05)
-    os.kill(running_pid(server.home, job_id), signal.SIGKILL)
-    job = server.wait(job_id, "failed", "succeeded", seconds=5)
-    assert job["state"] == "failed" and "killed" in job["error"] and job["finished_at"]
-    assert server.client.get("/chains/mine").status_code == 404
-    assert {chain["name"] for chain in server.client.get("/chains").json()} == {"compact", "debias"}
-    assert server.client.post("/embed", json={"inputs": "x", "dimensions": 32}).headers["x-chain"] == "compact@1"
+@pytest.fixture(scope="module")
+def server(serving, home):
+    """The next one on the same state; the last test ends it."""
+    with serving(home) as server:
+        yield server
 
-    cancelled = server.submit(texts[:3000])
-    server.wait(cancelled, "running")
-    assert server.client.delete(f"/jobs/{cancelled}", headers=server.admin).json()["state"] == "cancelled"
-    job = server.wait(server.submit(texts[:100]), "succeeded", "failed")
+
+def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(first, texts):
+    job_id = first.submit(texts[:3000])
+    first.wait(job_id, "running")
+    while first.client.get(f"/jobs/{job_id}").json()["progress"] == 0:
+        time.sleep(0.05)
+    os.kill(running_pid(first.home, job_id), signal.SIGKILL)
+    job = first.wait(job_id, "failed", "succeeded", seconds=5)
+    assert job["state"] == "failed" and "killed" in job["error"] and job["finished_at"]
+    assert first.client.get("/chains/mine").status_code == 404
+    assert {chain["name"] for chain in first.client.get("/chains").json()} == {"compact", "debias"}
+    assert first.client.post("/embed", json={"inputs": "x", "dimensions": 32}).headers["x-chain"] == "compact@1"
+
+    cancelled = first.submit(texts[:3000])
+    first.wait(cancelled, "running")
+    assert first.client.delete(f"/jobs/{cancelled}", headers=first.admin).json()["state"] == "cancelled"
+    job = first.wait(first.submit(texts[:100]), "succeeded", "failed")
     assert job["result"]["chain"] == "mine@1"
 
 
-def test_a_job_goes_on_while_its_server_is_killed_and_restarted(serving, new_home, texts):
-    home = new_home()
-    with serving(home) as server:
-        running, queued = server.submit(texts[:200]), server.submit(texts[:60], name="later")
-        server.wait(running, "running")
-        server.stop(signal.SIGKILL)
-    with serving(home) as server:
-        assert server.wait(running, "succeeded", "failed")["state"] == "succeeded"
-        assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
+def test_a_job_goes_on_while_its_server_is_killed_and_restarted(first, texts, request):
+    running, queued = first.submit(texts[:200]), first.submit(texts[:60], name="later")
+    first.wait(running, "running")
+    first.stop(signal.SIGKILL)
+    server = request.getfixturevalue("server")
+    assert server.wait(running, "succeeded", "failed")["state"] == "succeeded"
+    assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
 
 
 def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(start_app, tmp_path):

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from training.encoders import Encoder, Encoding
-from training.spec import EncoderSpec
+from training.spec import DEFAULT_ENCODER, EncoderSpec
 
 
 class Stopped(Exception):
@@ -60,6 +61,18 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def brief_encoder() -> Encoder:
+    """Half of the real model reading 16 tokens of a text, so that a thousand out-of-domain ones take a second."""
+    return Encoder(replace(DEFAULT_ENCODER, name="brief", layer=3, max_length=16))
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory):
+    """A workspace for all fits, so that out-of-domain texts are encoded once."""
+    return tmp_path_factory.mktemp("workspace")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.docstrings import docstring_paragraphs
-from training.encoders import Encoder
 from training.encoding import encode_source
 from training.errors import FitError, SourceError
 from training.fit_request import DISTINCT_LEAST, FitRequest
 from training.fitting import FOREIGN_ROWS, HELDOUT_LEAST, HELDOUT_MOST, HELDOUT_SHARE, fit_chain, foreign_vectors, split
 from training.gates import failed_gates, require_gates
 from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
 from transforms import Chain, StepError
 from transforms.transform import no_progress
 
@@ -53,12 +51,6 @@ def fit(source, encoder, workspace, steps=STEPS, **request) -> Fit:
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    """One for all fits, so that foreign text is encoded once."""
-    return tmp_path_factory.mktemp("workspace")
-
-
-@pytest.fixture(scope="module")
 def texts():
     """Real English: paragraphs from all over the standard library, then one again and a blank."""
     found = docstring_paragraphs()
@@ -71,12 +63,6 @@ def source(texts, tmp_path_factory):
     path = tmp_path_factory.mktemp("secret-folder") / "docs.jsonl"
     path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
     return path
-
-
-@pytest.fixture(scope="module")
-def brief_encoder():
-    """The real model reading 16 tokens of a text, so that a thousand foreign ones take seconds."""
-    return Encoder(replace(DEFAULT_ENCODER, max_length=16))
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +157,9 @@ def test_progress_never_goes_back_and_tells_of_every_stage(whole):
         assert stage in told
 
 
-def test_after_a_fit_the_workspace_holds_foreign_vectors_only(whole, workspace):
-    assert [path.name for path in workspace.iterdir() if path.is_dir()] == ["foreign"]
+def test_after_a_fit_the_workspace_holds_foreign_vectors_only(source, counting_hashes, tmp_path):
+    fit(source, counting_hashes(), tmp_path / "work", [{"kind": "r2"}, {"kind": "pca", "dimensions": 8}])
+    assert [path.name for path in (tmp_path / "work").iterdir() if path.is_dir()] == ["foreign"]
 
 
 def test_foreign_text_is_encoded_once_and_anew_when_its_file_is_damaged(counting_hashes, tmp_path):

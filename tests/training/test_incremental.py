@@ -1,33 +1,19 @@
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from training.docstrings import docstring_paragraphs
-from training.encoders import Encoder
 from training.errors import FitError
 from training.fit_request import FitRequest
 from training.fitting import fit_chain, split
 from training.incremental import Earlier
-from training.spec import DEFAULT_ENCODER
 from transforms import ArtifactError, Chain, StepError, parse_steps
 from transforms.artifact import TENSORS
 from transforms.transform import no_progress
 
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
 SIDES = {"mean_norm", "isoscore", "bytes_per_vector"}
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    return tmp_path_factory.mktemp("workspace")
-
-
-@pytest.fixture(scope="module")
-def brief_encoder():
-    """The real model reading 16 tokens of a text, so that a thousand foreign ones take seconds."""
-    return Encoder(replace(DEFAULT_ENCODER, max_length=16))
 
 
 @pytest.fixture(scope="module")

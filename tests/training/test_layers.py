@@ -22,7 +22,7 @@ TEXTS = [
     "naïve café, Straße, 東京, 😀",
     "A sentence that is somewhat longer than its neighbours, so that the batch needs padding. " * 4,
     "far too long " * 400,
-    *(f"Compact vectors number {number} are cheap to keep and quick to search." for number in range(60)),
+    *(f"Compact vectors number {number} are cheap to keep and quick to search." for number in range(20)),
 ]
 
 

@@ -78,16 +78,16 @@ def test_targets_of_another_count_are_no_pairs(files, pairs, tmp_path):
         fit([{"kind": "procrustes"}], files[0], tmp_path / "work", str(tmp_path / "fewer.npy"))
 
 
-def test_texts_are_aligned_from_one_encoder_to_another(encoder, tmp_path):
+def test_texts_are_aligned_from_one_encoder_to_another(brief_encoder, workspace, tmp_path):
     texts = docstring_paragraphs()[:160]
     source = tmp_path / "texts.jsonl"
     source.write_text("\n".join(json.dumps({"text": text}) for text in [*texts, " "]))
-    shallow = Encoder(EncoderSpec("shallow", layer=3, max_length=32))
+    shallow = Encoder(EncoderSpec("shallow", layer=1, max_length=16))
     fitted = fit(
         [{"kind": "low_rank_affine", "rank": 32, "ridge": 0.1}],
-        str(source), tmp_path / "work", encoder=shallow, target_encoder=encoder,
+        str(source), workspace, encoder=shallow, target_encoder=brief_encoder,
     )  # fmt: skip
-    before = (shallow.encode(texts).vectors * encoder.encode(texts).vectors).sum(1).mean()
+    before = (shallow.encode(texts).vectors * brief_encoder.encode(texts).vectors).sum(1).mean()
     assert fitted.certificate["alignment"]["cosine"] > before + 0.1
-    assert fitted.chain.metadata["target_encoder"]["fingerprint"] == encoder.fingerprint
+    assert fitted.chain.metadata["target_encoder"]["fingerprint"] == brief_encoder.fingerprint
     assert fitted.chain.metadata["encoder"]["fingerprint"] == shallow.fingerprint

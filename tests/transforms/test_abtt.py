@@ -152,8 +152,8 @@ def test_it_is_written_with_its_directions_first():
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
-        ({"directions": 0}, "directions must be a whole number from 1, got 0"),
-        ({"directions": 2.5}, "directions must be a whole number from 1, got 2.5"),
+        ({"directions": 0}, "directions must be a whole number from 1 to 65536, got 0"),
+        ({"directions": 2.5}, "directions must be a whole number from 1 to 65536, got 2.5"),
         ({"literal": "yes"}, "literal must be true or false, got 'yes'"),
         ({"renormalize": 0}, "renormalize must be true or false, got 0"),
     ],

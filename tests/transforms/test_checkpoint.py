@@ -323,10 +323,10 @@ def report(fraction, message):
     time.sleep(0.002)
 
 
-fitted = GeoPres(6, nested=True, steps=150, batch=64).fit(
+GeoPres(6, nested=True, steps=150, batch=64).fit(
     np.load(rows), report, checkpoint=Checkpoint(Path(path), seconds=0.0, share=float("inf"))
 )
-np.save(result, fitted.weight.numpy())
+np.save(result, 0)
 """
 
 
@@ -342,8 +342,7 @@ def test_a_killed_process_goes_on_and_ends_as_one_that_was_not(rows, tmp_path):
     assert process.returncode == -signal.SIGKILL
     assert "step 40 of 150" in said[-1]
     assert not paths[2].exists()
-    finished = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True, **settings)
-    first = int(finished.stdout.split()[2])
-    assert 40 < first < 150
-    expected = GeoPres(6, nested=True, steps=150, batch=64).fit(rows).weight
-    np.testing.assert_array_equal(np.load(paths[2]), expected)
+    whole, again = (GeoPres(6, nested=True, steps=150, batch=64) for _ in range(2))
+    again, said = fit(again, rows, paths[1])
+    assert 40 < int(said[0].split()[2]) < 150
+    assert_same(again, whole.fit(rows))

@@ -64,7 +64,7 @@ def test_the_spectral_start_minimises_squared_distance_loss_on_gaussian_data():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_it_keeps_neighbours_better_than_truncation(embeddings, seed):
-    fitted = GeoPres(10).fit(embeddings(600, 40, seed=10 + seed))
+    fitted = GeoPres(10, steps=100).fit(embeddings(600, 40, seed=10 + seed))
     heldout = embeddings(300, 40, seed=20 + seed)
     reduced = fitted.transform(heldout)
     assert recall_at_k(heldout, reduced) > recall_at_k(heldout, heldout[:, :10]) + 0.1
@@ -72,7 +72,7 @@ def test_it_keeps_neighbours_better_than_truncation(embeddings, seed):
 
 
 def test_refining_lowers_its_own_loss_on_rows_it_never_saw(rows, heldout):
-    start, refined = GeoPres(10, steps=0).fit(rows), GeoPres(10, loss="positional").fit(rows)
+    start, refined = GeoPres(10, steps=0).fit(rows), GeoPres(10, loss="positional", steps=100).fit(rows)
     assert loss(refined, heldout, 10) < 0.99 * loss(start, heldout, 10)
 
 
@@ -220,7 +220,7 @@ def test_the_papers_preset_is_a_plain_loop_of_torch(rows, kind):
 
 
 def test_the_papers_preset_keeps_distances_of_rows_never_seen_and_starts_at_random(rows, heldout):
-    start, fitted = (GeoPres(16, preset="paper", steps=steps).fit(rows) for steps in (0, 300))
+    start, fitted = (GeoPres(16, preset="paper", steps=steps).fit(rows) for steps in (0, 150))
     np.testing.assert_array_equal(start.weight, random_start(40, 16, 0))
     assert 0.9 < float(start.weight.abs().max()) * 40**0.5 <= 1  # as a linear layer of torch
     x = torch.from_numpy(heldout)
@@ -276,7 +276,7 @@ def test_columns_that_are_always_zero_do_no_harm(rows):
 
 def test_rows_that_occur_many_times_do_no_harm(rows):
     few = np.repeat(rows[:60], 5, axis=0)
-    fitted = GeoPres(6).fit(few)
+    fitted = GeoPres(6, steps=60).fit(few)
     out = fitted.transform(few)
     assert np.isfinite(out).all()
     np.testing.assert_allclose(out[::5], out[1::5], atol=1e-6)

@@ -185,6 +185,16 @@ def test_a_killed_fork_server_is_started_again(forks):
             assert second.end() == 0
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_program_whose_end_nobody_asks_for_leaves_no_socket_open(forks):
+    started = Started(forks)
+    with started.socket:
+        started.about()
+        watched = started.process._status
+        del started.process
+    assert watched.fileno() == -1
+
+
 def test_a_closed_fork_server_starts_again_when_it_is_needed(forks):
     forks.close()
     started = Started(forks)

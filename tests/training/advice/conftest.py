@@ -3,6 +3,13 @@ import pytest
 
 from training.advice.draw import Drawn
 from training.advice.sample import HALVES_LEAST, Foreign, Halves, Sample
+from training.advice.sizes import REDUCERS
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """A real fit of every size takes a thousand steps; its time is not what is tested here."""
+    monkeypatch.setitem(REDUCERS, "nested GeoPres", "geopres:{k},nested=true,steps=40")
 
 
 @pytest.fixture

@@ -8,11 +8,7 @@ from training.advice.sizes import REDUCERS, Curve, sizes_of
 from transforms import Chain, local_spearman, parse_steps, recall_at_k
 from transforms.metrics import recall_of_anchors
 
-
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    """A real fit of every size takes a thousand steps; its time is not what is tested here."""
-    monkeypatch.setitem(REDUCERS, "nested GeoPres", "geopres:{k},nested=true,steps=40")
+pytestmark = pytest.mark.usefixtures("few_steps")
 
 
 @pytest.mark.parametrize(

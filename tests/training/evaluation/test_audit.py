@@ -13,7 +13,6 @@ from training.encoders import Encoder
 from training.evaluation.audit.probe import Auditor, Probe
 from training.evaluation.audit.texts import NORM_TEXTS
 from training.evaluation.encoders import BagOfWords, Member, Wanted, plan_groups
-from training.evaluation.pool import Workers
 from training.evaluation.report import write_report
 from training.evaluation.run import Evaluation, Request, evaluate
 from training.evaluation.scores import Collected
@@ -69,11 +68,8 @@ def bare_spec(tiny_model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory, write_data_set, tiny_spec):
-    """The tiny model on two languages with the ladder and an audit, run, run without that audit, and run again.
-
-    The first two share the process that reads the tasks, which takes seconds to start.
-    """
+def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
+    """The tiny model on two languages with the ladder and an audit, run, run without that audit, and run again."""
     root = tmp_path_factory.mktemp("audited")
     for name, language, texts in (("english", "en", ENGLISH), ("german", "de", GERMAN)):
         write_data_set(root / "suite" / name, {"task": "sts", "language": language}, {"test.jsonl": graded(texts)})
@@ -81,13 +77,12 @@ def first(tmp_path_factory, write_data_set, tiny_spec):
     asked = {"corpus": str(root / "corpus.txt"), "ladder": True, "audit": True}
     request = Request(open_suite(str(root / "suite")), [Wanted(tiny_spec)], root / "out", **asked)
     told, runs, written = [], [], []
-    with Workers(1) as workers:
-        for report in (lambda fraction, message: told.append((fraction, message)), silent):
-            (opener,) = plan_groups(request.encoders, None)
-            runs += Evaluation(request, report).run_group(opener(), workers)
-            (kept,) = (request.out / "audits").iterdir()
-            written.append(kept.read_bytes())
-            kept.unlink()
+    for report in (lambda fraction, message: told.append((fraction, message)), silent):
+        (opener,) = plan_groups(request.encoders, None)
+        runs += Evaluation(request, report).run_group(opener(), scoring_process)
+        (kept,) = (request.out / "audits").iterdir()
+        written.append(kept.read_bytes())
+        kept.unlink()
     kept.write_bytes(written[0])
     before = kept.stat().st_mtime_ns
     results = evaluate(request, silent)

@@ -57,7 +57,7 @@ def settings_of(tiny_data):
         wanted = {
             "sources": [{"folder": tiny_data}],
             "targets": [{"folder": tiny_data / name} for name in targets],
-            "rows": (8, 16),
+            "rows": (8,),
             "seeds": (0,),
             "learning_rates": (1e-3,),
             "training": {"precision": "float32", "max_length": 16, "log_steps": 2},

@@ -15,7 +15,7 @@ FITTED, NEW = 250, 12
 @pytest.fixture(scope="session")
 def paragraphs():
     """Real English, short enough to be encoded in seconds."""
-    found = [text for batch in open_source("pydoc:").batches() for text in batch.values if 40 < len(text) < 400]
+    found = [text for batch in open_source("pydoc:").batches() for text in batch.values if 40 < len(text) < 160]
     return [found[i] for i in np.linspace(0, len(found) - 1, FITTED + NEW).astype(int)]
 
 

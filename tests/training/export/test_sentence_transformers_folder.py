@@ -16,10 +16,8 @@ from transforms import Chain
 
 CHAINS = {
     "nested": ("r2,geopres:64,nested=true,steps=5", True),
-    "centred": ("pca:48", True),
     "whitened": ("whitening:32", True),
     "truncated": ("truncation:64", True),
-    "debiased": ("r2", True),
     "any length": ("pca:48", False),
     "two products": ("r2,geopres:20,steps=5", False),
     "bytes": ("r2,geopres:24,steps=5,int8", True),
