@@ -32,6 +32,7 @@ from service.index.ownership import own
 from service.index.record import Record
 from service.index.snapshot import read_snapshot
 from service.index.spec import IndexSpec
+from service.jobs.requests import ReindexJob
 from service.reindex_job import run_reindex
 from service.settings import read_settings
 
@@ -177,8 +178,8 @@ def reindex_again_and_again(home: Path, folder: Path) -> NoReturn:
     job.mkdir(exist_ok=True)
     for number in range(10**6):
         spec = replace(current_spec(folder), generation=f"{os.getpid()}-{number}", m=4 + number % 3)
-        content = {"index": folder.name, "spec": spec.json(), "encoder": None, "text_field": None}
-        run_reindex(content, job, settings, lambda _fraction, _message: None)
+        asked = ReindexJob(index=folder.name, spec=spec, encoder=None, text_field="text")
+        run_reindex(asked, job, settings, lambda _fraction, _message: None)
     raise AssertionError("killed before")
 
 

@@ -1,6 +1,6 @@
 """Advice from question to result, and on to a fitted chain: what `lathe advise` and `POST /advise` share."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from transforms.steps import parse_steps
 from transforms.transform import Progress, part_of
 
 if TYPE_CHECKING:
+    from service.jobs.requests import AdviseJob
     from training.advice.advise import Advice
 
 REPORT = "report.html"
@@ -67,20 +68,18 @@ def job_request(
     }
 
 
-def run_advise_request(
-    content: Mapping[str, Any], folder: Path, settings: Settings, on_progress: Progress
-) -> dict[str, Any]:
-    """The advice that a job's JSON asks for, in the job's process."""
+def run_advise_request(asked: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Give the advice that a job asks for, in the job's process."""
     from training.advice.advise import advise
     from training.advice.report import as_json, as_page
 
-    question = Question(**content["question"])
-    if question.source in content["files"]:
+    question = asked.question
+    if question.source in asked.files:
         question = replace(question, source=f"{folder}{MARK}{question.source}")
-    home, name = Home(settings.home), content["fit"]
+    home, name = Home(settings.home), asked.fit
     share = ADVISING if name else 1.0
     on_progress(0.0, "loading the encoder")
-    encoder = Encoder(EncoderSpec(**content["encoder"]), settings.device) if content["encoder"] else None
+    encoder = Encoder(asked.encoder, settings.device) if asked.encoder else None
     found = advise(question, encoder, home.vectors, part_of(on_progress, 0.0, share))
     write_synced(folder / REPORT, as_page(found).encode())
     result = as_json(found) | {"report_url": f"/jobs/{folder.name}/report"}

@@ -199,7 +199,7 @@ def open_jobs(settings: Settings, home: Home, replica: "Replica | None", process
         return LocalJobs(JobStore(home.jobs), environment, processes)
     from service.jobs.shared import SharedJobs
 
-    return SharedJobs(replica.link, home, environment)
+    return SharedJobs(replica.link, home, environment, processes)
 
 
 def build_engine(settings: Settings, processes: ProcessStarter, spec: EncoderSpec) -> Engine:

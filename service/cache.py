@@ -33,8 +33,8 @@ class Entry:
 class Behind(Protocol):
     """A cache that is asked for what this process has not seen."""
 
-    def get(self, keys: Sequence[bytes], normalized: bool) -> list[Entry | None]:
-        """What is there, in the order of the keys; may wait for a moment."""
+    def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[Entry | None]:
+        """What is there and of that many dimensions, in the order of the keys; may wait for a moment."""
 
     def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
         """Keep vectors; never waits."""
@@ -72,19 +72,19 @@ class VectorCache:
             found.append(digest.digest())
         return found
 
-    def get(self, encoder: str, keys: list[bytes], normalized: bool) -> list[Entry | None]:
+    def get(self, encoder: EncoderInfo, keys: list[bytes], normalized: bool) -> list[Entry | None]:
         """What is there, in the order of the keys; asks the cache behind, so not for the event loop."""
         with self.guard:
             found = [self.entries.get(key) for key in keys]
         missing = [index for index, entry in enumerate(found) if entry is None]
         if self.behind is not None and missing:
-            fetched = self.behind.get([keys[index] for index in missing], normalized)
+            fetched = self.behind.get([keys[index] for index in missing], normalized, encoder.dimensions)
             for index, entry in zip(missing, fetched, strict=True):
                 found[index] = entry
             self.keep({keys[index]: entry for index, entry in zip(missing, fetched, strict=True) if entry is not None})
         hits = sum(entry is not None for entry in found)
-        HITS.labels(encoder).inc(hits)
-        MISSES.labels(encoder).inc(len(found) - hits)
+        HITS.labels(encoder.name).inc(hits)
+        MISSES.labels(encoder.name).inc(len(found) - hits)
         return found
 
     def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:

@@ -162,9 +162,10 @@ def parse_numbers(rows: list[Any], width: int | None) -> NDArray[np.float32]:
             vectors[place] = array("f", row)  # takes numbers alone: NumPy makes texts of all where one is a text
         except (TypeError, OverflowError):
             raise not_numbers(place) from None
-    for place in np.flatnonzero(((vectors == 0) | (vectors == 1)).any(axis=1)):  # it takes true for 1 and false for 0
+    doubtful = np.flatnonzero(((vectors == 0) | (vectors == 1)).any(axis=1))  # `array` takes true for 1, false for 0
+    for place in doubtful.tolist():
         if bool in map(type, rows[place]):
-            raise not_numbers(int(place))
+            raise not_numbers(place)
     return vectors
 
 
@@ -173,7 +174,7 @@ def require_width(place: int, found: int, width: int) -> None:
     if found == 0:
         raise WrongShapeError(f"vector {place} holds no numbers", param="vectors")
     if found != width:
-        raise WrongShapeError(f"vector {place} is {found} wide, not {width}", param="vectors")
+        raise WrongShapeError(f"vector {place} is {found} wide and must be {width} wide", param="vectors")
     if found > MAX_WIDTH:
         raise WrongShapeError(f"vector {place} is {found} wide; at most {MAX_WIDTH} are taken", param="vectors")
 

@@ -212,7 +212,7 @@ class Embedder:
         found: list[Entry | None] = [None] * len(texts)
         if self.cache.serves(options):
             keys = self.cache.keys(encoder, options, texts)
-            found = self.cache.get(engine.spec.name, keys, options.normalize)
+            found = self.cache.get(encoder, keys, options.normalize)
         missing = [index for index, entry in enumerate(found) if entry is None]
         tap = self.tap if self.tap.open else None  # once: raw vectors come back only if they were asked for
         work = None

@@ -1,10 +1,10 @@
 """A fit from request to registered chain: what `lathe fit` and `POST /fit-transform` share."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from training.spec import EncoderSpec
 from transforms.arrays import row_blocks
 from transforms.files import create_file
 from transforms.transform import Progress
+
+if TYPE_CHECKING:
+    from service.jobs.requests import FitJob
 
 PATIENCE_SECONDS = 300.0
 T = TypeVar("T")
@@ -168,12 +171,10 @@ def job_request(
     }
 
 
-def run_fit_request(
-    content: Mapping[str, Any], folder: Path, settings: Settings, on_progress: Progress
-) -> dict[str, Any]:
-    """The fit that a job's JSON describes, in the job's process."""
-    request = FitRequest(**content["request"])
-    here = {name: f"{folder}{MARK}{name}" for name in content["files"]}
+def run_fit_request(asked: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Run the fit that a job asks for, in the job's process."""
+    request = asked.request
+    here = {name: f"{folder}{MARK}{name}" for name in asked.files}
     request = replace(
         request,
         source=here.get(request.source, request.source),
@@ -181,10 +182,9 @@ def run_fit_request(
     )
     on_progress(0.0, "loading the encoder")
     encoder, target_encoder = (
-        Encoder(EncoderSpec(**content[name]), settings.device) if content[name] else None
-        for name in ("encoder", "target_encoder")
+        Encoder(spec, settings.device) if spec else None for spec in (asked.encoder, asked.target_encoder)
     )
-    vectors_to = folder / "vectors.npy" if content["transform"] else None
+    vectors_to = folder / "vectors.npy" if asked.transform else None
     home = Home(settings.home)
     registry, places = patiently(lambda: open_registry(home, settings.redis_url))
     result = run_fit(

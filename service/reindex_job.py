@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,15 +20,17 @@ from service.index.record import Record
 from service.index.reducer import Reducer, Vectors
 from service.index.rows import Labels, RowFile
 from service.index.snapshot import save_snapshot
-from service.index.spec import IndexSpec, spec_of
+from service.index.spec import IndexSpec
 from service.settings import Settings
 from training.encoders import Encoder
 from training.locks import lock_file
-from training.spec import EncoderSpec
 from transforms.artifact import MANIFEST, TENSORS
 from transforms.beneath import read_beneath
 from transforms.files import make_folder, replace_synced, write_synced
 from transforms.transform import Progress
+
+if TYPE_CHECKING:
+    from service.jobs.requests import ReindexJob
 
 GRAPH_ROWS = 2048
 PAIRS = 2500
@@ -77,30 +79,30 @@ class Reembedding:
         return new, np.array([old[label] for label in labels], np.float32).reshape(len(labels), spec.width)
 
 
-def run_reindex(content: Mapping[str, Any], job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Make a generation as a job's JSON describes it, and wait until the index serves it.
+def run_reindex(asked: "ReindexJob", job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Make a generation as a job describes it, and wait until the index serves it.
 
     Raises:
         ConflictError: if the index's owner refuses it.
         UnavailableError: if no owner takes it up.
     """
     begun = time.monotonic()
-    root = Home(settings.home).indexes / content["index"]
+    root = Home(settings.home).indexes / asked.index
     record = Record(root / "record.db", read_only=True)
-    spec = spec_of(content["spec"])
+    spec = asked.spec
     folder = root / f"graph-{spec.generation}"
     with lock_file(lock_path(folder)):
         make_folder(folder)
-        made = make(content, job, settings, record, spec, folder, on_progress)
+        made = make(asked, job, settings, record, spec, folder, on_progress)
         wait_until_adopted(record, spec, folder, on_progress)
     lock_path(folder).unlink(missing_ok=True)
     record.close()
     seconds = round(time.monotonic() - begun, 2)
-    return {"index": content["index"], "chain": spec.chain, "space_id": spec.space_id, "rows": made, "seconds": seconds}
+    return {"index": asked.index, "chain": spec.chain, "space_id": spec.space_id, "rows": made, "seconds": seconds}
 
 
 def make(
-    content: Mapping[str, Any],
+    asked: "ReindexJob",
     job: Path,
     settings: Settings,
     record: Record,
@@ -113,10 +115,10 @@ def make(
     artifact = chain_files(job, folder, spec)
     generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)
     text_field, originals = None, None
-    if content["encoder"] is not None:
-        text_field = content["text_field"]
+    if asked.encoder is not None:
+        text_field = asked.text_field
         on_progress(0.0, "loading the encoder")
-        encoder = Encoder(EncoderSpec(**content["encoder"]), settings.device)
+        encoder = Encoder(asked.encoder, settings.device)
         reembedding = Reembedding(record, encoder, text_field, texts_given(job))
         replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
         fit_bridge(*reembedding.pairs(present), spec, folder)

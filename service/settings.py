@@ -285,7 +285,7 @@ class Settings(BaseSettings):
 
     def require_redis_extra(self) -> None:
         """Raise `ValueError` where replicas are to share a Redis and the extra for it is not installed."""
-        if self.redis_url and (find_spec("redis") is None or find_spec("rq") is None):
+        if self.redis_url and find_spec("redis") is None:
             raise ValueError("LATHE_REDIS_URL needs the extra `redis`: pip install 'lathe[redis]'")
 
     def require_safe(self) -> None:

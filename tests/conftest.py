@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sysconfig
 import threading
 import time
 import warnings
@@ -22,7 +23,10 @@ import orjson
 import pytest
 import torch
 
+from training.docstrings import docstrings, keep
 from training.encoders import Encoder, locate
+from training.fitting import built_in_name, kept_vectors
+from training.sources import open_source
 from training.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +40,21 @@ def encoder() -> Encoder:
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # importing torch and transformers warns of their own affairs
         return Encoder(DEFAULT_ENCODER)
+
+
+@pytest.fixture(scope="session")
+def foreign(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
+    """A folder with vectors of foreign text, as the first fit of the default encoder leaves them.
+
+    They are of some texts, where a fit takes a thousand: on those every run of the tests would spend a minute.
+    """
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "foreign"
+    library = Path(sysconfig.get_paths()["stdlib"])
+    texts = keep(text for name in ("inspect", "tarfile", "doctest") for text in docstrings(library / f"{name}.py"))
+    of = built_in_name(open_source("pydoc:"))
+    kept_vectors(folder / encoder.fingerprint, of, lambda: encoder.encode(texts[:100]).vectors)
+    return folder
 
 
 @pytest.fixture(scope="session")

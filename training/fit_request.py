@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from training.bad_shards import BadShards
-
-if TYPE_CHECKING:
-    from transforms.transform import Spec
 
 DISTINCT_LEAST = 4
 """Different rows that a source must have: some to fit on, some to hold out."""
@@ -35,7 +32,7 @@ class FitRequest:
     """
 
     name: str
-    steps: "Sequence[Spec]"
+    steps: Sequence[dict[str, Any]]
     source: str
     normalize: bool = True
     gates: Mapping[str, float] = field(default_factory=dict)

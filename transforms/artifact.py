@@ -41,10 +41,10 @@ FIELD_TYPES: Mapping[str, type] = {
     "input_dimensions": int,
     "output_dimensions": int,
     "nested": bool,
-    "moments": dict,
     "reference": dict,
 }
-"""What the fields hold that a chain writes, if they are there and not null; the others are the caller's."""
+"""What the fields hold that a chain writes, if they are there and not null; `moments`, which serving does without, is
+checked where it is read, and the others are the caller's."""
 
 
 def write_artifact(

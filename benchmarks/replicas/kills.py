@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import signal
 import time
 from collections import Counter
@@ -72,13 +71,21 @@ def measure_kills(cluster: Cluster, trials: int, seed: int) -> dict[str, Any]:
 def kill(cluster: Cluster, workers: "list[Any]", worker: bool) -> bool:
     """SIGKILL to a job's process, or to its worker; whether there was one."""
     for pid in horses():
-        parent = int(re.search(r"PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1])  # type: ignore[index]
-        if parent in {process.pid for process in workers}:
-            os.kill(parent if worker else pid, signal.SIGKILL)
+        starter = parent_of(parent_of(pid))  # between them is the process that jobs are forked from
+        if starter in {process.pid for process in workers}:
+            os.kill(starter if worker else pid, signal.SIGKILL)
             if worker:
-                next(process for process in workers if process.pid == parent).wait()
+                next(process for process in workers if process.pid == starter).wait()
             return True
     return False
+
+
+def parent_of(pid: int) -> int:
+    """Return the id of a process's parent; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
 
 
 def horses() -> list[int]:

@@ -7,7 +7,6 @@ from typing import Any
 from redis import Redis
 from redis import exceptions as redis_errors
 
-from service.jobs.clock import SKEW_SECONDS, clock_skew
 from service.jobs.heartbeats import live_workers
 from service.jobs.queue import JobRecords, queue_name
 from service.shared.link import RedisLink, as_text
@@ -25,10 +24,9 @@ def report(url: str) -> list[tuple[str, str]]:
         client.ping()
         return [
             ("Redis", "answers"),
-            ("Redis's clock", on_clock(clock_skew(client))),
             ("Redis's disk", on_disk(aof_of(client), setting(client, "save"))),
             ("Redis's memory", on_memory(setting(client, "maxmemory"), setting(client, "maxmemory-policy"))),
-            ("jobs", on_jobs(JobRecords(client).queue(queue_name()).count, len(live_workers(client, queue_name())))),
+            ("jobs", on_jobs(JobRecords(client).count_waiting(queue_name()), len(live_workers(client, queue_name())))),
         ]
 
 
@@ -48,14 +46,6 @@ def aof_of(client: Redis) -> bool | None:
     except redis_errors.ResponseError:
         return None
     return bool(found.get("aof_enabled"))
-
-
-def on_clock(skew: float) -> str:
-    """How far this machine's clock, ahead by some seconds, is off."""
-    apart = f"{abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} this machine's"
-    if abs(skew) <= SKEW_SECONDS:
-        return apart
-    return f"{apart}: no worker starts here beyond {SKEW_SECONDS:.0f} s; set the clock, by NTP for instance"
 
 
 def on_disk(aof: bool | None, save: str | None) -> str:

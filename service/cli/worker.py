@@ -19,8 +19,9 @@ def worker(
     worker is lost is tried once more by another. Ctrl-C ends it after the job that runs, a second one at once.
 
     Besides LATHE_REDIS_URL it reads LATHE_HOME (room for what it works on, and its copy of the chains),
-    LATHE_JOB_THREADS (half the cores unless set), LATHE_DEVICE (cpu, cuda, …) and LATHE_LOG_LEVEL. Which encoder to
-    load comes with the job; models are looked for where HF_HOME says.
+    LATHE_DATA_ROOT (where the files that fits name lie; unset: nowhere), LATHE_JOB_THREADS (half the cores unless set),
+    LATHE_DEVICE (cpu, cuda, …) and LATHE_LOG_LEVEL. Which encoder to load comes with the job; models are looked for
+    where HF_HOME says, and one with code of its own only runs if LATHE_ENCODERS names it.
     """
     settings, _ = state()
     settings.require_redis_extra()

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
+from service.jobs.requests import JobRequest
 from service.jobs.store import Job
 
 PIECE_BYTES = 1 << 20
@@ -67,8 +68,8 @@ class Jobs(Protocol):
     def list(self) -> list[Job]:
         """All jobs, newest first."""
 
-    def request(self, job_id: str) -> dict[str, Any]:
-        """What a job was asked to do; errors as `get`."""
+    def request(self, job_id: str) -> JobRequest | None:
+        """What a job was asked to do, None if that is damaged; errors as `get`."""
 
     def cancel(self, job_id: str) -> Job:
         """Stop a job; one that has ended stays as it is. Errors as `get`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from service.errors import UnknownNameError
 from service.jobs.jobs import ResultFile
+from service.jobs.requests import JobRequest, parse_request
 from service.jobs.store import Job, JobStore
 from service.processes.program import Process, ProcessStarter, Program
 from transforms.beneath import OutsideError, open_beneath
@@ -77,9 +78,14 @@ class LocalJobs:
         """All jobs, newest first."""
         return self.store.list()
 
-    def request(self, job_id: str) -> dict[str, Any]:
+    def request(self, job_id: str) -> JobRequest | None:
         """What a job was asked to do."""
-        return self.store.request(job_id)
+        job, content = self.store.read(job_id), self.store.request(job_id)
+        try:
+            return parse_request(job.kind, content)
+        except ValueError as error:
+            log.error("job %s: %s", job_id, error)
+            return None
 
     def result(self, job_id: str, name: str) -> ResultFile | None:
         """A file that a job made; None if it made none of that name."""

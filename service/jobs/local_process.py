@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from service.jobs.runners import Reporter, carry_out
+from service.jobs.runners import Reporter, carry_out, share_machine
 from service.jobs.store import Job, JobStore
 from service.settings import Settings, read_settings
 
@@ -44,12 +44,7 @@ def main(arguments: list[str]) -> None:
         arguments: its folder.
     """
     settings = read_settings()
-    os.nice(5)  # serving comes first
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    torch.set_num_threads(settings.job_threads)
-    threadpool_limits(settings.job_threads, user_api="blas")  # NumPy's, which a fork server starts with one
+    share_machine(settings)
     run_job(Path(arguments[0]), settings)
 
 

@@ -1,84 +1,70 @@
-"""Jobs in Redis: what they are, their files and their ends, beside RQ's queue that hands them to workers.
+"""Jobs in Redis: their records, and the queues that workers take from.
 
-RQ knows whether a job waits or runs and tries it once more when its worker was lost. How it ended is written here, once
-and for good: whoever comes second, a worker that was thought dead for instance, changes nothing.
+    add ──► waiting (lathe:queue:<queue>) ──take──► running (lathe:running) ──end──► ended (in the record, once)
+                      ▲                                   │
+                      └── give back: nothing was heard of its worker for LOST_SECONDS, or its process was killed
+
+A job is in one of the two places until it has ended, and goes from one to the other in a single script. Times are those
+of Redis's clock, so clocks of machines need not agree. How a job ended is written once: whoever comes second, a worker
+that was thought dead for instance, changes nothing.
+
+All that is read here is data, checked where it is read (see `service.jobs.record`); nothing of it names code.
 """
 
+import builtins
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from redis import Redis
 from redis import exceptions as redis_errors
-from redis.client import Pipeline
-from rq import Queue, Retry
-from rq.exceptions import InvalidJobOperation, NoSuchJobError
-from rq.intermediate_queue import IntermediateQueue
-from rq.job import Job as QueuedJob
-from rq.job import JobStatus
-from rq.registry import StartedJobRegistry
-from rq.serializers import JSONSerializer
-from rq.worker_registration import clean_worker_registry
 
 from service.errors import UnknownNameError
-from service.jobs.clock import server_time
-from service.jobs.heartbeats import live_workers
-from service.jobs.jobs import PIECE_BYTES, ResultFile
-from service.jobs.store import KEPT_MOST, Job, is_job_id
+from service.jobs.files import LIMITS, JobFiles, Limits, file_key, pieces, write_file
+from service.jobs.heartbeats import live_workers, server_time
+from service.jobs.record import FIELDS, JOBS, RECORD, JobRecord, as_id, job_ids, parse_record
+from service.jobs.requests import INPUT_NAMES
+from service.jobs.store import Job, is_job_id
+from service.shared.damage import is_wrong_type, note_damage
 
-QUEUES = "lathe-"
-JOBS = "lathe:jobs"
-RECORD = "lathe:job:"
+QUEUE = "lathe:queue:"
+RUNNING = "lathe:running"
 WAITING_SECONDS = 7 * 24 * 3600
 """How long a job waits for a worker at most. Its inputs have no time to live: a full Redis would evict them first."""
-BEGINNING_SECONDS = 60.0
-"""Within which a job that was written is queued, if ever."""
-RESULTS = "lathe:results"
 TRIES = 2
-TAKEN_SECONDS = 2.0
-"""Within which a worker that took a job says that it is at it."""
-MAINTENANCE_SECONDS = 5
-"""After so long, whoever was cleaning a queue is taken for dead."""
+LOST_SECONDS = 8.0
+"""A worker that was silent for so long is taken for dead, and its job is queued again."""
 
+TAKE = """
+local id = redis.call('LINDEX', KEYS[1], 0)
+if not id then return false end
+local now = redis.call('TIME')
+redis.call('ZADD', KEYS[2], now[1] + now[2] / 1e6, id)
+redis.call('LPOP', KEYS[1])
+return id
+"""
+"""Keys: queue, running. A full Redis refuses the ZADD, and the job stays where it is."""
 
-@dataclass(frozen=True)
-class Limits:
-    """What Redis keeps of jobs at most.
-
-    Attributes:
-        jobs: that have ended; the oldest go.
-        result_bytes: of one result; a larger one does not go through Redis's memory.
-        results_bytes: of all results; the oldest make room.
-    """
-
-    jobs: int = KEPT_MOST
-    result_bytes: int = 256 << 20
-    results_bytes: int = 512 << 20
-
-
-LIMITS = Limits()
-
-
-class JobQueue(Queue):
-    """RQ's queue, whose cleaning a killed process does not hold up for long."""
-
-    def acquire_maintenance_lock(self) -> bool:
-        """The right to clean the queue."""
-        return bool(self.connection.set(self.registry_cleaning_key, 1, nx=True, ex=MAINTENANCE_SECONDS))
+GIVE_BACK = """
+local heard = redis.call('ZSCORE', KEYS[2], ARGV[1])
+if not heard or tonumber(heard) > tonumber(ARGV[2]) then return 0 end
+redis.call('LPUSH', KEYS[1], ARGV[1])
+return redis.call('ZREM', KEYS[2], ARGV[1])
+"""
+"""Keys: queue, running. Arguments: job, and when its worker was heard of last, at the latest."""
 
 
 def queue_name(home_id: str | None = None) -> str:
-    """The queue of this version of Lathe; another one's jobs are not understood.
+    """Return the name of this version's queue; another version's jobs are not understood.
 
     Args:
         home_id: of the state folder whose jobs they are; None for those that any worker can run.
     """
-    return f"{QUEUES}{version('lathe')}" + (f"-{home_id}" if home_id else "")
+    return version("lathe") + (f":{home_id}" if home_id else "")
 
 
 class JobRecords:
@@ -92,242 +78,240 @@ class JobRecords:
     def __init__(self, client: Redis, limits: Limits = LIMITS) -> None:
         self.client = client
         self.limits = limits
+        self.files = JobFiles(client, limits)
+        self._take = client.register_script(TAKE)
+        self._give_back = client.register_script(GIVE_BACK)
 
-    def queue(self, name: str) -> JobQueue:
-        """A queue by its name."""
-        return JobQueue(name, connection=self.client, serializer=JSONSerializer, default_timeout=-1)
+    # What a server does
 
     def add(self, job: Job, queue: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Add a job whole, then queue it."""
-        key = RECORD + job.id
+        """Add a job and queue it, in one transaction."""
+        fields = json.dumps(asdict(job)), json.dumps(request), json.dumps(list(files))
         with self.client.pipeline() as pipe:
-            pipe.hset(key, mapping={"job": json.dumps(asdict(job)), "request": json.dumps(request), "queue": queue})
-            pipe.hset(key, "files", json.dumps(list(files)))
+            pipe.hset(RECORD + job.id, mapping=dict(zip(("job", "request", "files"), fields, strict=True)))
+            pipe.hset(RECORD + job.id, "queue", queue)
             for name, content in files.items():
-                pipe.delete(file_key(job.id, name))  # the client may send all this twice
                 write_file(pipe, job.id, name, pieces(content))
             pipe.zadd(JOBS, {job.id: server_time(self.client)})
+            pipe.lrem(QUEUE + queue, 0, job.id)  # the client may send all this twice
+            pipe.rpush(QUEUE + queue, job.id)
             pipe.execute()
-        self.queue(queue).enqueue_call(
-            "service.jobs.queued_process.perform",
-            args=[job.id],
-            job_id=job.id,
-            timeout=-1,
-            result_ttl=-1,
-            failure_ttl=-1,
-            retry=Retry(max=TRIES - 1),
-            description=job.kind,
-        )
 
-    def ids(self) -> list[str]:
-        """All jobs, newest first."""
+    def ids(self) -> builtins.list[str]:
+        """Return the ids of all jobs, newest first; what cannot be an id is skipped."""
         found: Any = self.client.zrevrange(JOBS, 0, -1)
-        return [job_id.decode() for job_id in found]
+        return job_ids(found)
 
-    def record(self, job_id: str) -> dict[bytes, bytes]:
-        """What is written of a job.
+    def find_all(self, ids: Iterable[str]) -> builtins.list[JobRecord]:
+        """Return the records of those jobs that have one."""
+        wanted = list(ids)
+        with self.client.pipeline(transaction=True) as pipe:
+            for job_id in wanted:
+                pipe.hmget(RECORD + job_id, FIELDS)
+                pipe.zscore(RUNNING, job_id)
+            found = pipe.execute(raise_on_error=False)
+        read = (parse_record(*row) for row in zip(wanted, found[::2], found[1::2], strict=True))
+        return [record for record in read if record is not None]
+
+    def find(self, job_id: str) -> JobRecord:
+        """Return the record of a job.
 
         Raises:
             UnknownNameError: if there is no such job.
         """
-        found: Any = self.client.hgetall(RECORD + job_id) if is_job_id(job_id) else {}
-        if b"job" not in found:
+        found = self.find_all([job_id]) if is_job_id(job_id) else []
+        if not found:
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
-        return dict(found)
+        return found[0]
 
     def get(self, job_id: str) -> Job:
-        """A job as it is now; one that RQ has given up is ended here.
+        """Return a job as it is now.
 
         Raises:
             UnknownNameError: if there is no such job.
         """
-        record = self.record(job_id)
-        if b"end" in record:
-            return Job(**json.loads(record[b"end"]))
-        job = Job(**json.loads(record[b"job"]))
-        try:
-            queued = self.queued(job_id)
-        except NoSuchJobError:
-            if self.age(job_id) < BEGINNING_SECONDS:  # it is just being queued
-                return job
-            return self.end(lost(job, cancelled=b"cancel" in record))
-        told: dict[str, Any] = {key: queued.meta[key] for key in ("progress", "message") if key in queued.meta}
-        match queued.get_status(refresh=False):
-            case JobStatus.STARTED:
-                return replace(job, state="running", **({"message": "starting"} | told))
-            case JobStatus.FAILED | JobStatus.STOPPED | JobStatus.CANCELED | JobStatus.FINISHED:
-                return self.end(lost(replace(job, **told), cancelled=b"cancel" in record))
-            case _ if b"cancel" in record:  # its worker was lost before it could stop it
-                queued.cancel()
-                return self.end(lost(job, cancelled=True))
-            case _:
-                return replace(job, message=self.waiting(queued, record[b"queue"].decode()))
+        return self.shown(self.find(job_id))
 
-    def age(self, job_id: str) -> float:
-        """Seconds since a job was added, by Redis's clock."""
-        added: Any = self.client.zscore(JOBS, job_id)
-        return server_time(self.client) - float(added or 0)
+    def list(self) -> builtins.list[Job]:
+        """Return all jobs, newest first."""
+        records = self.find_all(self.ids())
+        workers = {name: self.has_workers(name) for name in {record.queue for record in records if record.waiting}}
+        return [self.shown(record, workers.get(record.queue)) for record in records]
 
-    def waiting(self, queued: QueuedJob, queue: str) -> str:
-        """What a job waits for."""
-        if queued.retries_left is not None and queued.retries_left < TRIES - 1:
-            return "its worker was lost; waiting for another"
-        _, of, *home = queue.split("-")
-        if home or live_workers(self.client, queue):  # a server starts the worker of its own jobs
-            return "waiting"
-        return f"waiting: no worker of Lathe {of} is there"
+    def shown(self, record: JobRecord, has_workers: bool | None = None) -> Job:
+        """Return a record's job with what it waits for."""
+        if not record.waiting:
+            return record.job
+        if record.tries:
+            return replace(record.job, message="its worker was lost; waiting for another")
+        if has_workers or (has_workers is None and self.has_workers(record.queue)):
+            return replace(record.job, message="waiting")
+        return replace(record.job, message=f"waiting: no worker of Lathe {record.queue} is there")
 
-    def queued(self, job_id: str) -> QueuedJob:
-        """A job as RQ has it.
+    def has_workers(self, queue: str) -> bool:
+        """Return whether somebody takes the jobs of a queue; a server starts the worker of its own jobs."""
+        return ":" in queue or bool(live_workers(self.client, queue))
 
-        Raises:
-            NoSuchJobError: if it has none.
-        """
-        return QueuedJob.fetch(job_id, connection=self.client, serializer=JSONSerializer)
-
-    def end(self, job: Job) -> Job:
-        """Write a job's end, unless it has one; what holds then."""
-        key = RECORD + job.id
-        self.client.hsetnx(key, "end", json.dumps(asdict(job)))
-        written: Any = self.client.hget(key, "end")
-        files = json.loads(self.record(job.id).get(b"files", b"[]"))
-        if files:
-            self.client.delete(*(file_key(job.id, name) for name in files))  # nobody needs a caller's texts any more
-        return Job(**json.loads(written))
-
-    def file(self, job_id: str, name: str) -> ResultFile | None:
-        """A job's file; None if it has none of that name."""
-        key = file_key(job_id, name)
-        count = int(self.client.llen(key))
-        if not count:
-            return None
-        size = (count - 1) * PIECE_BYTES + len(self.piece(key, -1))
-        return ResultFile(size, self.pieces_of(key, count))
-
-    def pieces_of(self, key: str, count: int) -> Iterator[bytes]:
-        """A file's bytes."""
-        for index in range(count):
-            yield self.piece(key, index)
-
-    def piece(self, key: str, index: int) -> bytes:
-        """One of a file's pieces; empty if it is gone."""
-        found: Any = self.client.lindex(key, index)
+    def request(self, job_id: str) -> bytes:
+        """Return what a job was asked to do, as it was written; empty if it has no record."""
+        found: Any = self.client.hget(RECORD + job_id, "request")
         return found or b""
 
-    def keep_results(self, job_id: str, paths: list[Path]) -> list[str]:
-        """Put the files that a job made where all replicas find them; the names of those too large for that."""
-        refused = []
-        for path in paths:
-            size = path.stat().st_size
-            if size > self.limits.result_bytes:
-                refused.append(path.name)
-                continue
-            try:
-                with self.client.pipeline() as pipe:
-                    pipe.delete(file_key(job_id, path.name))
-                    write_file(pipe, job_id, path.name, ResultFile.of(path.open("rb")).pieces)
-                    pipe.hset(RECORD + job_id, f"result:{path.name}", size)
-                    pipe.hincrby(RESULTS, job_id, size)
-                    pipe.execute()
-            except redis_errors.OutOfMemoryError:
-                refused.append(path.name)
-        self.make_room()
-        return refused
+    def count_waiting(self, queue: str) -> int:
+        """Return how many jobs wait in a queue."""
+        found: Any = self.client.llen(QUEUE + queue)
+        return int(found)
 
-    def make_room(self) -> None:
-        """Remove the oldest results beyond the bytes of all; their jobs stay."""
-        found: Any = self.client.hgetall(RESULTS)
-        sizes = {job_id.decode(): int(size) for job_id, size in found.items()}
-        for job_id in [job_id for job_id in reversed(self.ids()) if job_id in sizes]:
-            if sum(sizes.values()) <= self.limits.results_bytes or len(sizes) == 1:
-                return
-            self.drop_results(job_id)
-            del sizes[job_id]
+    def cancel(self, job_id: str) -> Job:
+        """Ask a job to stop and return it: one that waits ends at once, one that runs is stopped by its worker.
 
-    def drop_results(self, job_id: str) -> None:
-        """Remove the files that a job made."""
-        record: Any = self.client.hgetall(RECORD + job_id)
-        names = [key.decode().removeprefix("result:") for key in record if key.startswith(b"result:")]
-        if names:
-            self.client.delete(*(file_key(job_id, name) for name in names))
-        self.client.hdel(RESULTS, job_id)
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        record = self.find(job_id)
+        if record.job.ended:
+            return record.job
+        self.client.hset(RECORD + job_id, "cancel", 1)
+        if self.client.lrem(QUEUE + record.queue, 0, job_id):
+            return self.end(lost(record.job, cancelled=True))
+        return record.job
+
+    # What a worker does
+
+    def take(self, queue: str, worker: str) -> Job | None:
+        """Take the next job of a queue; None if none waits, or the next one is not to be run.
+
+        Args:
+            queue: its name.
+            worker: who takes it.
+        """
+        taken: Any = self._take(keys=[QUEUE + queue, RUNNING])
+        if taken is None:
+            return None
+        for job_id in job_ids([taken]):
+            for record in self.find_all([job_id]):
+                if not record.job.ended and not self.given_up(record):
+                    job = replace(record.job, state="running", message="starting")
+                    now = json.dumps(asdict(job)), str(record.tries + 1), worker
+                    self.client.hset(RECORD + job_id, mapping=dict(zip(("now", "tries", "worker"), now, strict=True)))
+                    return job
+        self.client.zrem(RUNNING, taken)
+        return None
+
+    def hear(self, job_id: str, worker: str) -> Literal["goes on", "cancelled", "lost"]:
+        """Note that a worker runs a job; return whether it should go on, or does not have the job any more."""
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.hmget(RECORD + job_id, "worker", "cancel")
+            pipe.zscore(RUNNING, job_id)
+            fields, heard = pipe.execute(raise_on_error=False)
+        if isinstance(fields, Exception) or fields[0] != worker.encode() or heard is None:
+            return "lost"
+        if fields[1] is not None:
+            return "cancelled"
+        self.client.zadd(RUNNING, {job_id: server_time(self.client)}, xx=True)
+        return "goes on"
+
+    def write_progress(self, job: Job) -> None:
+        """Write how far a running job is."""
+        self.client.hset(RECORD + job.id, "now", json.dumps(asdict(job)))
+
+    def end(self, job: Job) -> Job:
+        """Write a job's end, unless it has one, and remove its inputs; return the end that holds."""
+        key = RECORD + job.id
+        if not self.client.hexists(key, "job"):  # Redis has lost its data, or the job was removed
+            return job
+        with self.client.pipeline() as pipe:
+            pipe.hsetnx(key, "end", json.dumps(asdict(job)))
+            pipe.zrem(RUNNING, job.id)
+            pipe.delete(*(file_key(job.id, name) for name in INPUT_NAMES))  # nobody needs a caller's texts any more
+            pipe.execute()
+        return self.find(job.id).job
+
+    def leave(self, job_id: str, worker: str) -> None:
+        """Queue a worker's job again whose process has ended without a word, or give it up."""
+        if self.hear(job_id, worker) != "lost":
+            self.queue_again([job_id], silent_since=math.inf)
+
+    # What both do
+
+    def look_after(self) -> None:
+        """Queue again what lost its worker, or give it up."""
+        silent_since = server_time(self.client) - LOST_SECONDS
+        found: Any = self.client.zrangebyscore(RUNNING, "-inf", silent_since)
+        if found:
+            known = job_ids(found)
+            self.queue_again(known, silent_since)
+            if len(known) < len(found):
+                self.client.zrem(RUNNING, *(member for member in found if not is_job_id(as_id(member))))
+
+    def queue_again(self, ids: Collection[str], silent_since: float) -> None:
+        """Queue running jobs again that have tries left; end the others, and forget those that have ended."""
+        records = {record.job.id: record for record in self.find_all(ids)}
+        for job_id in ids:
+            record = records.get(job_id)
+            if record is None or record.job.ended:
+                self.client.zrem(RUNNING, job_id)
+            elif not self.given_up(record):
+                try:
+                    self._give_back(keys=[QUEUE + record.queue, RUNNING], args=[job_id, silent_since])
+                except redis_errors.ResponseError as error:
+                    if not is_wrong_type(error):
+                        raise
+                    note_damage("queue", record.queue, "it is no list")
+
+    def given_up(self, record: JobRecord) -> bool:
+        """End a job that was cancelled, or has no tries left; return whether that was so."""
+        if not record.cancelled and record.tries < TRIES:
+            return False
+        self.end(lost(record.job, record.cancelled))
+        return True
 
     def prune(self) -> None:
-        """Remove the oldest ended jobs beyond those kept, and give up those that waited too long."""
-        for job_id in self.ids()[self.limits.jobs :]:
-            with suppress(UnknownNameError):
-                if not self.get(job_id).ended:
-                    continue
-                self.drop_results(job_id)
-                self.client.delete(RECORD + job_id)
-                with suppress(NoSuchJobError):
-                    self.queued(job_id).delete()
-            self.client.zrem(JOBS, job_id)
-        old: Any = self.client.zrangebyscore(JOBS, 0, server_time(self.client) - WAITING_SECONDS)
-        for job_id in old:
-            with suppress(UnknownNameError, NoSuchJobError, InvalidJobOperation):
-                job = self.get(job_id.decode())
-                if job.state == "queued":
-                    self.queued(job.id).cancel()
-                    self.end(replace(lost(job, cancelled=False), error="no worker took the job for a week"))
+        """Remove the oldest ended jobs beyond those kept; give up those that waited too long, and stranded ones."""
+        ids = self.ids()
+        for record in self.find_all(ids[self.limits.jobs :]):
+            if record.job.ended:
+                self.remove(record.job.id)
+        waiting = [record for record in self.find_all(ids) if not record.job.ended]
+        old: Any = self.client.zrangebyscore(JOBS, "-inf", server_time(self.client) - WAITING_SECONDS)
+        too_old = set(job_ids(old))
+        for record in waiting:
+            if record.job.id in too_old and self.client.lrem(QUEUE + record.queue, 0, record.job.id):
+                self.end(failed(record.job, "no worker took the job for a week"))
+        self.end_stranded(waiting)
 
-    def clean(self, queue: JobQueue) -> None:
-        """Queue again what lost its worker, or give it up, by Redis's clock; and forget the worker."""
-        if queue.acquire_maintenance_lock():
-            try:
-                registry = StartedJobRegistry(queue=queue)
-                registry.cleanup(timestamp=server_time(self.client))
-                clean_worker_registry(queue)
-                self.queue_again(queue, alive=set(registry.get_job_ids(cleanup=False)))
-            finally:
-                queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
+    def end_stranded(self, records: Collection[JobRecord]) -> None:
+        """End jobs that are neither in a queue nor running: Redis lost that, or an older Lathe queued them."""
+        queues = sorted({record.queue for record in records})
+        with self.client.pipeline() as pipe:
+            pipe.zrange(RUNNING, 0, -1)
+            for queue in queues:
+                pipe.lrange(QUEUE + queue, 0, -1)
+            found = pipe.execute(raise_on_error=False) if records else []
+        if any(isinstance(part, Exception) for part in found):
+            return  # nobody can tell what waits
+        there = {as_id(member) for part in found for member in part}
+        for record in records:
+            if record.job.id not in there:  # one that has ended meanwhile keeps its end
+                error = "the job is in no queue: an older version of Lathe queued it, or Redis lost it; send it again"
+                self.end(lost(record.job, cancelled=True) if record.cancelled else failed(record.job, error))
 
-    def queue_again(self, queue: JobQueue, alive: set[str]) -> None:
-        """Queue again what a worker took and was killed before it began; RQ itself waits for minutes with that."""
-        taken = IntermediateQueue(queue.key, self.client)
-        for job_id in set(taken.get_job_ids()) - alive:
-            now, key = server_time(self.client), taken.get_first_seen_key(job_id)
-            self.client.set(key, now, nx=True, ex=24 * 3600)
-            seen: Any = self.client.get(key)
-            if now - float(seen or now) < TAKEN_SECONDS:
-                continue
-            with suppress(NoSuchJobError), self.client.pipeline() as pipe:
-                job = self.queued(job_id)
-                pipe.lrem(taken.key, 1, job_id)
-                pipe.delete(key)
-                if job.retries_left:
-                    job.retry(queue, pipe)
-                else:
-                    job.set_status(JobStatus.FAILED, pipeline=pipe)
-                pipe.execute()
+    def remove(self, job_id: str) -> None:
+        """Remove a job with all that is kept of it."""
+        self.files.drop_results(job_id)
+        self.files.drop_inputs(job_id)
+        self.client.delete(RECORD + job_id)
+        self.client.zrem(JOBS, job_id)
 
 
 def lost(job: Job, cancelled: bool) -> Job:
-    """A job that ended without a word of its own."""
-    return replace(
-        job,
-        state="cancelled" if cancelled else "failed",
-        message="cancelled" if cancelled else "its workers were lost",
-        error=None if cancelled else f"the job's process was killed or crashed {TRIES} times, last while {job.message}",
-        finished_at=datetime.now(UTC).isoformat(),
-    )
+    """Return a job that ended without a word of its own."""
+    if not cancelled:
+        return failed(job, f"the job's process was killed or crashed {TRIES} times, last while {job.message}")
+    return replace(job, state="cancelled", message="cancelled", finished_at=datetime.now(UTC).isoformat())
 
 
-def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
-    """Queue the writing of a file."""
-    empty = True
-    for piece in content:
-        pipe.rpush(file_key(job_id, name), piece)
-        empty = False
-    if empty:
-        pipe.rpush(file_key(job_id, name), b"")
-
-
-def pieces(content: bytes) -> Iterator[bytes]:
-    """Bytes in pieces."""
-    return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
-
-
-def file_key(job_id: str, name: str) -> str:
-    """Where a job's file is."""
-    return f"{RECORD}{job_id}:{name}"
+def failed(job: Job, error: str) -> Job:
+    """Return a job that nobody runs any more."""
+    ended_at = datetime.now(UTC).isoformat()
+    return replace(job, state="failed", message="its workers were lost", error=error, finished_at=ended_at)

@@ -1,6 +1,5 @@
-"""The process of one job from the queue: `python -m service.jobs.queued_process WORKER QUEUE JOB`."""
+"""The process of one job from the queue: `python -m service.jobs.queued_process JOB`."""
 
-import json
 import os
 import shutil
 import sys
@@ -10,20 +9,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from filelock import Timeout
 from redis import exceptions as redis_errors
-from rq import get_current_job
-from rq.executions import Execution
-from rq.job import Job as QueuedJob
-from rq.serializers import JSONSerializer
 
+from service.errors import ForbiddenError
 from service.home import Home
-from service.jobs.queue import JobRecords, lost
-from service.jobs.queue_worker import PASSING, SOCKET_SECONDS, JobWorker
-from service.jobs.runners import Outcome, Reporter, carry_out
+from service.jobs.queue import JobRecords
+from service.jobs.queue_worker import PASSING, SOCKET_SECONDS
+from service.jobs.requests import INPUT_NAMES, JobRequest
+from service.jobs.runners import Outcome, Reporter, carry_out, share_machine
+from service.jobs.sources import allowed_path
 from service.jobs.store import Job
 from service.settings import Settings, read_settings
 from service.shared.link import connect
@@ -37,40 +34,47 @@ SCRATCH = ".queued-"
 LEFT_SECONDS = 60.0
 
 
-def write_meta(queued: QueuedJob, job: Job) -> None:
-    """Write a job's progress into RQ's record of it; a Redis that is gone for a while does not stop a job."""
-    queued.meta |= {"progress": job.progress, "message": job.message}
-    with suppress(redis_errors.RedisError):
-        queued.save_meta()  # type: ignore[no-untyped-call]
-
-
-def perform(job_id: str) -> None:
-    """What RQ calls for a job: does it, and writes its end."""
-    queued = get_current_job()
-    if queued is None:
-        raise RuntimeError("a job is performed by a worker")
-    records = JobRecords(queued.connection)
-    record = records.record(job_id)
-    if b"end" in record:  # an earlier try came to an end, and its worker was lost before RQ heard of it
+def perform(records: JobRecords, job_id: str, settings: Settings) -> None:
+    """Do a job that a worker has taken, and write its end."""
+    record = records.find(job_id)
+    if record.job.ended or record.waiting:  # its worker was thought dead before this process had begun
         return
-    job = Job(**json.loads(record[b"job"]))
-    if b"cancel" in record:
-        records.end(lost(job, cancelled=True))
-        return
-    settings = read_settings()
     home = Home(settings.home)
-    reporter = Reporter(replace(job, state="running"), partial(write_meta, queued))
+
+    def write(job: Job) -> None:
+        with suppress(redis_errors.RedisError):  # a Redis that is gone for a while does not stop a job
+            records.write_progress(job)
+
+    reporter = Reporter(record.job, write)
     make_root(home.jobs)
     sweep(home.jobs)
     with tempfile.TemporaryDirectory(dir=home.jobs, prefix=SCRATCH) as scratch, lock_file(Path(scratch) / ".lock"):
         folder = Path(scratch) / job_id
         make_folder(folder)
-        inputs = json.loads(record[b"files"])
-        outcome = fetch_inputs(records, job_id, folder, inputs) or carry_out(
-            job.kind, json.loads(record[b"request"]), folder, settings, reporter
+        outcome = fetch_inputs(records, job_id, folder) or carry_out(
+            record.job.kind, records.request(job_id), folder, settings, reporter, require_allowed
         )
-        made = [path for path in folder.iterdir() if path.is_file() and path.name not in inputs]
+        made = [path for path in folder.iterdir() if path.is_file() and path.name not in INPUT_NAMES]
         until_written(lambda: records.end(with_results(records, job_id, outcome, made).ended(reporter.job)))
+
+
+def require_allowed(request: JobRequest, settings: Settings) -> None:
+    """Refuse what only whoever runs this worker may allow: whoever can write to Redis can ask for a job.
+
+    Raises:
+        ForbiddenError: for files outside this worker's data root, and for a model with code of its own that this
+            worker's settings do not name so.
+        UnknownNameError: for a file that is not there.
+    """
+    for path in request.paths:
+        allowed_path(path, settings.data_root)
+    trusted = {(spec.model, spec.revision) for spec in settings.specs if spec.trust_remote_code}
+    for encoder in request.encoders:
+        if encoder.trust_remote_code and (encoder.model, encoder.revision) not in trusted:
+            raise ForbiddenError(
+                f"the model {encoder.model} brings code of its own, and this worker does not trust it: "
+                "list it in the worker's LATHE_ENCODERS as in the server's"
+            )
 
 
 def sweep(jobs: Path) -> None:
@@ -82,14 +86,18 @@ def sweep(jobs: Path) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def fetch_inputs(records: JobRecords, job_id: str, folder: Path, names: list[str]) -> Outcome | None:
-    """Write a job's inputs into its folder; an outcome if they are not there any more."""
-    for name in names:
-        found = records.file(job_id, name)
-        if found is None:
-            return Outcome(error="the job's inputs are gone from Redis: send it again")
-        with create_file(folder / name) as file:
-            file.writelines(found.pieces)
+def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | None:
+    """Write a job's inputs into its folder; return an outcome if they are not there any more."""
+    try:
+        names = records.files.input_names(job_id)
+        for name in names:
+            found = records.files.read(job_id, name)
+            if found is None:
+                return Outcome(error="the job's inputs are gone from Redis: send it again")
+            with create_file(folder / name) as file:
+                file.writelines(found.pieces)
+    except (ValueError, redis_errors.ResponseError):
+        return Outcome(error="the job's inputs in Redis are damaged: send it again")
     return None
 
 
@@ -97,7 +105,7 @@ def with_results(records: JobRecords, job_id: str, outcome: Outcome, made: list[
     """Put what a job made where replicas find it; the outcome says what was too large for that."""
     if outcome.result is None:
         return outcome
-    refused = records.keep_results(job_id, made)
+    refused = records.files.keep_results(job_id, made)
     if "vectors.npy" not in refused:
         return outcome
     words = "too large to go through Redis: `lathe reduce` with the chain gives the same vectors"
@@ -118,36 +126,23 @@ def until_written(write: Callable[[], object]) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when its worker is gone: the job is given to another one."""
+    """End this process when the one that started it is gone: the job is given to another worker."""
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
     os._exit(1)
 
 
-def run(settings: Settings, worker_key: str, queue_name: str, job_id: str) -> None:
-    """Perform a job for a worker, as `rq.worker.SpawnWorker`'s own process would."""
-    client = connect(settings.redis_url, SOCKET_SECONDS)
-    worker = JobWorker.find_by_key(worker_key, connection=client, serializer=JSONSerializer)
-    if worker is None:
-        sys.exit(1)
-    queue = JobRecords(client).queue(queue_name)
-    job = QueuedJob.fetch(job_id, connection=client, serializer=JSONSerializer)
-    execution = Execution.fetch(os.environ["RQ_EXECUTION_ID"], job_id, connection=client)
-    execution._job = job
-    worker.execution = execution
-    worker.main_work_horse(job, queue)
+def main(arguments: list[str]) -> None:
+    """Perform a job.
 
-
-def main() -> None:
-    """Perform the job that the command line names."""
+    Args:
+        arguments: its id.
+    """
     threading.Thread(target=end_with_parent, args=[os.getppid()], daemon=True).start()
     settings = read_settings()
-    os.nice(5)  # serving comes first, where they share a machine
-    import torch
-
-    torch.set_num_threads(settings.job_threads)
-    run(settings, *sys.argv[1:])
+    share_machine(settings)
+    perform(JobRecords(connect(settings.redis_url, SOCKET_SECONDS)), arguments[0], settings)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

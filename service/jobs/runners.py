@@ -1,5 +1,6 @@
 """What each kind of job does, and how it ends."""
 
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 from service.advise_job import run_advise_request
 from service.errors import ServiceError
 from service.fit_job import run_fit_request
+from service.jobs.requests import JobRequest, parse_request
 from service.jobs.store import Job
 from service.reindex_job import run_reindex
 from service.settings import Settings
@@ -20,7 +22,8 @@ from transforms.transform import Progress
 
 PROGRESS_SECONDS = 0.25
 
-Runner = Callable[[dict[str, Any], Path, Settings, Progress], dict[str, Any]]
+Runner = Callable[[Any, Path, Settings, Progress], dict[str, Any]]
+"""Takes the request of its kind, see `service.jobs.requests`."""
 RUNNERS: dict[str, Runner] = {
     "fit": run_fit_request,
     "advise": run_advise_request,
@@ -71,17 +74,31 @@ class Outcome:
         )
 
 
-def carry_out(kind: str, request: dict[str, Any], folder: Path, settings: Settings, on_progress: Progress) -> Outcome:
+def carry_out(
+    kind: str,
+    content: bytes,
+    folder: Path,
+    settings: Settings,
+    on_progress: Progress,
+    check: Callable[[JobRequest, Settings], None] | None = None,
+) -> Outcome:
     """Do what a job was asked to do; whatever goes wrong is an outcome too.
 
     Args:
         kind: of the job.
-        request: its JSON.
+        content: its request, JSON that is checked here.
         folder: with its inputs, gets its results; named like the job.
         settings: of the process.
-        on_progress: told a fraction and a sentence.
+        on_progress: called with progress in [0, 1] and a message.
+        check: raises a `ServiceError` for a request that is not to be run here.
     """
     try:
+        request = parse_request(kind, content)
+    except ValueError as error:
+        return Outcome(error=str(error))
+    try:
+        if check is not None:
+            check(request, settings)
         return Outcome(RUNNERS[kind](request, folder, settings, on_progress))
     except (TrainingError, TransformError, ServiceError) as error:
         return Outcome(error=str(error))
@@ -93,3 +110,13 @@ def carry_out(kind: str, request: dict[str, Any], folder: Path, settings: Settin
     except Exception as error:
         traceback.print_exc()  # into the job's log; the message may quote texts
         return Outcome(error=f"{type(error).__name__}; the log of the job's process says more")
+
+
+def share_machine(settings: Settings) -> None:
+    """Give way to serving, and compute with the threads that a job may use."""
+    os.nice(5)
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(settings.job_threads)
+    threadpool_limits(settings.job_threads, user_api="blas")  # NumPy's, which a fork server starts with one

@@ -1,31 +1,27 @@
 """Jobs of all replicas: kept in Redis, run by `lathe worker`."""
 
 import builtins
-import json
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
 from redis import exceptions as redis_errors
-from rq.command import send_stop_job_command
-from rq.exceptions import InvalidJobOperation, NoSuchJobError
-from rq.serializers import JSONSerializer
 
-from service.errors import UnknownNameError
 from service.home import Home
 from service.jobs.heartbeats import live_workers
 from service.jobs.jobs import ResultFile
-from service.jobs.queue import QUEUES, RECORD, JobQueue, JobRecords, queue_name
+from service.jobs.queue import LOST_SECONDS, JobRecords, queue_name
+from service.jobs.requests import JobRequest, parse_request
 from service.jobs.store import Job, new_job
+from service.processes.program import Process, ProcessStarter, Program
+from service.shared.damage import note_damage
 from service.shared.link import RedisLink
 
 POLL_SECONDS = 1.0
+PRUNE_SECONDS = 10.0
 CANCEL_SECONDS = 5.0
 AGAIN_SECONDS = 10.0
 OWN_KINDS = frozenset({"reindex"})
@@ -42,16 +38,19 @@ class SharedJobs:
     Args:
         link: to Redis.
         home: whose indexes' jobs are run here.
-        environment: of the processes that run them.
+        environment: of the worker that runs them.
+        processes: starts that worker.
     """
 
-    def __init__(self, link: RedisLink, home: Home, environment: dict[str, str]) -> None:
+    def __init__(self, link: RedisLink, home: Home, environment: dict[str, str], processes: ProcessStarter) -> None:
         self.link = link
         self.home = home
         self.environment = environment
+        self.processes = processes
         self.records = JobRecords(link.client)
-        self.own_worker: subprocess.Popen[bytes] | None = None
-        self.not_before = 0.0
+        self.own_worker: Process | None = None
+        self.not_before = self.patient_until = self.pruned_at = 0.0
+        self.trouble: str | None = None
         self.seen: tuple[int, int] | None = None
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
@@ -93,32 +92,25 @@ class SharedJobs:
 
     def list(self) -> builtins.list[Job]:
         """All jobs, newest first."""
-        found = []
         with self.link.reached():
-            for job_id in self.records.ids():
-                with suppress(UnknownNameError):  # removed meanwhile
-                    found.append(self.records.get(job_id))
-        return found
+            return self.records.list()
 
-    def request(self, job_id: str) -> dict[str, Any]:
+    def request(self, job_id: str) -> JobRequest | None:
         """What a job was asked to do."""
         with self.link.reached():
-            return dict(json.loads(self.records.record(job_id)[b"request"]))
+            job, content = self.records.get(job_id), self.records.request(job_id)
+        try:
+            return parse_request(job.kind, content)
+        except ValueError as error:
+            note_damage("job request", job_id, str(error))
+            return None
 
     def cancel(self, job_id: str) -> Job:
         """Stop a job: a queued one ends at once, a running one is killed by its worker."""
-        with self.link.reached() as client:
-            job = self.records.get(job_id)
-            if job.ended:
-                return job
-            client.hset(RECORD + job_id, "cancel", 1)
+        with self.link.reached():
+            job = self.records.cancel(job_id)
             deadline = time.monotonic() + CANCEL_SECONDS
             while not job.ended and time.monotonic() < deadline:
-                with suppress(NoSuchJobError, InvalidJobOperation):  # it has just ended, or not quite begun
-                    if job.state == "queued":
-                        self.records.queued(job_id).cancel()
-                    else:
-                        send_stop_job_command(client, job_id, serializer=JSONSerializer)
                 time.sleep(0.1)
                 job = self.records.get(job_id)
             return job
@@ -126,39 +118,44 @@ class SharedJobs:
     def result(self, job_id: str, name: str) -> ResultFile | None:
         """A file that a job made, read from Redis piece by piece."""
         with self.link.reached():
-            self.records.record(job_id)
-            return self.records.file(job_id, name)
+            self.records.find(job_id)
+            return self.records.files.read(job_id, name)
 
     def run(self) -> None:
         """Look after the jobs until told to stop."""
         while not self.stopping.wait(POLL_SECONDS):
             if not self.link.up:
+                self.patient_until = time.monotonic() + LOST_SECONDS  # workers could give no sign of life either
                 continue
             try:
                 self.look_after_jobs()
+                self.trouble = None
             except redis_errors.RedisError as error:
-                log.warning("looking after the jobs: %s", error)
+                if self.trouble != str(error):
+                    log.warning("looking after the jobs: %s", error)
+                self.trouble = str(error)
             except Exception:
                 log.exception("looking after the jobs failed; trying again")
 
     def look_after_jobs(self) -> None:
         """Queue again what lost its worker, forget old jobs, start the worker of this state folder's own jobs."""
         queue = queue_name()
-        self.seen = self.records.queue(queue).count, len(live_workers(self.link.client, queue))
-        mine = self.records.queue(queue_name(self.home.read_or_make_id()))
-        for found in JobQueue.all(connection=self.link.client):
-            if found.name.startswith(QUEUES):  # of other versions too: nobody else may be left to do it
-                self.records.clean(self.records.queue(found.name))
-        self.records.prune()
+        self.seen = self.records.count_waiting(queue), len(live_workers(self.link.client, queue))
+        if time.monotonic() >= self.patient_until:
+            self.records.look_after()
+        if time.monotonic() - self.pruned_at >= PRUNE_SECONDS:
+            self.records.prune()
+            self.pruned_at = time.monotonic()
+        self.look_after_own_worker()
+
+    def look_after_own_worker(self) -> None:
+        """Start the worker of this state folder's own jobs when some wait."""
         if self.own_worker is not None and (status := self.own_worker.poll()) is not None:
             self.own_worker = None
             if status:
                 log.error("the worker of this server's own jobs ended with %d; starting it again later", status)
                 self.not_before = time.monotonic() + AGAIN_SECONDS
-        if mine.count and self.own_worker is None and time.monotonic() >= self.not_before:
-            self.own_worker = subprocess.Popen(
-                [sys.executable, "-c", "from service.jobs.queue_worker import main; main()", "--own", "--burst"],
-                stdin=subprocess.DEVNULL,
-                env=self.environment,
-                start_new_session=True,  # so that Ctrl-C on the server spares it
-            )
+        waiting = self.records.count_waiting(queue_name(self.home.read_or_make_id()))
+        if waiting and self.own_worker is None and time.monotonic() >= self.not_before:
+            own = Program("service.jobs.queue_worker", ("--own", "--burst"), self.environment, lasting=True)
+            self.own_worker = self.processes.start(own)

@@ -111,14 +111,14 @@ class JobStore:
         self.prune()
         return job
 
-    def request(self, job_id: str) -> dict[str, Any]:
-        """What a job was asked to do.
+    def request(self, job_id: str) -> bytes:
+        """Return what a job was asked to do, as it was written.
 
         Raises:
             UnknownNameError: if there is no such job.
         """
         self.folder(job_id)
-        return dict(json.loads(read_beneath(self.root, f"{job_id}/request.json")))
+        return read_beneath(self.root, f"{job_id}/request.json")
 
     def ids(self) -> list[str]:
         """All jobs, newest first."""

@@ -12,6 +12,7 @@ from service.codec import dump_npy
 from service.errors import ServiceError
 from service.fit_job import job_request
 from service.jobs.jobs import Jobs
+from service.jobs.requests import FitJob
 from service.jobs.sources import FILE_OF_VECTORS
 from service.live.drift_tally import Tally
 from service.live.drift_window import Window
@@ -68,8 +69,8 @@ class Refits:
         made = [self.registry.manifest(loaded.name, version) for version in later]
         if any((manifest.get("provenance") or {}).get("refit_of") == loaded.ref for manifest in made):
             return True
-        fits = [job for job in self.jobs.list() if job.kind == "fit" and not job.ended]
-        return any(self.jobs.request(job.id)["request"].get("refit_of") == loaded.ref for job in fits)
+        asked = [self.jobs.request(job.id) for job in self.jobs.list() if job.kind == "fit" and not job.ended]
+        return any(isinstance(fit, FitJob) and fit.request.refit_of == loaded.ref for fit in asked)
 
     def submit(self, window: Window, tally: Tally) -> None:
         """Queue the fit."""

@@ -30,6 +30,7 @@ from service.index.items import require_ids
 from service.index.protocol import Change, SearchIndex
 from service.index.spec import IndexSpec
 from service.index.specs import Specs
+from service.jobs.requests import ReindexJob
 from service.jobs.store import Job
 from service.names import require_name
 from service.routes.originals import encoded_texts, given_vectors, require_said, require_space, space_said
@@ -181,7 +182,8 @@ def create_reindex_job(name: str, index: Index, body: ReindexBody, services: Ser
 def reindexing(services: Services, name: str) -> list[Job]:
     """Jobs that make an index anew and have not ended."""
     under_way = [job for job in services.jobs.list() if job.kind == "reindex" and not job.ended]
-    return [job for job in under_way if services.jobs.request(job.id).get("index") == name]
+    asked = [(job, services.jobs.request(job.id)) for job in under_way]
+    return [job for job, request in asked if isinstance(request, ReindexJob) and request.index == name]
 
 
 def specs(services: Services) -> Specs:

@@ -19,6 +19,7 @@ from prometheus_client import Counter
 from redis import exceptions as redis_errors
 
 from service.cache import Entry
+from service.shared.damage import note_damage
 from service.shared.link import RedisLink, as_unavailable, connect
 
 COSINE = 0.9999998
@@ -98,12 +99,13 @@ class SharedCache:
             self.thread.join(timeout=2)
         self.client.close()
 
-    def get(self, keys: Sequence[bytes], normalized: bool) -> list[Entry | None]:
+    def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[Entry | None]:
         """What is there, in the order of the keys.
 
         Args:
             keys: of texts.
             normalized: whether they are of unit vectors.
+            dimensions: that their vectors have; others are damaged.
         """
         found: list[Entry | None] = [None] * len(keys)
         if keys and self.asked:
@@ -112,7 +114,11 @@ class SharedCache:
                     pipe.hmget(YOUNG, list(keys))
                     pipe.hmget(OLD, list(keys))
                     young, old = pipe.execute()
-                found = [entry_of(new or before, normalized) for new, before in zip(young, old, strict=True)]
+                contents = [before if new is None else new for new, before in zip(young, old, strict=True)]
+                found = [None if part is None else entry_of(part, normalized, dimensions) for part in contents]
+                for key, part, entry in zip(keys, contents, found, strict=True):
+                    if part is not None and entry is None:
+                        note_damage("vector", key.hex(), "its checksum, width or numbers are wrong")
             except redis_errors.RedisError as error:
                 self.failed("read", error)
         hits = sum(entry is not None for entry in found)
@@ -167,11 +173,13 @@ class SharedCache:
             self.link.mark_down(as_unavailable(error).message)
 
 
-def entry_of(content: bytes | None, normalized: bool) -> Entry | None:
-    """An entry from its bytes; None if there is none, or it is damaged."""
-    if content is None or len(content) < 10 or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
+def entry_of(content: bytes, normalized: bool, dimensions: int) -> Entry | None:
+    """Return an entry from its bytes; None if they are damaged."""
+    if len(content) != 8 + 2 * dimensions or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         return None
     vector = np.frombuffer(content, np.float16, offset=8).astype(np.float32)
+    if not np.isfinite(vector).all():
+        return None
     if normalized:
         vector /= max(float(np.linalg.norm(vector)), 1e-12)
     return Entry(vector, int.from_bytes(content[4:8], "little"))

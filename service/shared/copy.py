@@ -4,9 +4,12 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from service.shared.damage import DAMAGED
 from service.shared.places import SharedPlaces
 from service.shared.registry import SharedRegistry
 from transforms.errors import ArtifactError
+
+SIZES = "which chain answers which size"
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +37,7 @@ class Copy:
         self.registry.begin_record()
         for name in self.registry.names_anywhere():
             self.pull(name)
-        self.places.push()
+        self.attempt(SIZES, self.places.push)
         self.pull_places()
 
     def pull(self, name: str) -> None:
@@ -43,7 +46,7 @@ class Copy:
 
     def pull_places(self) -> None:
         """Copy all places."""
-        self.attempt("which chain answers which size", self.places.pull)
+        self.attempt(SIZES, self.places.pull)
 
     def try_again(self) -> None:
         """Copy what is behind: there may be room on the disk by now."""
@@ -55,6 +58,8 @@ class Copy:
         try:
             pull()
         except (ArtifactError, OSError) as error:
+            if isinstance(error, ArtifactError):
+                DAMAGED.labels("chain" if what != SIZES else "sizes").inc()
             if what not in self.behind:
                 log.error("%s cannot be copied: %s; what was live stays", what, error)
             why = getattr(error, "strerror", None) or str(error)  # without the path, which is nobody else's business

@@ -7,6 +7,7 @@ from typing import Any
 from redis.client import Pipeline
 
 from service.places import Places, parse_places
+from service.shared.damage import note_damage, wrong_types_are_damage
 from service.shared.link import RedisLink
 from service.shared.record import CHANGES, CHANGES_KEPT, IDENTITY
 from service.shared.registry import SharedRegistry
@@ -59,30 +60,44 @@ class SharedPlaces(Places):
             ArtifactError: if the record cannot be read; the copy stays as it was.
         """
         with self.locked(), self.link.reached() as client:
-            with client.pipeline(transaction=False) as pipe:
+            with wrong_types_are_damage("which chain answers which size"), client.pipeline(transaction=False) as pipe:
                 pipe.hgetall(PLACES)
                 pipe.get(IDENTITY)
                 content, identity = pipe.execute()
             self.registry.require_mine(identity)
-            found = {fingerprint.decode(): parsed(places) for fingerprint, places in content.items()}
+            found = {name: places for item in content.items() for name, places in self.readable(*item).items()}
             written = json.dumps(found, indent=1).encode()
             if not self.path.exists() or self.path.read_bytes() != written:
                 replace_synced(self.path, written)
 
+    def readable(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
+        """Return an encoder's places by its fingerprint; those of this replica's copy if Redis's are damaged."""
+        name = fingerprint.decode(errors="replace")
+        try:
+            return {name: parsed(content)}
+        except ArtifactError as error:
+            note_damage("sizes", repr(name[:80]), str(error))
+        mine = self.read_or_nothing().get(name)
+        return {} if mine is None else {name: mine}
+
+    def read_or_nothing(self) -> dict[str, dict[str, str]]:
+        """Return the places of this replica's copy; none if that is damaged."""
+        try:
+            return self.read()
+        except ArtifactError:
+            return {}
+
     def push(self) -> None:
         """Give Redis the places of encoders it has never heard of, but for those of chains it has not."""
         names = set(self.registry.names())
-        try:
-            known = self.read()
-        except ArtifactError:  # damaged here; Redis has them
-            return
-        for fingerprint, given in known.items():
+        for fingerprint, given in self.read_or_nothing().items():  # if damaged here, Redis has them
             places = {place: ref for place, ref in given.items() if ref.partition("@")[0] in names}
             if not places:
                 continue
 
             def change(pipe: Pipeline, fingerprint: str = fingerprint, places: dict[str, str] = places) -> None:
-                known = pipe.hexists(PLACES, fingerprint)
+                with wrong_types_are_damage("which chain answers which size"):
+                    known = pipe.hexists(PLACES, fingerprint)
                 pipe.multi()
                 if not known:
                     write(pipe, fingerprint, places)

@@ -76,7 +76,7 @@ class Record:
         numbers = {key: key.removeprefix(VERSION).decode(errors="replace") for key in content if key != POINTER}
         try:
             stamps = {int(number): Stamp(**json.loads(content[key])) for key, number in numbers.items()}
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ArtifactError(f"the record of the chain {name} in Redis cannot be read: {error!r}") from error
         return cls(pointer, stamps)
 
@@ -128,7 +128,7 @@ def identity_of(content: bytes) -> str:
     try:
         found = json.loads(content)
         schema, identity = int(found["schema"]), str(found["id"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UnavailableError(f"Redis holds something else under {IDENTITY}", code="redis_foreign") from None
     if schema > SCHEMA:
         raise UnavailableError(

@@ -32,6 +32,7 @@ from service.registry import (
     with_version,
     without,
 )
+from service.shared.damage import wrong_types_are_damage
 from service.shared.link import RedisLink
 from service.shared.record import (
     CHAIN,
@@ -199,7 +200,10 @@ class SharedRegistry(Registry):
             ArtifactError: if the record cannot be read; the copy stays as it was.
         """
         with self.lock(name), self.link.reached() as client:
-            with client.pipeline(transaction=False) as pipe:  # a full Redis refuses even to read in a transaction
+            with (
+                wrong_types_are_damage(f"the record of the chain {name}"),
+                client.pipeline(transaction=False) as pipe,  # a full Redis refuses even to read in a transaction
+            ):
                 pipe.hgetall(CHAIN + name)
                 pipe.get(IDENTITY)
                 content, identity = pipe.execute()
@@ -254,7 +258,7 @@ class SharedRegistry(Registry):
 
     def fetch(self, name: str, version: int, stamp: Stamp) -> None:
         """Copy a version, unless it was altered; under the chain's lock."""
-        with self.link.reached() as client:
+        with self.link.reached() as client, wrong_types_are_damage(f"the chain {name}@{version}"):
             files: Any = client.hmget(artifact_key(name, version), Files._fields)
         manifest, tensors, reference = files
         ref = f"{name}@{version}"
@@ -286,7 +290,8 @@ class SharedRegistry(Registry):
             UnavailableError: without Redis.
         """
         with self.link.reached() as client:
-            names = {key.decode().removeprefix(CHAIN) for key in client.scan_iter(f"{CHAIN}*", count=1000)}
+            keys = (key.decode(errors="replace") for key in client.scan_iter(f"{CHAIN}*", count=1000))
+            names = {key.removeprefix(CHAIN) for key in keys}
         return sorted(filter(is_name, names | set(self.names())))
 
     def begin_record(self) -> None:

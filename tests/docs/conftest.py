@@ -1,6 +1,5 @@
 """Blocks of the pages as tests, and the record of their runs."""
 
-import os
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,11 +53,9 @@ def pytest_sessionfinish(session):
 
 
 @pytest.fixture(scope="session")
-def workshop(tmp_path_factory):
+def workshop(tmp_path_factory, foreign):
     """Servers and a state folder; nothing is started before a block needs it."""
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "foreign"  # as other tests share it
-    made = Workshop(tmp_path_factory.mktemp("docs"), shared)
+    made = Workshop(tmp_path_factory.mktemp("docs"), foreign)
     yield made
     made.close()
 

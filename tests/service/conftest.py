@@ -26,8 +26,6 @@ from service.settings import read_settings
 from service.shared.replica import Replica
 from service.starters import STARTERS
 from training.docstrings import docstrings, keep
-from training.fitting import built_in_name, kept_vectors
-from training.sources import open_source
 from transforms import Chain, certify, parse_steps
 
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
@@ -64,6 +62,19 @@ def is_ready(client):
     return client.get("/health/ready").status_code == 200
 
 
+def children_of(process, module):
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            command = (folder / "cmdline").read_bytes()
+        except OSError:  # it ended while we looked
+            continue
+        if int(parent) == process and module.encode() in command:
+            found.append(int(folder.name))
+    return found
+
+
 class LiveServer:
     """A `lathe serve` in a process of its own."""
 
@@ -94,6 +105,11 @@ class LiveServer:
     @property
     def admin(self):
         return {"authorization": f"Bearer {(self.home / 'admin.key').read_text().strip()}"}
+
+    def workers(self):
+        """The process ids of its encoders' processes."""
+        (fork_server,) = children_of(self.process.pid, "service.processes.fork_server")
+        return children_of(fork_server, "service.engine.worker")
 
     def wait(self, job_id, *states, seconds=120):
         deadline = time.monotonic() + seconds
@@ -360,21 +376,6 @@ def write_suite(write_data_set):
         return root
 
     return write
-
-
-@pytest.fixture(scope="session")
-def foreign(tmp_path_factory, encoder):
-    """A folder with vectors of foreign text, as the first fit of the default encoder leaves them.
-
-    They are of some texts, where a fit takes a thousand: on those every run of the tests would spend a minute.
-    """
-    root = tmp_path_factory.getbasetemp()
-    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "foreign"
-    library = Path(sysconfig.get_paths()["stdlib"])
-    texts = keep(text for name in ("inspect", "tarfile", "doctest") for text in docstrings(library / f"{name}.py"))
-    of = built_in_name(open_source("pydoc:"))
-    kept_vectors(folder / encoder.fingerprint, of, lambda: encoder.encode(texts[:100]).vectors)
-    return folder
 
 
 @pytest.fixture(scope="session")

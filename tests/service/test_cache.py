@@ -36,7 +36,7 @@ def test_what_was_put_in_comes_out_as_it_was():
     cache.put(keys[:2], vectors, tokens)
     kept = vectors.copy()
     vectors[:] = 0  # the cache has its own
-    first, second, missing = cache.get("e", keys, True)
+    first, second, missing = cache.get(INFO, keys, True)
     np.testing.assert_array_equal([first.vector, second.vector], kept)
     assert [first.tokens, second.tokens] == [0, 1] and missing is None
 
@@ -45,9 +45,9 @@ def test_those_used_longest_ago_make_room():
     cache, keys = VectorCache(3 * ENTRY), keys_of(*"abcd")
     for key in keys[:3]:
         cache.put([key], *vectors_of(1))
-    cache.get("e", [keys[0]], True)
+    cache.get(INFO, [keys[0]], True)
     cache.put([keys[3]], *vectors_of(1))
-    assert [entry is not None for entry in cache.get("e", keys, True)] == [True, False, True, True]
+    assert [entry is not None for entry in cache.get(INFO, keys, True)] == [True, False, True, True]
     assert REGISTRY.get_sample_value("lathe_cache_bytes") == 3 * ENTRY
 
 
@@ -55,16 +55,16 @@ def test_never_more_than_its_bytes_are_kept_and_what_alone_is_larger_is_not():
     cache = VectorCache(10 * ENTRY + 1)
     keys = keys_of(*map(str, range(100)))
     cache.put(keys, *vectors_of(100))
-    assert sum(entry is not None for entry in cache.get("e", keys, True)) == 10
+    assert sum(entry is not None for entry in cache.get(INFO, keys, True)) == 10
     cache.put(keys_of("wide"), *vectors_of(1, width=10 * 384 + 1000))
-    assert cache.get("e", keys_of("wide"), True) == [None] and cache.get("e", keys[-1:], True) != [None]
+    assert cache.get(INFO, keys_of("wide"), True) == [None] and cache.get(INFO, keys[-1:], True) != [None]
 
 
 def test_no_bytes_turn_it_off():
     cache = VectorCache(0)
     assert not cache.serves(EncodeOptions())
     cache.put(keys_of("a"), *vectors_of(1))
-    assert cache.get("e", keys_of("a"), True) == [None]
+    assert cache.get(INFO, keys_of("a"), True) == [None]
 
 
 def test_a_request_that_refuses_long_texts_is_not_served_from_it():

@@ -538,8 +538,8 @@ def test_rows_are_looked_at_again_after_the_thread_beside_was_behind_for_long(fi
 def fits_of(app, name):
     """Refits of a chain."""
     jobs = [job for job in app.services.jobs.list() if job.kind == "fit"]
-    asked = {job.id: app.services.jobs.request(job.id)["request"] for job in jobs}
-    return [job for job in jobs if asked[job.id]["name"] == name and asked[job.id]["refit_of"]]
+    asked = {job.id: app.services.jobs.request(job.id).request for job in jobs}
+    return [job for job in jobs if asked[job.id].name == name and asked[job.id].refit_of]
 
 
 def test_vectors_sent_to_an_encoders_chain_start_no_fit(refitting):

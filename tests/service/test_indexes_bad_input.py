@@ -298,8 +298,8 @@ def test_a_call_to_an_index_that_is_deleted_meanwhile_is_no_servers_error(backen
 
 
 def test_an_index_that_another_process_owns_is_refused_and_the_others_serve(lathe, index, copied):
-    hold = "import sys, filelock as f; lock = f.FileLock(sys.argv[1]); lock.acquire(); print(1, flush=True); input()"
-    command = [sys.executable, "-c", hold, str(copied.with_name(".copied.lock"))]
+    hold = "import sys, filelock as f; lock = f.FileLock(sys.argv[1], mode=0o600); lock.acquire(); print(1); input()"
+    command = [sys.executable, "-u", "-c", hold, str(copied.with_name(".copied.lock"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         owner.stdout.readline()
         for answer in answers(lathe, "copied", "GET", "DELETE", "POST"):

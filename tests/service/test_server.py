@@ -1,10 +1,12 @@
-"""The real server process with the real model, over real HTTP."""
+"""The real server process with the real model, over real HTTP: killed, restarted, stopped, locked in."""
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,39 +15,109 @@ import pytest
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 
 
-@pytest.fixture
-def home(new_home):
-    return new_home()
+@pytest.fixture(scope="module")
+def texts(paragraphs):
+    """Thousands, to be encoded for a while."""
+    return [f"{number}: {text}" for number in range(15) for text in paragraphs]
 
 
-def test_the_whole_path_over_http_and_again_after_a_restart(serving, home, run, paragraphs, tmp_path):
+def running_pid(home, job_id):
+    return json.loads((home / "jobs" / job_id / "job.json").read_text())["pid"]
+
+
+@pytest.fixture(scope="module")
+def first(serving, home):
+    """A server that its tests share, the last of which kills it."""
     with serving(home) as server:
-        assert server.seconds < 30
-        assert server.client.get("/health/ready").status_code == 200
-        greeting = "".join(server.greeting)
-        assert greeting.count("curl") == 3 and server.admin["authorization"][7:] not in greeting
+        yield server
 
-        raw = server.client.post("/embed", json={"inputs": paragraphs[:20]}).json()
-        job = server.wait(server.submit(paragraphs[:120]), "succeeded", "failed")
-        assert job["state"] == "succeeded", job["error"]
-        mine = server.client.post("/embed", json={"inputs": paragraphs[:20], "chain": "mine"})
-        assert mine.headers["x-chain"] == "mine@1"
-        reduced = server.client.post("/reduce", json={"vectors": raw, "chain": "mine"}).json()["vectors"]
-        np.testing.assert_allclose(reduced, mine.json(), atol=1e-5)
 
-        # A fit on the command line is served by the running server at once.
-        (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in paragraphs[:60]))
-        assert run("fit", "--name", "side", "--steps", "r2", "--source", tmp_path / "some.jsonl")[0] == 0
-        side = server.client.post("/embed", json={"inputs": "text", "chain": "side"})
-        assert side.headers["x-chain"] == "side@1"
-        assert server.stop() == 0
-
+@pytest.fixture(scope="module")
+def server(serving, home):
+    """The next one on the same state; the last test ends it."""
     with serving(home) as server:
-        assert server.seconds < 30
-        again = server.client.post("/embed", json={"inputs": paragraphs[:20], "chain": "mine"})
-        assert again.headers["x-space-id"] == mine.headers["x-space-id"]
-        np.testing.assert_allclose(again.json(), mine.json(), atol=1e-6)
-        assert server.client.get(f"/jobs/{job['id']}").json() == job
+        yield server
+
+
+def test_the_whole_path_over_http(first, run, paragraphs, tmp_path):
+    assert first.seconds < 30
+    assert first.client.get("/health/ready").status_code == 200
+    greeting = "".join(first.greeting)
+    assert greeting.count("curl") == 3 and first.admin["authorization"][7:] not in greeting
+
+    raw = first.client.post("/embed", json={"inputs": paragraphs[:20]}).json()
+    job = first.wait(first.submit(paragraphs[:120]), "succeeded", "failed")
+    assert job["state"] == "succeeded", job["error"]
+    mine = first.client.post("/embed", json={"inputs": paragraphs[:20], "chain": "mine"})
+    assert mine.headers["x-chain"] == "mine@1"
+    reduced = first.client.post("/reduce", json={"vectors": raw, "chain": "mine"}).json()["vectors"]
+    np.testing.assert_allclose(reduced, mine.json(), atol=1e-5)
+
+    # A fit on the command line is served by the running server at once.
+    (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in paragraphs[:60]))
+    assert run("fit", "--name", "side", "--steps", "r2", "--source", tmp_path / "some.jsonl")[0] == 0
+    side = first.client.post("/embed", json={"inputs": "text", "chain": "side"})
+    assert side.headers["x-chain"] == "side@1"
+
+
+def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(first, texts):
+    job_id = first.submit(texts[:3000], name="half")
+    first.wait(job_id, "running")
+    while first.client.get(f"/jobs/{job_id}").json()["progress"] == 0:
+        time.sleep(0.05)
+    os.kill(running_pid(first.home, job_id), signal.SIGKILL)
+    job = first.wait(job_id, "failed", "succeeded", seconds=5)
+    assert job["state"] == "failed" and "killed" in job["error"] and job["finished_at"]
+    assert first.client.get("/chains/half").status_code == 404
+    assert "half" not in {chain["name"] for chain in first.client.get("/chains").json()}
+    assert first.client.post("/embed", json={"inputs": "x", "dimensions": 48}).headers["x-chain"] == "compact@1"
+
+    cancelled = first.submit(texts[:3000], name="half")
+    first.wait(cancelled, "running")
+    assert first.client.delete(f"/jobs/{cancelled}", headers=first.admin).json()["state"] == "cancelled"
+    job = first.wait(first.submit(texts[:100], name="half"), "succeeded", "failed")
+    assert job["result"]["chain"] == "half@1"
+
+
+def test_after_a_kill_a_server_serves_as_before_and_jobs_have_gone_on(first, texts, request):
+    body = {"inputs": texts[:20], "chain": "mine"}
+    before, done = first.client.post("/embed", json=body), first.client.get("/jobs").json()
+    running, queued = first.submit(texts[:200], name="running"), first.submit(texts[:60], name="later")
+    first.wait(running, "running")
+    (worker,) = first.workers()
+    first.stop(signal.SIGKILL)
+    server = request.getfixturevalue("server")
+    assert server.seconds < 30
+    assert server.wait(running, "succeeded", "failed")["state"] == "succeeded"
+    assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
+    after = server.client.post("/embed", json=body)
+    assert after.headers["x-space-id"] == before.headers["x-space-id"] and after.headers["x-chain"] == "mine@1"
+    np.testing.assert_allclose(after.json(), before.json(), atol=1e-6)
+    assert not Path(f"/proc/{worker}").exists()  # it ended with the server that was killed
+    assert [job for job in server.client.get("/jobs").json() if job["id"] not in (running, queued)] == done
+
+
+def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(start_app, tmp_path):
+    home = tmp_path / "home"
+    folder = home / "jobs" / ("0" * 22)
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text("{")
+    (home / "jobs" / "junk").mkdir()
+    with start_app(home=home) as app:
+        (listed,) = app.client.get("/jobs").json()
+        assert listed["state"] == "failed" and "damaged" in listed["error"]
+
+
+def test_a_watcher_of_a_job_does_not_hold_up_the_end(server, texts):
+    job_id = server.submit(texts[:3000])
+    server.wait(job_id, "running")
+    with server.client.stream("GET", f"/jobs/{job_id}/events") as stream:
+        next(stream.iter_lines())
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(40) == 0
+        assert time.monotonic() - begun < 10
+    os.kill(running_pid(server.home, job_id), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +162,11 @@ def test_a_request_of_too_many_headers_is_refused_before_it_is_served(locked_in)
     assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
 
 
-def test_a_port_in_use_ends_the_command_with_a_line(home):
+def test_a_port_in_use_ends_the_command_with_a_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [*LATHE, "serve", "--port", str(taken.getsockname()[1])]
         ended = subprocess.run(
-            command, env=os.environ | {"LATHE_HOME": str(home)}, capture_output=True, text=True, timeout=60
+            command, env=os.environ | {"LATHE_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60
         )
     assert ended.returncode != 0
     assert "in use" in ended.stderr and "Traceback" not in ended.stderr

@@ -16,26 +16,8 @@ IDLE_CONNECTIONS = 1000
 
 @pytest.fixture(scope="module")
 def server(serving, tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("home"), LATHE_MAX_QUEUED_TEXTS="16", LATHE_CACHE_BYTES="0") as server:
+    with serving(tmp_path_factory.mktemp("home"), LATHE_MAX_QUEUED_TEXTS="64", LATHE_CACHE_BYTES="0") as server:
         yield server
-
-
-def children_of(process, module):
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            command = (folder / "cmdline").read_bytes()
-        except OSError:  # it ended while we looked
-            continue
-        if int(parent) == process and module.encode() in command:
-            found.append(int(folder.name))
-    return found
-
-
-def workers_of(server):
-    (fork_server,) = children_of(server.process.pid, "service.processes.fork_server")
-    return children_of(fork_server, "service.engine.worker")
 
 
 def embed(server, text="a text", **body):
@@ -50,7 +32,7 @@ def wait_until(condition, seconds=60):
 
 
 def test_a_killed_worker_is_replaced_and_nobody_waits_for_ever(server):
-    (worker,) = workers_of(server)
+    (worker,) = server.workers()
     statuses = []
 
     def send():
@@ -69,14 +51,14 @@ def test_a_killed_worker_is_replaced_and_nobody_waits_for_ever(server):
     assert set(statuses) == {200, 503}
     wait_until(lambda: server.client.get("/health/ready").status_code == 200)
     assert embed(server).status_code == 200
-    assert workers_of(server) != [worker]
+    assert server.workers() != [worker]
     assert "lathe_worker_restarts_total" in server.client.get("/metrics").text
 
 
 def test_past_its_limit_a_server_answers_429_at_once_and_says_when_to_come_back(server):
     def send(number):
         begun = time.monotonic()
-        answer = client.post("/embed", json={"inputs": f"text {number} " * 40})
+        answer = client.post("/embed", json={"inputs": [f"text {number} " * 40, f"{number}"]})
         return answer, time.monotonic() - begun
 
     with httpx.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(64) as pool:
@@ -107,25 +89,10 @@ def test_idle_half_sent_and_abandoned_requests_do_not_stop_service(server):
             connection.close()
 
 
-def test_a_server_that_is_asked_to_stop_finishes_what_it_accepted(serving, tmp_path):
-    with serving(tmp_path / "home", LATHE_CACHE_BYTES="0") as server, ThreadPoolExecutor(4) as pool:
-        (worker,) = workers_of(server)
-        texts = [f"text {number} " * 40 for number in range(16)]
-        sent = [pool.submit(httpx.post, f"{server.url}/embed", json={"inputs": texts}, timeout=60) for _ in range(4)]
-        queued = 'lathe_queue_texts{encoder="all-MiniLM-L6-v2"} 64.0'
-        wait_until(lambda: queued in server.client.get("/metrics").text)
-        server.process.send_signal(signal.SIGTERM)
-        assert [answer.result().status_code for answer in sent] == [200] * 4
-        assert server.process.wait(40) == 0
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{server.url}/health/live")
-        wait_until(lambda: not Path(f"/proc/{worker}").exists())
-
-
 @pytest.mark.trial
 def test_what_is_not_finished_by_the_deadline_is_answered_503(serving, tmp_path):
     with serving(tmp_path / "home", LATHE_CACHE_BYTES="0", LATHE_SHUTDOWN_SECONDS="1") as server:
-        (worker,) = workers_of(server)
+        (worker,) = server.workers()
         os.kill(worker, signal.SIGSTOP)
         with ThreadPoolExecutor(1) as pool:
             sent = pool.submit(httpx.post, f"{server.url}/embed", json={"inputs": "never"}, timeout=60)
@@ -136,8 +103,16 @@ def test_what_is_not_finished_by_the_deadline_is_answered_503(serving, tmp_path)
         assert server.process.wait(20) == 0
 
 
-def test_a_killed_server_leaves_no_workers_behind(server):
-    (worker,) = workers_of(server)
-    server.process.kill()
-    wait_until(lambda: not Path(f"/proc/{worker}").exists())
-    assert server.process.wait(5) == -signal.SIGKILL
+def test_a_server_that_is_asked_to_stop_finishes_what_it_accepted(server):
+    with ThreadPoolExecutor(4) as pool:
+        (worker,) = server.workers()
+        texts = [f"text {number} " * 40 for number in range(16)]
+        sent = [pool.submit(httpx.post, f"{server.url}/embed", json={"inputs": texts}, timeout=60) for _ in range(4)]
+        queued = 'lathe_queue_texts{encoder="all-MiniLM-L6-v2"} 64.0'
+        wait_until(lambda: queued in server.client.get("/metrics").text)
+        server.process.send_signal(signal.SIGTERM)
+        assert [answer.result().status_code for answer in sent] == [200] * 4
+        assert server.process.wait(40) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/health/live")
+        wait_until(lambda: not Path(f"/proc/{worker}").exists())

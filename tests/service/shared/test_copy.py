@@ -78,6 +78,28 @@ def test_places_that_could_not_be_written_are_copied_once_they_can_be(open_repli
     eventually(lambda: there.places.read().get("enc") == {"4": "mine"} and not there.warnings(), 5)
 
 
+def test_damaged_keys_stop_no_replica_from_following_the_others(open_replica, chains, redis_server, eventually):
+    client = redis_server.client
+    here = open_replica("here")
+    here.registry.publish(chains[0], "mine", None)
+    here.places.take_empty("mine")
+    client.set("lathe:chain:text", "no hash")
+    deep = {"pointer": here.registry.pointer("mine").dump(), "version:1": b"[" * 10**5}
+    client.hset("lathe:chain:deep", mapping=deep)
+    client.set(b"lathe:chain:\xff", "no name")
+    client.hset("lathe:places", mapping={b"\xff": b"{}", "deep": b"[1]"})
+    client.xadd("lathe:changes", {"chain": "text"})
+    there = open_replica("there")
+    assert there.link.up and has(there, "mine") and there.places.read()["enc"] == {"4": "mine"}
+    eventually(lambda: any("the chain text" in warning for warning in here.warnings()), 5)
+    assert sorted(warning.split(" cannot")[0] for warning in there.warnings()) == ["the chain deep", "the chain text"]
+    client.delete("lathe:places")
+    client.set("lathe:places", "no hash")
+    again = open_replica("again")
+    assert again.link.up and has(again, "mine")
+    assert any(warning.startswith("which chain answers which size") for warning in again.warnings())
+
+
 def test_a_replica_that_stops_leaves_no_connection_open(open_replica, chains, redis_server):
     before = connections(redis_server.client)
     replica = open_replica("replica", cache_bytes=1000, cache_seconds=60)

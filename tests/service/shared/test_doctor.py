@@ -1,6 +1,6 @@
 import pytest
 
-from service.cli.redis_checkup import UNTOLD, on_clock, on_disk, on_jobs, on_memory
+from service.cli.redis_checkup import UNTOLD, on_disk, on_jobs, on_memory
 
 pytestmark = pytest.mark.services
 
@@ -14,7 +14,6 @@ def test_doctor_tells_how_the_redis_of_replicas_is_set(run, own_redis):
     status, out, _ = run("doctor", LATHE_REDIS_URL=own_redis.url)
     said = lines_of(out)
     assert status == 0 and said["Redis"] == "answers"
-    assert said["Redis's clock"].startswith("0.0 s ") and "NTP" not in said["Redis's clock"]
     assert "nothing is kept" in said["Redis's disk"] and "loses all jobs" in said["Redis's disk"]
     assert "no maxmemory" in said["Redis's memory"]
     assert "waiting: 0; live workers" in said["jobs"] and "`lathe worker` starts one" in said["jobs"]
@@ -40,8 +39,6 @@ def test_doctor_goes_on_where_redis_does_not_tell_its_settings(run, own_redis):
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (on_clock(-1.5), "1.5 s ahead of this machine's"),
-        (on_clock(3), "3.0 s behind this machine's: no worker starts here beyond 2 s"),
         (on_disk(False, "3600 1"), "snapshots at most"),
         (on_disk(True, ""), "costs the last second"),
         (on_memory("2000000000", "volatile-lru"), "2,000 MB, volatile-lru: it evicts vectors of texts"),

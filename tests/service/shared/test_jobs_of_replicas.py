@@ -9,6 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from service.jobs.queue import queue_name
+
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
 
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
@@ -56,6 +58,28 @@ def test_a_job_that_waits_is_shown_and_cancelled_at_the_other_replica(replicas):
     assert [job["id"] for job in there.client.get("/jobs").json()] == [job_id]
     assert there.client.delete(f"/jobs/{job_id}", headers=there.admin).json()["state"] == "cancelled"
     assert state(here, job_id) == "cancelled"
+
+
+def test_damage_in_redis_is_counted_and_no_route_fails_of_it(replicas):
+    here, _ = replicas
+    client = here.services.replica.link.client
+    job_id, other = (submit(here, "/fit-transform", name="never", steps=[{"kind": "r2"}]) for _ in range(2))
+    client.hset(f"lathe:job:{job_id}", "job", b"\xff{")
+    client.set(f"lathe:job:{'0' * 22}", "no hash")
+    client.zadd("lathe:jobs", {b"\xff\xfe": 1, "0" * 22: 2})
+    try:
+        listed = here.client.get("/jobs")
+        assert listed.status_code == 200 and {other, job_id, "0" * 22} <= {job["id"] for job in listed.json()}
+        metrics = here.client.get("/metrics")
+        assert metrics.status_code == 200 and 'lathe_redis_damaged_total{what="job"}' in metrics.text
+        for path in (f"/jobs/{job_id}", f"/jobs/{'0' * 22}", f"/jobs/{job_id}/events"):
+            answer = here.client.get(path)
+            assert answer.status_code == 200 and "damaged" in answer.text
+        assert here.client.get(f"/jobs/{job_id}/vectors").status_code == 404
+        assert here.client.delete(f"/jobs/{job_id}", headers=here.admin).json()["state"] == "failed"
+        assert here.client.delete(f"/jobs/{other}", headers=here.admin).json()["state"] == "cancelled"
+    finally:
+        client.delete(f"lathe:job:{'0' * 22}", f"lathe:queue:{queue_name()}")
 
 
 def test_events_and_vectors_of_a_fit_are_the_other_replica_s_too(replicas, worker, eventually):

@@ -1,6 +1,7 @@
 import os
 import signal
 import time
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -70,12 +71,12 @@ def test_what_one_replica_put_another_finds(open_cache, eventually):
     before = counted("hits"), counted("misses")
     here.put(keys[:2], vectors, tokens_of(vectors))
     vectors[:] = 0  # it is written later, from a copy
-    first, second, third = eventually(lambda: found if (found := there.get(keys, True))[0] else None)
+    first, second, third = eventually(lambda: found if (found := there.get(keys, True, WIDTH))[0] else None)
     np.testing.assert_allclose([first.vector, second.vector], unit(random_vectors(2)), atol=1e-4)
     assert (first.tokens, second.tokens, third) == (3, 4, None)
     assert counted("hits") - before[0] == 2 and counted("misses") - before[1] >= 1
-    assert VectorCache(BOUND, behind=there).get("encoder", keys, True)[1].tokens == 4
-    assert there.get([], True) == []
+    assert VectorCache(BOUND, behind=there).get(INFO, keys, True)[1].tokens == 4
+    assert there.get([], True, WIDTH) == []
 
 
 def spread(seed):
@@ -95,7 +96,7 @@ def rounded_worst():
 def test_unit_vectors_come_back_at_the_stated_cosine_and_with_length_1(vectors, open_cache):
     cache, keys = open_cache(), keys_of(*map(str, range(len(vectors))))
     put(cache, keys, vectors)
-    found = np.stack([entry.vector for entry in cache.get(keys, True)])
+    found = np.stack([entry.vector for entry in cache.get(keys, True, WIDTH)])
     assert found.dtype == np.float32
     lengths = np.linalg.norm(found.astype(float), axis=1)
     np.testing.assert_allclose(lengths, 1, rtol=0, atol=1e-6)
@@ -109,7 +110,7 @@ def test_the_stated_cosine_holds_for_the_worst_vector_there_is(open_cache):
     np.testing.assert_allclose(np.linalg.norm(vectors), 1, atol=2e-5)
     cache = open_cache()
     put(cache, keys_of("worst"), vectors)
-    found, vector = cache.get(keys_of("worst"), True)[0].vector.astype(float), vectors[0].astype(float)
+    found, vector = cache.get(keys_of("worst"), True, WIDTH)[0].vector.astype(float), vectors[0].astype(float)
     assert found @ vector / np.linalg.norm(found) / np.linalg.norm(vector) >= COSINE
 
 
@@ -118,7 +119,7 @@ def test_raw_vectors_come_back_as_float16_of_themselves_and_those_beyond_it_are_
     vectors[1, 7], vectors[2, 0], vectors[3, 5] = 70_000, np.nan, -np.inf
     keys = keys_of(*"abcd", normalize=False)
     put(cache, keys, vectors)
-    first, *others = cache.get(keys, False)
+    first, *others = cache.get(keys, False, WIDTH)
     np.testing.assert_array_equal(first.vector, vectors[0].astype(np.float16).astype(np.float32))
     assert others == [None, None, None]
 
@@ -133,8 +134,8 @@ def test_it_stays_within_its_bytes_and_has_the_newest(open_cache, redis_server):
             assert used <= 1.3 * BOUND
     assert used >= 0.4 * BOUND  # it is made use of
     newest = [key for batch in range(112, 120) for key in keys_of(*(f"{batch} {row}" for row in range(40)))]
-    assert all(cache.get(newest, True))
-    assert not any(cache.get(keys_of(*(f"0 {row}" for row in range(40))), True))
+    assert all(cache.get(newest, True, WIDTH))
+    assert not any(cache.get(keys_of(*(f"0 {row}" for row in range(40))), True, WIDTH))
 
 
 def test_a_batch_larger_than_all_it_may_hold_does_not_stay(open_cache, redis_server):
@@ -163,7 +164,7 @@ def test_a_vector_goes_after_its_time_and_every_key_has_one(open_cache, redis_se
         put(cache, keys_of(f"another {next(numbers)}"), vectors)
         seen.update(lives())
         time.sleep(0.1)
-        return cache.get(keys_of("first"), True) == [None]
+        return cache.get(keys_of("first"), True, WIDTH) == [None]
 
     eventually(gone)
     assert 1.4 < time.monotonic() - begun < 4.5 and OLD.encode() in seen
@@ -180,25 +181,29 @@ def test_what_a_vector_depends_on_tells_entries_apart(open_cache):
         keys_of("text", normalize=False)[0],
     ]
     put(cache, keys[:4], vectors[:4])
-    found = cache.get(keys, True)
+    found = cache.get(keys, True, WIDTH)
     np.testing.assert_allclose([entry.vector for entry in found[:4]], vectors[:4], atol=1e-4)
     assert found[4] is None
 
 
 def test_damaged_entries_are_misses(open_cache, redis_server):
     cache, client = open_cache(), redis_server.client
-    keys = keys_of(*"abcdefgh")
+    keys = keys_of(*"abcdefghijk")
     put(cache, keys[:1], unit(random_vectors(1)))
     good = client.hget(YOUNG, keys[0])
     nan = np.full(WIDTH, np.nan, np.float16).tobytes()
     flipped = good[:-1] + bytes([good[-1] ^ 1])
     damaged = [b"", b"x", good[:4], good[:-1], good + b"x", good[: -len(nan)] + nan, flipped]
+    other = [np.ones(WIDTH + 1, np.float16).tobytes(), nan, good[8:] + b"x"]  # as if they had been written so
+    damaged += [zlib.crc32(b"\1\0\0\0" + vector).to_bytes(4, "little") + b"\1\0\0\0" + vector for vector in other]
     client.hset(YOUNG, mapping=dict(zip(keys[1:], damaged, strict=True)))
-    entry, *misses = cache.get(keys, True)
-    assert entry.tokens == 3 and misses == [None] * 7
+    noted = REGISTRY.get_sample_value("lathe_redis_damaged_total", {"what": "vector"}) or 0
+    entry, *misses = cache.get(keys, True, WIDTH)
+    assert entry.tokens == 3 and misses == [None] * len(damaged)
+    assert REGISTRY.get_sample_value("lathe_redis_damaged_total", {"what": "vector"}) == noted + len(damaged)
     before = counted("failures", operation="read")
     client.set(OLD, "no hash")
-    assert cache.get(keys, True) == [None] * 8 and counted("failures", operation="read") == before + 1
+    assert cache.get(keys, True, WIDTH) == [None] * 11 and counted("failures", operation="read") == before + 1
     assert cache.link.up  # Redis is there, and its other keys
 
 
@@ -208,10 +213,10 @@ def test_without_redis_nothing_is_found_quickly_and_nothing_waits_until_it_is_ba
     put(cache, keys, vectors)
     before = counted("failures", operation="read") + counted("failures", operation="write"), counted("misses")
     own_redis.stop()
-    seconds, found = seconds_of(lambda: cache.get(keys, True))
+    seconds, found = seconds_of(lambda: cache.get(keys, True, WIDTH))
     assert found == [None, None] and seconds < 0.5
     eventually(lambda: not cache.link.up, 3)
-    taken = [seconds_of(lambda: cache.get(keys, True))[0] for _ in range(100)]
+    taken = [seconds_of(lambda: cache.get(keys, True, WIDTH))[0] for _ in range(100)]
     assert np.median(taken) < PATIENCE_SECONDS / 10  # a machine may be slow; that nobody is asked is counted below
     assert seconds_of(lambda: cache.put(keys, vectors, tokens_of(vectors)))[0] < PATIENCE_SECONDS / 2
     after = counted("failures", operation="read") + counted("failures", operation="write"), counted("misses")
@@ -219,7 +224,7 @@ def test_without_redis_nothing_is_found_quickly_and_nothing_waits_until_it_is_ba
     own_redis.start()
     eventually(lambda: cache.link.up, 5)
     cache.put(keys, vectors, tokens_of(vectors))
-    eventually(lambda: all(cache.get(keys, True)))
+    eventually(lambda: all(cache.get(keys, True, WIDTH)))
 
 
 def test_reads_and_writes_that_redis_does_not_take_are_counted(open_replica, own_redis, eventually):
@@ -228,7 +233,7 @@ def test_reads_and_writes_that_redis_does_not_take_are_counted(open_replica, own
     cache, keys, vectors = replica.cache, keys_of("a"), unit(random_vectors(1))
     own_redis.stop()
     before = counted("failures", operation="read"), counted("failures", operation="write")
-    assert cache.get(keys, True) == [None]
+    assert cache.get(keys, True, WIDTH) == [None]
     assert counted("failures", operation="read") == before[0] + 1 and not cache.link.up
     replica.link.mark_up()
     cache.put(keys, vectors, tokens_of(vectors))
@@ -239,16 +244,16 @@ def test_a_redis_that_hangs_costs_a_request_half_a_second_once(open_replica, own
     cache = open_replica("replica", own_redis.url, cache_bytes=BOUND, cache_seconds=60).cache
     keys, vectors = keys_of("a"), unit(random_vectors(1))
     put(cache, keys, vectors)
-    assert all(cache.get(keys, True))
+    assert all(cache.get(keys, True, WIDTH))
     os.kill(own_redis.process.pid, signal.SIGSTOP)
     try:
-        seconds, found = seconds_of(lambda: cache.get(keys, True))
+        seconds, found = seconds_of(lambda: cache.get(keys, True, WIDTH))
         assert found == [None] and seconds < 0.5
-        for call in (lambda: cache.get(keys, True), lambda: cache.put(keys, vectors, tokens_of(vectors))):
+        for call in (lambda: cache.get(keys, True, WIDTH), lambda: cache.put(keys, vectors, tokens_of(vectors))):
             assert seconds_of(call)[0] < PATIENCE_SECONDS / 2  # once was enough
     finally:
         os.kill(own_redis.process.pid, signal.SIGCONT)
-    eventually(lambda: all(cache.get(keys, True)))
+    eventually(lambda: all(cache.get(keys, True, WIDTH)))
 
 
 def test_a_full_queue_drops_what_it_is_given_and_counts_it(open_replica):
@@ -270,7 +275,7 @@ def test_a_full_redis_does_without_new_vectors_and_keeps_those_it_has(open_cache
         cache.put(keys_of("b"), vectors, tokens_of(vectors))
         eventually(lambda: counted("failures", operation="write") == before + 1)
         assert cache.link.up
-        assert cache.get(keys_of("a"), True)[0].tokens == 3
+        assert cache.get(keys_of("a"), True, WIDTH)[0].tokens == 3
     finally:
         redis_server.client.config_set("maxmemory", 0)
 
@@ -296,7 +301,7 @@ def test_a_server_answers_from_it_what_it_answered_before(app, sentences, eventu
     raw, _ = embed(app, sentences)
     reduced, _ = embed(app, sentences, dimensions=64)
     keys = services.embedder.cache.keys(encoder, EncodeOptions(), sentences)
-    found = eventually(lambda: found if all(found := cache.get(keys, True)) else None)
+    found = eventually(lambda: found if all(found := cache.get(keys, True, WIDTH)) else None)
     cosines = (np.stack([entry.vector for entry in found]).astype(float) * raw).sum(axis=1)
     assert cosines.min() >= COSINE - 1e-9
     for body, before in (({}, raw), ({"dimensions": 64}, reduced)):
@@ -312,7 +317,7 @@ def test_damage_in_it_is_never_answered(app, sentences, eventually):
     encoder = services.embedder.default.require_ready()
     before, _ = embed(app, sentences)
     keys = services.embedder.cache.keys(encoder, EncodeOptions(), sentences)
-    eventually(lambda: all(cache.get(keys, True)))
+    eventually(lambda: all(cache.get(keys, True, WIDTH)))
     client = services.replica.link.client
     content = client.hget(YOUNG, keys[0])
     nan = np.full(WIDTH, np.nan, np.float16).tobytes()
@@ -334,5 +339,5 @@ def test_with_no_bytes_for_a_cache_neither_is_used(app, eventually):
         assert answer.timings["inference"] > 0
     embed(app, ["another"])  # written behind the first, had that been put
     keys = services.embedder.cache.keys(without.default.require_ready(), EncodeOptions(), ["another", *texts])
-    eventually(lambda: shared.get(keys[:1], True) != [None])
-    assert counted("hits") - before[0] == 1 and shared.get(keys[1:], True) == [None]
+    eventually(lambda: shared.get(keys[:1], True, WIDTH) != [None])
+    assert counted("hits") - before[0] == 1 and shared.get(keys[1:], True, WIDTH) == [None]

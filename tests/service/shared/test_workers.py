@@ -47,11 +47,12 @@ class Worker:
             )
 
     def horse(self):
-        """The process of the job that runs, None if none does."""
-        for child in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
-            with contextlib.suppress(OSError):
-                if b"service.jobs.queued_process" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    return int(child)
+        """The process of the job that runs, a fork of the worker's fork server; None if none does."""
+        for child in children(self.process.pid):
+            for grandchild in children(child):
+                with contextlib.suppress(OSError):
+                    if b"service.jobs.queued_process" in Path(f"/proc/{grandchild}/cmdline").read_bytes():
+                        return int(grandchild)
         return None
 
     def listens(self):
@@ -59,6 +60,13 @@ class Worker:
 
     def lines_of_errors(self):
         return self.errors.read_text().splitlines()
+
+
+def children(pid):
+    """Ids of a process's children."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return []
 
 
 def is_alive(pid):
@@ -183,8 +191,8 @@ class Crew:
 
 
 @pytest.fixture(scope="module")
-def crew(start_worker, lasting_redis, eventually):
-    return Crew(lambda: start_worker(lasting_redis.url), eventually)
+def crew(start_worker, lasting_redis, data, eventually):
+    return Crew(lambda: start_worker(lasting_redis.url, LATHE_DATA_ROOT=str(data)), eventually)
 
 
 def events(api, job_id):
@@ -203,11 +211,8 @@ def test_a_fit_goes_from_queued_to_an_end_and_its_chain_is_served(api, crew):
     crew.hire()
     told = events(api, job_id)
     states = [job["state"] for job in told]
-    assert [state for index, state in enumerate(states) if states[index - 1 : index] != [state]] == [
-        "queued",
-        "running",
-        "succeeded",
-    ]
+    changes = [state for index, state in enumerate(states) if states[index - 1 : index] != [state]]
+    assert changes[-2:] == ["running", "succeeded"] and changes[:-2] in ([], ["queued"])  # it is taken at once
     progress = [job["progress"] for job in told]
     assert progress == sorted(progress) and any(0 < part < 1 for part in progress)
     job = api.job(job_id)
@@ -346,7 +351,7 @@ def test_workers_that_cannot_begin_say_why_and_one_without_redis_waits(
     unwanted.process.send_signal(signal.SIGTERM)
     assert unwanted.process.wait(10) == 0
     own_redis.start()
-    eventually(lambda: own_redis.client.smembers("rq:workers"), 10)
+    eventually(lambda: own_redis.client.keys("lathe:workers:*"), 10)
     eventually(waiting.listens, 5)
     waiting.process.send_signal(signal.SIGTERM)
     assert waiting.process.wait(10) == 0

@@ -1,0 +1,148 @@
+"""The files of jobs in Redis: inputs that came with them, and results that they made.
+
+lathe:job:<id>:<file>   list: the file's bytes, in pieces
+lathe:results           hash: id of a job → bytes of its results
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from redis import Redis
+from redis import exceptions as redis_errors
+from redis.client import Pipeline
+
+from service.jobs.jobs import PIECE_BYTES, ResultFile
+from service.jobs.record import JOBS, RECORD, as_id, job_ids
+from service.jobs.requests import INPUT_NAMES, InputName
+from service.jobs.store import KEPT_MOST
+
+RESULTS = "lathe:results"
+INPUTS: TypeAdapter[tuple[InputName, ...]] = TypeAdapter(tuple[InputName, ...])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What Redis keeps of jobs at most.
+
+    Attributes:
+        jobs: that have ended; the oldest go.
+        result_bytes: of one result; a larger one does not go through Redis's memory.
+        results_bytes: of all results; the oldest make room.
+    """
+
+    jobs: int = KEPT_MOST
+    result_bytes: int = 256 << 20
+    results_bytes: int = 512 << 20
+
+
+LIMITS = Limits()
+
+
+class JobFiles:
+    """The files of all jobs.
+
+    Args:
+        client: of Redis; its errors are not caught here.
+        limits: of what is kept.
+    """
+
+    def __init__(self, client: Redis, limits: Limits) -> None:
+        self.client = client
+        self.limits = limits
+
+    def input_names(self, job_id: str) -> tuple[str, ...]:
+        """Return the names of the files that came with a job.
+
+        Raises:
+            ValueError: if they are damaged.
+        """
+        found: Any = self.client.hget(RECORD + job_id, "files")
+        return INPUTS.validate_json(found or b"")
+
+    def read(self, job_id: str, name: str) -> ResultFile | None:
+        """Return a job's file; None if it has none of that name."""
+        key = file_key(job_id, name)
+        count = int(self.client.llen(key))
+        if not count:
+            return None
+        size = (count - 1) * PIECE_BYTES + len(self.piece(key, -1))
+        return ResultFile(size, self.pieces_of(key, count))
+
+    def pieces_of(self, key: str, count: int) -> Iterator[bytes]:
+        """Yield a file's bytes."""
+        for index in range(count):
+            yield self.piece(key, index)
+
+    def piece(self, key: str, index: int) -> bytes:
+        """Return one of a file's pieces; empty if it is gone."""
+        found: Any = self.client.lindex(key, index)
+        return found or b""
+
+    def keep_results(self, job_id: str, paths: list[Path]) -> list[str]:
+        """Put the files that a job made where all replicas find them; return the names of those too large for that."""
+        refused = []
+        for path in paths:
+            size = path.stat().st_size
+            if size > self.limits.result_bytes:
+                refused.append(path.name)
+                continue
+            try:
+                with self.client.pipeline() as pipe:
+                    write_file(pipe, job_id, path.name, ResultFile.of(path.open("rb")).pieces)
+                    pipe.hset(RECORD + job_id, f"result:{path.name}", size)
+                    pipe.hincrby(RESULTS, job_id, size)
+                    pipe.execute()
+            except redis_errors.OutOfMemoryError:
+                refused.append(path.name)
+        self.make_room()
+        return refused
+
+    def make_room(self) -> None:
+        """Remove the oldest results beyond the bytes of all; their jobs stay."""
+        found: Any = self.client.hgetall(RESULTS)
+        ids: Any = self.client.zrange(JOBS, 0, -1)
+        sizes = {as_id(job_id): int(size) for job_id, size in found.items() if size.isdigit()}
+        for job_id in [job_id for job_id in job_ids(ids) if job_id in sizes]:
+            if sum(sizes.values()) <= self.limits.results_bytes or len(sizes) == 1:
+                return
+            self.drop_results(job_id)
+            del sizes[job_id]
+
+    def drop_results(self, job_id: str) -> None:
+        """Remove the files that a job made."""
+        try:
+            record: Any = self.client.hkeys(RECORD + job_id)
+        except redis_errors.ResponseError:  # another type of value, which names no files
+            record = []
+        names = [as_id(key).removeprefix("result:") for key in record if key.startswith(b"result:")]
+        if names:
+            self.client.delete(*(file_key(job_id, name) for name in names))
+        self.client.hdel(RESULTS, job_id)
+
+    def drop_inputs(self, job_id: str) -> None:
+        """Remove the files that came with a job."""
+        self.client.delete(*(file_key(job_id, name) for name in INPUT_NAMES))
+
+
+def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
+    """Queue the writing of a file, in place of an earlier one."""
+    key, empty = file_key(job_id, name), True
+    pipe.delete(key)
+    for piece in content:
+        pipe.rpush(key, piece)
+        empty = False
+    if empty:
+        pipe.rpush(key, b"")
+
+
+def pieces(content: bytes) -> Iterator[bytes]:
+    """Return bytes in pieces."""
+    return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
+
+
+def file_key(job_id: str, name: str) -> str:
+    """Return the key of a job's file."""
+    return f"{RECORD}{job_id}:{name}"
