@@ -2,6 +2,7 @@
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
 # make test-services   the tests with a real Redis, nginx and Chromium, which must be installed
 # make test-cpus   the tests that compare numbers, as older CPUs would run them
+# make fuzz EXAMPLES=100000   what is read from outside, fed with what makes no sense, other than in make test
 # make test-trials   the tests of many seconds each, before a release; they take the same services
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
@@ -23,7 +24,7 @@ NEED_SERVICES = @for tool in redis-server nginx chromium; do PATH="$$PATH:/usr/s
 
 PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
-.PHONY: serve test test-services test-trials test-cpus lint bench docs reference starters clean
+.PHONY: serve test test-services test-trials test-cpus fuzz lint bench docs reference starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
@@ -43,6 +44,9 @@ test-trials: $(VENV)/dev.stamp
 # The tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some.
 test-cpus: $(VENV)/dev.stamp
 	@$(BIN)/python -m tests.cpus --processes $(PROCESSES) $(MACHINES)
+
+fuzz: $(VENV)/dev.stamp
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),10000) $(PYTEST) tests/service/test_fuzz.py --timeout 0
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

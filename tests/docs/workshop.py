@@ -167,7 +167,7 @@ class Workshop:
         deadline = time.monotonic() + START_SECONDS
         while True:
             with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port), 1)):
-                return f"redis://:{PASSWORD}@127.0.0.1:{port}/0"
+                return f"redis://default:{PASSWORD}@127.0.0.1:{port}/0"
             assert time.monotonic() < deadline, "no Redis came up"
             time.sleep(0.02)
 

@@ -25,6 +25,7 @@ from service.registry import Registry
 from service.settings import read_settings
 from service.shared.replica import Replica
 from service.starters import STARTERS
+from tests.service.memory import MemoryWatch
 from training.docstrings import docstrings, keep
 from transforms import Chain, certify, parse_steps
 
@@ -162,10 +163,10 @@ class MilvusServer:
 class AppUnderTest:
     """An app in this process, its client, and its admin's headers."""
 
-    def __init__(self, client, settings):
+    def __init__(self, client, services, settings):
         self.client = client
         self.settings = settings
-        self.services = client.app.state.services
+        self.services = services
         self.admin = {"authorization": f"Bearer {self.services.keys.admin[0]}"} if self.services.keys.admin else {}
 
 
@@ -203,16 +204,32 @@ def processes(clean_environment):
 
 
 @pytest.fixture(scope="session")
-def start_app(processes):
+def memory():
+    """What the requests to all apps under test took."""
+    return MemoryWatch()
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory(memory):
+    """No request of a test makes its app take much more memory than its body."""
+    yield
+    excessive, memory.excessive = memory.excessive, []
+    assert not excessive
+
+
+@pytest.fixture(scope="session")
+def start_app(processes, memory):
     """Start an app with settings of its own, and wait until it serves, or its indexes do; ends with the block."""
 
     @contextlib.contextmanager
     def start(indexes_only=False, **settings):
         built = read_settings(**settings)
         app = create_app(built, processes)
-        with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
-            wait_for(client.app.state.services.indexes.ready.is_set if indexes_only else lambda: is_ready(client))
-            yield AppUnderTest(client, built)
+        watched = memory.around(app)
+        with TestClient(watched, base_url="http://localhost", raise_server_exceptions=False) as client:
+            services = app.state.services
+            wait_for(services.indexes.ready.is_set if indexes_only else lambda: is_ready(client))
+            yield AppUnderTest(client, services, built)
 
     return start
 

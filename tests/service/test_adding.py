@@ -53,7 +53,7 @@ def test_a_name_without_a_version_means_the_live_one(app, grown, paragraphs, fin
 
 
 def test_a_served_chain_holds_no_moments(app, grown):
-    assert app.client.app.state.services.registry.load("grown@2").chain.moments == {}
+    assert app.services.registry.load("grown@2").chain.moments == {}
 
 
 @pytest.mark.parametrize(

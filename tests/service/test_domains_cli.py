@@ -50,6 +50,7 @@ def require_one_line(ended, message):
     assert message in err
 
 
+@pytest.mark.trial
 def test_two_suites_are_compared_in_sentences_tables_and_two_files(run, suites, tmp_path, tiny_model):
     out = tmp_path / "out"
     status, printed, err = run(*comparing(*suites, out, [tiny_model, f"{tiny_model}:layer1-max", "bag-of-words"]))

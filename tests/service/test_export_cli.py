@@ -58,6 +58,7 @@ def test_a_shipped_chain_becomes_a_model_without_naming_a_format(run, compact, s
     np.testing.assert_allclose(found, compact.transform(raw), atol=1e-4)
 
 
+@pytest.mark.trial
 def test_a_shipped_chain_becomes_a_graph_and_a_graph_with_its_encoder(run, compact, raw, tmp_path):
     status, out, err = run("export", "compact@1", "--to", tmp_path / "graph", "--format", "onnx")
     assert status == 0 and "of compact@1" in err

@@ -221,6 +221,7 @@ def test_a_file_that_holds_no_job_is_one_line(train, tmp_path, method, written, 
     require_one_line(ended, "odd.yaml", *words)
 
 
+@pytest.mark.trial
 def test_an_experiment_prints_its_table_and_where_its_files_are(train, job, tmp_path):
     given = {"targets": [{"folder": "sets/tone"}], "rows": [8], "seeds": [0], "learning_rates": [1e-3]}
     out = tmp_path / "out"

@@ -45,6 +45,7 @@ def test_the_language_reference_is_other_text_than_the_docstrings():
     assert len(docstrings & topics) < 0.01 * len(topics)
 
 
+@pytest.mark.trial
 def test_another_process_with_another_hash_seed_and_strict_warnings_finds_the_same_paragraphs():
     here = hashlib.sha256(json.dumps([docstring_paragraphs(), topic_paragraphs()]).encode()).hexdigest()
     there = subprocess.run(

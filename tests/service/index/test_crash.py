@@ -3,7 +3,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.trial
 def test_nothing_acknowledged_is_lost_when_the_writer_is_killed_or_the_power_goes(tmp_path):
     # In a process of its own: the trials fork, which needs one without threads.
     command = [sys.executable, "-m", "benchmarks.crash", "--quick", "--seed", "7", "--out", str(tmp_path)]

@@ -160,6 +160,7 @@ def test_a_loaded_model_saved_again_is_the_same_model(make, new_texts, tmp_path)
     np.testing.assert_allclose(again.encode(new_texts), model.encode(new_texts), atol=1e-6)
 
 
+@pytest.mark.trial
 def test_models_load_where_lathe_is_not_installed(make, new_texts, new_vectors, decided, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     (site_packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
