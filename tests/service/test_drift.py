@@ -189,8 +189,8 @@ def test_tallies_of_parts_add_up_to_that_of_all(fitted):
     parts = [Tally.of(loaded.reference, None, requests[i : i + 20]) for i in (0, 20, 40)]
     summed = (parts[2] + parts[0] + parts[1]).figures(loaded.reference)
     assert summed["tenths"] == whole["tenths"]
-    for name in ("out_of_domain", "noise", "mean_cosine", "mean_noise"):
-        assert summed[name] == pytest.approx(whole[name], rel=1e-9)
+    for name in ("out_of_domain", "noise", "mean_cosine", "mean_noise"):  # of float32 products, which no CPU must
+        assert summed[name] == pytest.approx(whole[name], rel=1e-6)  # round alike for 20 rows and for 600
 
 
 def at_once(work):
