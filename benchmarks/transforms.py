@@ -87,7 +87,6 @@ def moments(n: int, repeats: int, d: int = 768, batch: int = 4096) -> list[dict[
             "Moments float64": lambda: Moments.from_vectors(rows),
             "Moments float64, float32 file": lambda: Moments.from_vectors(files["float32"]),
             "Moments float64, float16 file": lambda: Moments.from_vectors(files["float16"]),
-            "Moments float64, float32 file, 2 processes": lambda: Moments.from_vectors(files["float32"], processes=2),
             "Moments float32": lambda: Moments.from_vectors(rows, precision="float32"),
         }
         return in_turn(sides, repeats, per=n)

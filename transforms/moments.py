@@ -55,7 +55,6 @@ class Moments:
         vectors: Vectors,
         block_rows: int = BLOCK_ROWS,
         precision: Precision = "float64",
-        processes: int = 1,
     ) -> Self:
         """Moments of all rows of an array, memmap or view of shape `(n, d)`, in one pass.
 
@@ -63,21 +62,13 @@ class Moments:
             vectors: floats of any width; memmaps in float16 and float32 too.
             block_rows: rows held at once.
             precision: see above.
-            processes: more than one share the rows of a memmap, each with one thread.
 
         Raises:
-            InputError: for NaN, inf, a shape that is not `(n, d)`, or several processes and no memmap.
+            InputError: for NaN, inf, or a shape that is not `(n, d)`.
         """
         moments = cls(precision)
-        for name, value in (("block_rows", block_rows), ("processes", processes)):
-            if not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} must be a whole number from 1, got {value!r}")
-        if processes > 1:
-            from transforms.shards import shard_moments  # it needs this module
-
-            for part in shard_moments(vectors, block_rows, precision, processes):
-                moments.merge(part)
-            return moments
+        if not isinstance(block_rows, int) or block_rows < 1:
+            raise InputError(f"block_rows must be a whole number from 1, got {block_rows!r}")
         for block in row_blocks(vectors, block_rows):
             moments.update(block)
         return moments
