@@ -41,6 +41,9 @@ HEADERS = 100
 LINE_BYTES = 8_192
 """Of a path with its query, as Apache and nginx take."""
 
+PIPELINED_MOST = 16
+"""Requests of a connection that may come before the answer to an earlier one; who sends more is no client."""
+
 HEAD_SECONDS = 30.0
 SENT_SECONDS, SENT_BYTES = 30.0, 1_000_000
 LINGER_SECONDS = 2.0
@@ -154,6 +157,10 @@ class Connection(HttpToolsProtocol):
             self.refusal = HeadTooLargeError(f"a request may have {HEADERS} headers, this one has {len(self.headers)}")
         elif len(self.url) > LINE_BYTES:
             self.refusal = UriTooLongError(f"path and query may take {LINE_BYTES} bytes, these take {len(self.url)}")
+        elif len(self.pipeline) >= PIPELINED_MOST:
+            self.refusal = MalformedError(
+                f"at most {PIPELINED_MOST} requests may be sent ahead of their answers", code="too_many_pipelined"
+            )
         if self.refusal is not None:
             raise self.refusal
         super().on_headers_complete()

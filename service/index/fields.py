@@ -18,6 +18,8 @@ THERE = b"\x02"
 """Stands for an object, or a list of nothing: it exists, and equals nothing."""
 
 FIELDS_MOST = 256
+NAME_MOST = 256
+"""Characters of a field's name, with those of the objects it is in: the record holds it once for each value."""
 DEPTH_MOST = 8
 
 Value = int | float | str | bytes
@@ -41,6 +43,10 @@ def walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
     """The entries below a name."""
     if depth > DEPTH_MOST:
         raise BadValueError(f"metadata may be nested at most {DEPTH_MOST} deep", param="metadata")
+    if len(name) > NAME_MOST:
+        raise BadValueError(
+            f"a name in metadata may have at most {NAME_MOST} characters with its dots", param="metadata"
+        )
     if name and (isinstance(value, Mapping) or value == []):
         yield name, THERE
     if isinstance(value, Mapping):

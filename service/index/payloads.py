@@ -1,12 +1,16 @@
 """Ids and metadata of items that were found lately, ready to stand in an answer."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from service.errors import TooLargeError
 from service.index.record import Record
+
+ANSWER_BYTES_MOST = 64_000_000
+"""Metadata and vectors of the items in one answer, which may name an item often; a number of a vector counts 12."""
 
 BYTES_MOST = 64_000_000
 OVERHEAD_BYTES = 300
@@ -45,6 +49,25 @@ class Payloads:
             if size <= BYTES_MOST:
                 self.kept.update(shown)
                 self.bytes += size
+
+
+def require_small(items: Iterable[Mapping[str, Any] | None]) -> None:
+    """Raise `TooLargeError` for items that would make too large an answer, before it is written."""
+    size = 0
+    sizes: dict[int, int] = {}  # of metadata that several items share, measured once
+    for item in items:
+        if item is None:
+            continue
+        metadata = item["metadata"]
+        if metadata is not None:
+            if id(metadata) not in sizes:
+                sizes[id(metadata)] = len(orjson.dumps(metadata))
+            size += sizes[id(metadata)]
+        size += 12 * len(item.get("vector", ()))
+        if size > ANSWER_BYTES_MOST:
+            raise TooLargeError(
+                f"the metadata and vectors of these items take more than {ANSWER_BYTES_MOST:,} bytes: ask for fewer"
+            )
 
 
 def fragment(metadata: bytes | None) -> Any:

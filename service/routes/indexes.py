@@ -27,6 +27,7 @@ from service.errors import BadValueError, ConflictError, NotSupportedError, Unav
 from service.index.index import Index, SpaceMovedError
 from service.index.indexes import require_same
 from service.index.items import require_ids
+from service.index.payloads import require_small
 from service.index.protocol import Change, SearchIndex
 from service.index.spec import IndexSpec
 from service.index.specs import Specs
@@ -125,7 +126,9 @@ async def get(name: str, request: Request, services: ServicesDep) -> Response:
     body = await run_in_threadpool(parse, await read_body(request, services.settings), GetBody)
     index = await run_in_threadpool(services.indexes.get, name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
-    return await json_answer({"items": await run_in_threadpool(index.get, body.ids, body.vectors)})
+    items = await run_in_threadpool(index.get, body.ids, body.vectors)
+    await run_in_threadpool(require_small, items)
+    return await json_answer({"items": items})
 
 
 @router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=declared(ReindexBody), status_code=202)

@@ -14,6 +14,7 @@ from service.codec import JSON, dump_json
 from service.errors import BadValueError, ConflictError, TooLargeError
 from service.index.bridge import Bridge
 from service.index.filters import Filter, parse_filter
+from service.index.payloads import require_small
 from service.index.protocol import SearchIndex, Serving
 from service.index.reducer import Vectors
 from service.index.spec import IndexSpec
@@ -112,6 +113,7 @@ def answered(question: Question, queries: Vectors | None, services: Services) ->
         question.wanted,
         question.reduced,
     )
+    require_small(item for items in results for item in items)
     content: dict[str, Any] = {"results": results, "space_id": spec.space_id, "chain": spec.chain}
     if bridge is not None:
         content["aligned"] = bridge.describe()

@@ -124,6 +124,20 @@ def test_a_request_that_would_take_many_times_its_bytes_is_refused(lathe, hungry
     check_error(lathe.client.post(path, content=content, headers=lathe.admin | AS_JSON), status)
 
 
+def test_an_item_that_is_asked_for_again_and_again_makes_no_endless_answer(lathe, hungry_index):
+    """Nor do many vectors: see `bounded_memory`."""
+    item = {"ids": ["big"], "vectors": [[1.0] * 384], "metadata": [{"a": "x" * 200_000}]}
+    assert lathe.client.post("/indexes/hungry/upsert", json=item, headers=lathe.admin).status_code == 200
+    asked = {"vectors": [[1.0] + [0.0] * 383] * 400, "k": 1}
+    for path, most, few in (
+        ("get", {"ids": ["big"] * 400}, {"ids": ["big"] * 10}),
+        ("get", {"ids": ["big"] * 8000, "vectors": True}, {"ids": ["big"], "vectors": True}),
+        ("search", asked, asked | {"vectors": asked["vectors"][:10]}),
+    ):
+        check_error(lathe.client.post(f"/indexes/hungry/{path}", json=most), 413)
+        assert lathe.client.post(f"/indexes/hungry/{path}", json=few).status_code == 200
+
+
 def test_brackets_in_a_text_are_text():
     assert parse_json(json.dumps({"inputs": '"[{' * 300_000}).encode()) == {"inputs": '"[{' * 300_000}
 

@@ -58,6 +58,8 @@ UPSERTS = {
         "metadata of 300 values": put(metadata=[{f"f{place}": place for place in range(300)}]),
         "metadata 20 deep": put(metadata=[nested(20)]),
         "metadata 300 deep": put(metadata=[nested(300)]),
+        "a long name in metadata": put(metadata=[{"x" * 257: 1}]),
+        "a long name of several": put(metadata=[{"x" * 128: {"y" * 128: [1, 2]}}]),
     },
     409: {"another space": put(space_id="elsewhere"), "another space of texts": said(space_id="elsewhere")},
     413: {

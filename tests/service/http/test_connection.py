@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ import uvloop
 from uvicorn.server import ServerState
 
 from service.http import connection
-from service.http.connection import HEADERS, LINE_BYTES, Connection, Limits, check_connections
+from service.http.connection import HEADERS, LINE_BYTES, PIPELINED_MOST, Connection, Limits, check_connections
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\n"
 ENDLESS = {
@@ -122,6 +123,21 @@ def test_too_many_headers_and_too_long_a_path_never_reach_the_application():
         assert status(await served.say(b"GET /" + b"x" * LINE_BYTES + b" HTTP/1.1\r\n\r\n")) == 414
         assert status(await served.say(b"nonsense\r\n\r\n")) == 400
         assert served.requests == 0
+
+    serving(test)
+
+
+def test_requests_sent_far_ahead_of_their_answers_close_the_connection():
+    async def test(served):
+        served.release.clear()
+        reader, _ = await served.connect(b"GET / HTTP/1.1\r\n\r\n" * 10_000)
+        with suppress(ConnectionResetError):  # it is closed over what is still to be read
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert served.requests == 1
+        served.release.set()
+        await asyncio.sleep(0.01)
+        some = b"GET / HTTP/1.1\r\n\r\n" * PIPELINED_MOST + b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n"
+        assert (await served.say(some)).count(b"200 OK") == PIPELINED_MOST + 1
 
     serving(test)
 
