@@ -121,7 +121,7 @@ def parse_npy(body: bytes, most: int) -> NDArray[np.float32]:
         raise MalformedError(f"the body is not a .npy file: {error!r}") from None
     if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
         raise WrongShapeError(f"vectors must be float16, float32 or float64, not {dtype}", param="vectors")
-    if len(shape) != 2:
+    if len(shape) != 2 or bool in map(type, shape):
         raise WrongShapeError(f"vectors must have the shape (n, d), not {shape}", param="vectors")
     values = memoryview(body)[file.tell() :]
     if min(shape) < 0 or shape[0] * shape[1] * dtype.itemsize != len(values):

@@ -5,6 +5,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import IO, Any
 
@@ -33,16 +34,35 @@ def opened(file: Readable) -> Iterator[IO[bytes]]:
         raise SourceError(f"{file.name} cannot be read: {reason}") from error
 
 
+LINE_BYTES_MOST = 16 * 2**20
+"""Of a line, and of blank lines that follow one another: what has more is not read into memory to be looked at."""
+
+
+def bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
+    """Lines as they are, blank ones too.
+
+    Raises:
+        SourceError: if one, or blank ones in a row, take more than `LINE_BYTES_MOST`.
+    """
+    blank = 0
+    for number, line in enumerate(iter(partial(lines.readline, LINE_BYTES_MOST + 1), b""), 1):
+        blank = 0 if line.strip() else blank + len(line)
+        if max(len(line), blank) > LINE_BYTES_MOST:
+            what = "it is longer than" if len(line) > LINE_BYTES_MOST else "blank lines before it take more than"
+            raise SourceError(f"{file.name} line {number}: {what} {LINE_BYTES_MOST:,} bytes")
+        yield line
+
+
 def numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
     """Lines that are not blank, with their numbers from 1.
 
     Raises:
-        SourceError: if the file cannot be read or unpacked.
+        SourceError: if the file cannot be read or unpacked, or has too long a line.
     """
     with opened(file) as lines:
         if span.byte:
             lines.seek(span.byte)
-        stripped = ((number, line.strip()) for number, line in enumerate(lines, span.line + 1))
+        stripped = ((number, line.strip()) for number, line in enumerate(bounded_lines(file, lines), span.line + 1))
         yield from islice(((number, line) for number, line in stripped if line), span.rows)
 
 
@@ -55,7 +75,7 @@ def line_spans(file: Readable, field: str, size: int) -> list[Span]:
     begins: list[tuple[int, int]] = []
     rows, byte = 0, 0
     with opened(file) as lines:
-        for number, line in enumerate(lines):
+        for number, line in enumerate(bounded_lines(file, lines)):
             if line.strip():
                 if rows % size == 0:
                     begins.append((byte, number))

@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
+from service.codec import dump_json
 from service.errors import UnknownNameError
 from training.locks import lock_file
 from transforms.beneath import read_beneath
@@ -70,6 +72,22 @@ class Job:
     def public(self) -> dict[str, Any]:
         """Its JSON."""
         return {key: value for key, value in asdict(self).items() if key != "pid"}
+
+
+JOB: TypeAdapter[Job] = TypeAdapter(Job)
+
+
+def parse_job(job_id: str, content: bytes) -> Job:
+    """Return a job from its JSON.
+
+    Raises:
+        ValueError, TypeError: if it is not that job's, or no answer could hold it.
+    """
+    job = JOB.validate_json(content)
+    if job.id != job_id or not 0 <= job.progress <= 1:
+        raise ValueError("its id or progress cannot be that of this job")
+    dump_json(job.public())  # numbers beyond 64 bits, for instance, are no JSON here
+    return job
 
 
 class JobStore:
@@ -134,7 +152,7 @@ class JobStore:
         """
         self.folder(job_id)
         try:
-            return Job(**json.loads(read_beneath(self.root, f"{job_id}/job.json")))
+            return parse_job(job_id, read_beneath(self.root, f"{job_id}/job.json"))
         except FileNotFoundError:  # removed in this moment
             raise UnknownNameError(f"there is no job {job_id!r}", param="id") from None
         except (ValueError, TypeError, OSError) as error:  # a power cut, or another version of Lathe

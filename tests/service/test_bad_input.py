@@ -285,6 +285,7 @@ def test_npy_bodies_are_not_trusted(client):
     check_error(post(good.replace(b"(2, 384)", b"(2, 38<<")), 400)
     check_error(post(good.replace(b"(2, 384), }            ", b"(99999999999999, 384), }")), 400)
     check_error(post(good.replace(b"(2, 384)", b"(-2,384)")), 400)
+    check_error(post(npy_header("(True, 384)") + bytes(1536)), 422)
     pickled = npy(np.array([{"a": 1}], dtype=object), allow_pickle=True)
     check_error(post(pickled), 422)
 

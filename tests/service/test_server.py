@@ -97,15 +97,28 @@ def test_after_a_kill_a_server_serves_as_before_and_jobs_have_gone_on(first, tex
     assert [job for job in server.client.get("/jobs").json() if job["id"] not in (running, queued)] == done
 
 
-def test_a_damaged_record_of_a_job_stops_neither_the_start_nor_the_others(start_app, tmp_path):
+def test_damaged_records_of_jobs_stop_neither_the_start_nor_the_others(start_app, tmp_path):
     home = tmp_path / "home"
-    folder = home / "jobs" / ("0" * 22)
-    folder.mkdir(parents=True)
-    (folder / "job.json").write_text("{")
+    whole = {"kind": "fit", "state": "succeeded", "created_at": "", "finished_at": ""}
+    damaged = [
+        "{",
+        "[" * 200_000,
+        json.dumps(whole | {"id": "another"}),
+        json.dumps(whole | {"id": "2" * 22, "progress": 10**4000}),
+        json.dumps(whole | {"id": "2" * 22, "message": "\ud800"}),
+        json.dumps(whole | {"id": "2" * 22, "result": {"a": 2**70}}),
+        json.dumps(whole | {"id": "2" * 22, "result": {"a": "deep"}}).replace('"deep"', "[" * 900 + "]" * 900),
+    ]
+    for number, content in enumerate(damaged):
+        folder = home / "jobs" / f"{number}".rjust(22, "2")
+        folder.mkdir(parents=True)
+        (folder / "job.json").write_text(content.replace("2" * 22, folder.name))
     (home / "jobs" / "junk").mkdir()
     with start_app(home=home) as app:
-        (listed,) = app.client.get("/jobs").json()
-        assert listed["state"] == "failed" and "damaged" in listed["error"]
+        listed = app.client.get("/jobs").json()
+        assert len(listed) == len(damaged)
+        assert all(job["state"] == "failed" and "damaged" in job["error"] for job in listed)
+        assert app.client.get("/metrics").status_code == 200
 
 
 def test_a_watcher_of_a_job_does_not_hold_up_the_end(server, texts):

@@ -61,7 +61,7 @@ def decided():
             clear = np.abs(steps - np.floor(steps) - 0.5) > 1e-3
         else:
             clear = np.abs(floats) > 1e-6
-        assert clear.mean() > 0.98
+        assert np.count_nonzero(~clear) <= max(1, 0.02 * clear.size)  # of a single row one number may lie on an edge
         return clear
 
     return decide
