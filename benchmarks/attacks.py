@@ -5,10 +5,8 @@ and embeds a short text, again and again; the longest wait of each is told. With
 installation is attacked in the same rounds.
 """
 
-import argparse
 import json
 import re
-import shlex
 import socket
 import statistics
 import sys
@@ -24,7 +22,7 @@ import httpx
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
-from benchmarks.start import Installation, descendants, describe_process
+from benchmarks.start import Installation, chosen_installations, descendants, describe_process
 
 LEAST_SECONDS = 2.0
 MOST_SECONDS = 300.0
@@ -48,7 +46,7 @@ def send(*pieces: bytes) -> Attack:
     """Return an attack that sends bytes on one connection until they are sent or refused."""
 
     def attack(server: Server) -> str:
-        with connected(server) as connection:
+        with socket.create_connection(address(server), MOST_SECONDS) as connection:
             try:
                 for piece in pieces:
                     connection.sendall(piece)
@@ -110,14 +108,6 @@ def main() -> None:
                     print(f"{installation.name}: {attack}: {figures}", file=sys.stderr)
     print(as_table(found))
     print("raw figures:", write_report(given.out, "attacks", found), file=sys.stderr)
-
-
-def chosen_installations(given: argparse.Namespace, folder: Path) -> Iterator[Installation]:
-    """Yield the installations to attack, each with a state folder of its own."""
-    if given.before:
-        name, _, command = given.before.partition("=")
-        yield Installation(name, tuple(shlex.split(command)), folder / "before")
-    yield Installation("now", (str(Path(sys.executable).with_name("lathe")),), folder / "now")
 
 
 def measure(installation: Installation, attack: Attack) -> dict[str, Any]:
@@ -182,13 +172,6 @@ def bystander(server: Server, ask: Callable[[httpx.Client], httpx.Response]) -> 
     with httpx.Client(base_url=server.url, timeout=MOST_SECONDS) as client, suppress(httpx.HTTPError):
         ask(client)
     return time.monotonic() - begun
-
-
-@contextmanager
-def connected(server: Server) -> Iterator[socket.socket]:
-    """Give a connection to a server."""
-    with socket.create_connection(address(server), MOST_SECONDS) as connection:
-        yield connection
 
 
 def address(server: Server) -> tuple[str, int]:

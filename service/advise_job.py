@@ -13,7 +13,7 @@ from training.advice.question import Question
 from training.encoders import Encoder
 from training.errors import AdviceError, TrainingError
 from training.fit_request import FitRequest
-from training.local import MARK
+from training.local import RootedFile
 from training.spec import EncoderSpec
 from transforms.errors import TransformError
 from transforms.files import write_synced
@@ -75,7 +75,7 @@ def run_advise_request(asked: "AdviseJob", folder: Path, settings: Settings, on_
 
     question = asked.question
     if question.source in asked.files:
-        question = replace(question, source=f"{folder}{MARK}{question.source}")
+        question = replace(question, source=str(RootedFile(folder, question.source)))
     home, name = Home(settings.home), asked.fit
     share = ADVISING if name else 1.0
     on_progress(0.0, "loading the encoder")

@@ -21,7 +21,7 @@ from training.errors import FitError
 from training.fit_request import FitRequest
 from training.fitting import Fitted, fit_chain
 from training.incremental import Earlier, Version
-from training.local import MARK
+from training.local import RootedFile
 from training.spec import EncoderSpec
 from transforms.arrays import row_blocks
 from transforms.files import create_file
@@ -174,7 +174,7 @@ def job_request(
 def run_fit_request(asked: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
     """Run the fit that a job asks for, in the job's process."""
     request = asked.request
-    here = {name: f"{folder}{MARK}{name}" for name in asked.files}
+    here = {name: str(RootedFile(folder, name)) for name in asked.files}
     request = replace(
         request,
         source=here.get(request.source, request.source),

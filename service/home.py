@@ -103,6 +103,11 @@ class Home:
             take_permissions(folder.resolve())
         return self.problem()
 
+    def require_writable(self) -> None:
+        """Make the folder ready for writing, see `open`; raise `ValueError` if it cannot be written, or is not safe."""
+        if problem := self.open():
+            raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can")
+
     def require_safe(self) -> None:
         """Raise `ValueError` for a folder that others could put chains, indexes or links into.
 

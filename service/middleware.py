@@ -118,7 +118,12 @@ def local(location: bytes) -> bytes:
 
 def is_probe(path: str) -> bool:
     """Whether machines ask for it every few seconds: health and metrics."""
-    return path in ("/health", "/metrics") or path.startswith("/health/")
+    return path == "/metrics" or is_health(path)
+
+
+def is_health(path: str) -> bool:
+    """Return whether a path tells only how the server is; probes name it as they like."""
+    return path == "/health" or path.startswith("/health/")
 
 
 def log_failure(error: Exception) -> None:

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from service.index.reducer import Reducer, Vectors
 from service.index.rows import Labels, RowFile
 from service.index.snapshot import save_snapshot
 from service.index.spec import IndexSpec
+from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
 from service.settings import Settings
 from training.encoders import Encoder
 from training.locks import lock_file
@@ -28,9 +29,6 @@ from transforms.artifact import MANIFEST, TENSORS
 from transforms.beneath import read_beneath
 from transforms.files import make_folder, replace_synced, write_synced
 from transforms.transform import Progress
-
-if TYPE_CHECKING:
-    from service.jobs.requests import ReindexJob
 
 GRAPH_ROWS = 2048
 PAIRS = 2500
@@ -79,7 +77,7 @@ class Reembedding:
         return new, np.array([old[label] for label in labels], np.float32).reshape(len(labels), spec.width)
 
 
-def run_reindex(asked: "ReindexJob", job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+def run_reindex(asked: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
     """Make a generation as a job describes it, and wait until the index serves it.
 
     Raises:
@@ -102,7 +100,7 @@ def run_reindex(asked: "ReindexJob", job: Path, settings: Settings, on_progress:
 
 
 def make(
-    asked: "ReindexJob",
+    asked: ReindexJob,
     job: Path,
     settings: Settings,
     record: Record,
@@ -170,7 +168,7 @@ def chain_files(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes]
 def texts_given(job: Path) -> dict[str, str]:
     """Texts that came with the job, by id."""
     try:
-        return dict(json.loads(read_beneath(job, "source.texts.json")))
+        return dict(json.loads(read_beneath(job, FILE_OF_NEW_TEXTS)))
     except FileNotFoundError:
         return {}
 

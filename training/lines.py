@@ -46,7 +46,7 @@ def bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
     """
     blank = 0
     for number, line in enumerate(iter(partial(lines.readline, LINE_BYTES_MOST + 1), b""), 1):
-        blank = 0 if line.strip() else blank + len(line)
+        blank = blank + len(line) if line.isspace() else 0
         if max(len(line), blank) > LINE_BYTES_MOST:
             what = "it is longer than" if len(line) > LINE_BYTES_MOST else "blank lines before it take more than"
             raise SourceError(f"{file.name} line {number}: {what} {LINE_BYTES_MOST:,} bytes")

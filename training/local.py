@@ -77,7 +77,7 @@ def list_local(place: str) -> tuple[bool, list[str]]:
         return False, [str(rooted or Path(place).expanduser())]
     if rooted is not None:
         inside = [path for path in found if not is_hidden(PurePosixPath(path).relative_to(PurePosixPath(rooted.path)))]
-        return True, [f"{rooted.root}{MARK}{path}" for path in inside]
+        return True, [str(RootedFile(rooted.root, path)) for path in inside]
     return True, found
 
 

@@ -43,8 +43,7 @@ def writable_state() -> "tuple[Settings, Home]":
         ValueError: if the folder cannot be written, or is not safe to use.
     """
     settings, home = state()
-    if problem := home.open():
-        raise ValueError(f"{problem}: {home.root}; set LATHE_HOME to a folder that can")
+    home.require_writable()
     return settings, home
 
 

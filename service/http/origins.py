@@ -17,7 +17,7 @@ from functools import lru_cache
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import ForbiddenError
-from service.middleware import send_error
+from service.middleware import is_health, send_error
 from service.settings import Settings
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::\d+)?")
@@ -94,8 +94,3 @@ class Hosts:
         except ValueError:
             return False
         return self.addresses or address.is_loopback
-
-
-def is_health(path: str) -> bool:
-    """Return whether a path tells only how the server is; probes name it as they like."""
-    return path == "/health" or path.startswith("/health/")

@@ -77,6 +77,11 @@ def where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
     )
 
 
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open a record that is there, for reading alone."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+
+
 def require_readable(path: Path) -> None:
     """Raise `UnavailableError` unless the file is a record this Lathe can read.
 
@@ -90,7 +95,7 @@ def require_readable(path: Path) -> None:
                 code="corrupt_index",
             )
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        connection = connect_read_only(path)
         try:
             application, version = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
@@ -119,7 +124,7 @@ def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | N
         The first thing wrong; None if nothing is, or the check was stopped.
     """
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        connection = connect_read_only(path)
         try:
             connection.set_progress_handler(lambda: int(stop()), STEPS_BETWEEN)
             found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])

@@ -124,7 +124,7 @@ class JobFiles:
 
     def drop_inputs(self, job_id: str) -> None:
         """Remove the files that came with a job."""
-        self.client.delete(*(file_key(job_id, name) for name in INPUT_NAMES))
+        self.client.delete(*input_keys(job_id))
 
 
 def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
@@ -141,6 +141,11 @@ def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes])
 def pieces(content: bytes) -> Iterator[bytes]:
     """Return bytes in pieces."""
     return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
+
+
+def input_keys(job_id: str) -> list[str]:
+    """Return the keys of all files that may come with a job."""
+    return [file_key(job_id, name) for name in INPUT_NAMES]
 
 
 def file_key(job_id: str, name: str) -> str:

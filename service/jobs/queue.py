@@ -24,10 +24,9 @@ from redis import Redis
 from redis import exceptions as redis_errors
 
 from service.errors import UnknownNameError
-from service.jobs.files import LIMITS, JobFiles, Limits, file_key, pieces, write_file
+from service.jobs.files import LIMITS, JobFiles, Limits, input_keys, pieces, write_file
 from service.jobs.heartbeats import live_workers, server_time
 from service.jobs.record import FIELDS, JOBS, RECORD, JobRecord, as_id, job_ids, parse_record
-from service.jobs.requests import INPUT_NAMES
 from service.jobs.store import Job, is_job_id
 from service.shared.damage import is_wrong_type, note_damage
 
@@ -223,7 +222,7 @@ class JobRecords:
         with self.client.pipeline() as pipe:
             pipe.hsetnx(key, "end", json.dumps(asdict(job)))
             pipe.zrem(RUNNING, job.id)
-            pipe.delete(*(file_key(job.id, name) for name in INPUT_NAMES))  # nobody needs a caller's texts any more
+            pipe.delete(*input_keys(job.id))  # nobody needs a caller's texts any more
             pipe.execute()
         return self.find(job.id).job
 

@@ -145,8 +145,7 @@ def work(settings: Settings, own: bool, burst: bool) -> None:
     """
     require_redis(settings)
     home = Home(settings.home)
-    if problem := home.open():
-        raise ValueError(f"{problem}: {home.root}; set LATHE_HOME to a folder that can")
+    home.require_writable()
     queue = queue_name(home.read_or_make_id() if own else None)
     with closing(process_starter(settings.device)) as processes:
         with closing(connect(settings.redis_url, SOCKET_SECONDS)) as client:

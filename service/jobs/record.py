@@ -17,9 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
-from service.jobs.requests import KINDS, describe
+from service.jobs.requests import KINDS
 from service.jobs.store import Job, is_job_id, parse_job
 from service.shared.damage import note_damage
 
@@ -61,7 +59,7 @@ def parse_record(job_id: str, fields: Any, heard: Any) -> JobRecord | None:
     try:
         return None if is_missing(fields) else read(job_id, fields, running=heard is not None)
     except (ValueError, TypeError) as error:  # orjson's is a TypeError
-        why = describe(error) if isinstance(error, ValidationError) else str(error)
+        why = str(error)
     note_damage("job", job_id, why)
     job = Job(job_id, "unknown", "failed", message="failed", error=f"the job's record in Redis is damaged: {why}")
     return JobRecord(job, "", 0, cancelled=False)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, V
 from service.hosted import NAME_PATTERN
 from service.index.spec import IndexSpec
 from service.jobs.sources import FILE_OF_TARGETS, FILE_OF_TEXTS, FILE_OF_VECTORS
+from service.jobs.store import describe
 from service.names import is_name
 from training.advice.question import Question
 from training.fit_request import FitRequest
@@ -114,9 +115,3 @@ def parse_request(kind: str, content: bytes) -> FitJob | AdviseJob | ReindexJob:
         return KINDS[kind].model_validate_json(content)
     except ValidationError as error:
         raise ValueError(f"the request of the job is damaged: {describe(error)}") from None
-
-
-def describe(error: ValidationError) -> str:
-    """Return what a validation found first, without the value."""
-    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg']}"[:200]

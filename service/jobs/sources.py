@@ -8,7 +8,7 @@ from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
 from training.errors import OutsideSourceError, SourceError
 from training.fit_request import DISTINCT_LEAST
-from training.local import MARK
+from training.local import RootedFile
 from training.readers import BUILT_IN
 from training.remote import is_remote
 from training.sources import open_source
@@ -97,7 +97,7 @@ def allowed_path(written: str, data_root: Path | None) -> str:
     if is_remote(place):
         raise ForbiddenError("the server reads no URLs: put the file into its data folder", param="source.path")
     try:
-        return open_source(f"{data_root}{MARK}{relative_to(data_root, place)}{separator}{field}").written
+        return open_source(f"{RootedFile(data_root, relative_to(data_root, place))}{separator}{field}").written
     except OutsideSourceError as error:
         raise ForbiddenError(f"{place[:80]!r} lies outside the server's data folder: {error}", "source.path") from None
     except SourceError:

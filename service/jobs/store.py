@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from service.codec import dump_json
 from service.errors import UnknownNameError
@@ -81,13 +81,22 @@ def parse_job(job_id: str, content: bytes) -> Job:
     """Return a job from its JSON.
 
     Raises:
-        ValueError, TypeError: if it is not that job's, or no answer could hold it.
+        ValueError, TypeError: if it is not that job's, or no answer could hold it; the message quotes nothing of it.
     """
-    job = JOB.validate_json(content)
+    try:
+        job = JOB.validate_json(content)
+    except ValidationError as error:
+        raise ValueError(describe(error)) from None
     if job.id != job_id or not 0 <= job.progress <= 1:
         raise ValueError("its id or progress cannot be that of this job")
     dump_json(job.public())  # numbers beyond 64 bits, for instance, are no JSON here
     return job
+
+
+def describe(error: ValidationError) -> str:
+    """Return what a validation found first, without the value."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg']}"[:200]
 
 
 class JobStore:

@@ -9,6 +9,8 @@ from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from service.http.pages import page_headers
+
 router = APIRouter(include_in_schema=False)
 
 FILES = "/static-offline-docs"
@@ -21,7 +23,6 @@ SOURCES = {
     "connect": "'self'",
     "worker": "'self' blob:",  # ReDoc searches in one
 }
-HEADERS = {"x-frame-options": "DENY", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
 @router.get("/docs")
@@ -57,8 +58,6 @@ async def redoc(request: Request) -> HTMLResponse:
 def protected(page: HTMLResponse) -> HTMLResponse:
     """Return a page with headers by which it runs its own scripts only, and no other page shows it in a frame."""
     hashes = [b64encode(sha256(script).digest()).decode() for script in INLINE_SCRIPT.findall(page.body)]
-    sources = SOURCES | {"script": " ".join(["'self'", *(f"'sha256-{digest}'" for digest in hashes)])}
-    policy = [f"{kind}-src {allowed}" for kind, allowed in sources.items()]
-    policy += [f"{what} 'none'" for what in ("base-uri", "form-action", "frame-ancestors")]
-    page.headers.update(HEADERS | {"content-security-policy": "; ".join(policy)})
+    scripts = " ".join(["'self'", *(f"'sha256-{digest}'" for digest in hashes)])
+    page.headers.update(page_headers(SOURCES | {"script": scripts}))
     return page

@@ -6,24 +6,17 @@ from starlette.responses import Response
 
 from service.dashboard.assets import assets
 from service.errors import UnknownNameError
+from service.http.pages import page_headers
 
 router = APIRouter(include_in_schema=False)
 
-POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        *(f"{kind}-src 'self'" for kind in ("script", "style", "img", "connect")),
-        *(f"{what} 'none'" for what in ("base-uri", "form-action", "frame-ancestors")),
-        "require-trusted-types-for 'script'",
-    ]
-)
-"""Nothing from elsewhere and nothing inline runs, and no text becomes markup."""
+SOURCES = {"default": "'none'", **dict.fromkeys(("script", "style", "img", "connect"), "'self'")}
+"""Nothing from elsewhere and nothing inline runs."""
 
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-frame-options": "DENY",  # what `frame-ancestors` says, for browsers that do not read it
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+NO_MARKUP = "require-trusted-types-for 'script'"
+"""No text becomes markup."""
+
+HEADERS = page_headers(SOURCES, NO_MARKUP) | {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",  # a browser may keep it, and asks each time whether it is still the same
 }

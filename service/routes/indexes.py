@@ -31,7 +31,7 @@ from service.index.payloads import require_small
 from service.index.protocol import Change, SearchIndex
 from service.index.spec import IndexSpec
 from service.index.specs import Specs
-from service.jobs.requests import ReindexJob
+from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
 from service.jobs.store import Job
 from service.names import require_name
 from service.routes.originals import encoded_texts, given_vectors, require_said, require_space, space_said
@@ -169,7 +169,7 @@ def create_reindex_job(name: str, index: Index, body: ReindexBody, services: Ser
         raise BadValueError("texts are for another encoder: name it", param="texts")
     files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
     if body.texts:
-        files["source.texts.json"] = orjson.dumps(body.texts)
+        files[FILE_OF_NEW_TEXTS] = orjson.dumps(body.texts)
     request = {
         "index": name,
         "spec": spec.json(),

@@ -5,11 +5,9 @@ from collections.abc import Callable
 from functools import partial
 
 from service.shared.damage import DAMAGED
-from service.shared.places import SharedPlaces
+from service.shared.places import SIZES, SharedPlaces
 from service.shared.registry import SharedRegistry
 from transforms.errors import ArtifactError
-
-SIZES = "which chain answers which size"
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,8 @@ from transforms.errors import ArtifactError
 from transforms.files import replace_synced
 
 PLACES = "lathe:places"
+SIZES = "which chain answers which size"
+"""What errors call them."""
 
 
 class SharedPlaces(Places):
@@ -60,7 +62,7 @@ class SharedPlaces(Places):
             ArtifactError: if the record cannot be read; the copy stays as it was.
         """
         with self.locked(), self.link.reached() as client:
-            with wrong_types_are_damage("which chain answers which size"), client.pipeline(transaction=False) as pipe:
+            with wrong_types_are_damage(SIZES), client.pipeline(transaction=False) as pipe:
                 pipe.hgetall(PLACES)
                 pipe.get(IDENTITY)
                 content, identity = pipe.execute()
@@ -96,7 +98,7 @@ class SharedPlaces(Places):
                 continue
 
             def change(pipe: Pipeline, fingerprint: str = fingerprint, places: dict[str, str] = places) -> None:
-                with wrong_types_are_damage("which chain answers which size"):
+                with wrong_types_are_damage(SIZES):
                     known = pipe.hexists(PLACES, fingerprint)
                 pipe.multi()
                 if not known:

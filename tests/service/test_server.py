@@ -107,6 +107,7 @@ def test_damaged_records_of_jobs_stop_neither_the_start_nor_the_others(start_app
         json.dumps(whole | {"id": "2" * 22, "progress": 10**4000}),
         json.dumps(whole | {"id": "2" * 22, "message": "\ud800"}),
         json.dumps(whole | {"id": "2" * 22, "result": {"a": 2**70}}),
+        json.dumps(whole | {"id": "2" * 22, "progress": "a text of a caller"}),
         json.dumps(whole | {"id": "2" * 22, "result": {"a": "deep"}}).replace('"deep"', "[" * 900 + "]" * 900),
     ]
     for number, content in enumerate(damaged):
@@ -118,6 +119,7 @@ def test_damaged_records_of_jobs_stop_neither_the_start_nor_the_others(start_app
         listed = app.client.get("/jobs").json()
         assert len(listed) == len(damaged)
         assert all(job["state"] == "failed" and "damaged" in job["error"] for job in listed)
+        assert not any("a text of a caller" in job["error"] for job in listed)
         assert app.client.get("/metrics").status_code == 200
 
 
