@@ -22,9 +22,9 @@ from training.encoders import Encoder
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps, recall_at_k
-from transforms.arrays import FloatArray
-from transforms.reference import Reference
-from transforms.subspace import Kept
+from transforms.artifact.fit_distribution import Reference
+from transforms.chain.retained_subspace import Kept
+from transforms.vectors import FloatArray
 
 GENERAL = ("general/clinc_wiki_sentences", "general/wikisplit_sentences", "general/wikitext2_sentences")
 FINANCE = ("finance/earnings_call_sentences",)

@@ -24,11 +24,11 @@ from training.encoders import Encoder
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import GeoPres
-from transforms.arrays import FloatArray
-from transforms.metrics import local_spearman_of_anchors, positional_stress, recall_of_anchors
-from transforms.normalize import unit_rows
-from transforms.objectives import through_map
-from transforms.positional import positional
+from transforms.learned.losses.objectives import through_map
+from transforms.learned.losses.positional import positional
+from transforms.linear.normalize import unit_rows
+from transforms.quality.metrics import local_spearman_of_anchors, positional_stress, recall_of_anchors
+from transforms.vectors import FloatArray
 
 PARTS = ("step", "fit", "stream")
 MEMORY = """

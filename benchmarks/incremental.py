@@ -14,9 +14,9 @@ from training.encoders import Encoder
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, local_spearman, parse_steps, recall_at_k
-from transforms.arrays import FloatArray
-from transforms.refit import with_rows
-from transforms.stages import Stages
+from transforms.incremental.stages import Stages
+from transforms.incremental.update import with_rows
+from transforms.vectors import FloatArray
 
 HELDOUT_MOST = 3000
 STEPS = ("r2,pca:{k}", "r2,geopres:{k}")

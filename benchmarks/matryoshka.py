@@ -21,7 +21,7 @@ from training.encoders import load_model
 from training.evaluation.encoders import Wanted, plan_groups
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 LOOKS = (0, 50, 100, 200, 400)
 BATCH, LEARNING_RATE = 32, 5e-4

@@ -22,8 +22,8 @@ from training.rows import Rows
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps
-from transforms.arrays import FloatArray
-from transforms.metrics import local_spearman_of_anchors, recall_of_anchors
+from transforms.quality.metrics import local_spearman_of_anchors, recall_of_anchors
+from transforms.vectors import FloatArray
 
 MOST = 3000
 """Rows of a corpus that are measured."""

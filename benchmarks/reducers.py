@@ -23,9 +23,9 @@ from training.fitting import split
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps
-from transforms.arrays import FloatArray
-from transforms.metrics import local_spearman_of_anchors
-from transforms.normalize import unit_rows
+from transforms.linear.normalize import unit_rows
+from transforms.quality.metrics import local_spearman_of_anchors
+from transforms.vectors import FloatArray
 
 OURS, NESTED = "geopres:{k}", "geopres:{k},nested=true"
 REDUCERS = (

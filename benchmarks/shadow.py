@@ -24,7 +24,7 @@ from training.encoders import Encoder
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 NAME, STEPS = "compact", "r2,geopres:128,nested=true"
 SHARES = (0.0, 0.1, 1.0)

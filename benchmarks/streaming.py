@@ -21,7 +21,7 @@ from benchmarks.incremental import real_vectors
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import own_environment
 from training.encoded_shards import POSITION, VECTORS
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 POLL_SECONDS = 0.1
 RUN_LATHE = "import sys; from service.cli.main import main; sys.argv[0] = 'lathe'; main()"

@@ -23,9 +23,9 @@ from training.fitting import Fitted, fit_chain
 from training.incremental import Earlier, Version
 from training.local import RootedFile
 from training.spec import EncoderSpec
-from transforms.arrays import row_blocks
+from transforms.base.transform import Progress
 from transforms.files import create_file
-from transforms.transform import Progress
+from transforms.vectors import row_blocks
 
 if TYPE_CHECKING:
     from service.jobs.requests import FitJob

@@ -26,7 +26,7 @@ from service.engine.chain_ref import ChainRef
 from service.errors import ConflictError, UnknownNameError
 from service.names import is_name, require_name, split_ref, whole_number
 from training.locks import lock_file
-from transforms.artifact import (
+from transforms.artifact.folder import (
     MANIFEST,
     REFERENCE,
     TENSORS,
@@ -41,8 +41,8 @@ from transforms.errors import ArtifactError
 from transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
 
 if TYPE_CHECKING:
-    from transforms.chain import Chain
-    from transforms.reference import Reference
+    from transforms.artifact.fit_distribution import Reference
+    from transforms.chain.chain import Chain
 
 LOADED_MOST = 64
 """Chains kept in memory; one of 4096 × 1024 floats is 16 MB."""
@@ -133,7 +133,7 @@ class LoadedChain:
     @cached_property
     def reference(self) -> "Reference | ArtifactError":
         """What the rows it was fitted on look like, read when first asked for; or why nobody knows."""
-        from transforms.reference import Reference
+        from transforms.artifact.fit_distribution import Reference
 
         try:
             return Reference.read(self.folder)
@@ -159,7 +159,7 @@ class LoadedChain:
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":
     """Read a chain as `Chain.load` does; torch is imported only here, for listing chains does without it."""
-    from transforms.chain import Chain
+    from transforms.chain.chain import Chain
 
     chain = Chain.load(folder, root)
     require_fit_fields(folder, chain.metadata)

@@ -19,9 +19,9 @@ from training.run import Run
 from training.shards import Shard
 from training.sources import Source
 from training.stacked import Part, Stacked
-from transforms.arrays import Vectors
+from transforms.base.transform import Progress
 from transforms.files import make_root
-from transforms.transform import Progress
+from transforms.vectors import Vectors
 
 
 def free_bytes(folder: Path) -> int:

@@ -13,7 +13,7 @@ from training.errors import SourceError
 from training.rows import Rows
 from training.run import Run
 from training.shards import Shard, at_hand, read_shards
-from transforms.arrays import Vectors
+from transforms.vectors import Vectors
 
 Report = Callable[[Shard, int], None]
 """Told a shard and how many of its rows are done."""

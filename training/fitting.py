@@ -28,14 +28,14 @@ from training.readers import BUILT_IN
 from training.rows import Rows
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
-from transforms.arrays import FloatArray
-from transforms.certificate import Certificate, certify
-from transforms.chain import Chain
+from transforms.artifact.fit_distribution import Reference
+from transforms.base.transform import Progress, part_of
+from transforms.chain.chain import Chain
+from transforms.chain.retained_subspace import Kept
+from transforms.chain.steps import build_steps
 from transforms.files import create_file, make_folder
-from transforms.reference import Reference
-from transforms.steps import build_steps
-from transforms.subspace import Kept
-from transforms.transform import Progress, part_of
+from transforms.quality.certificate import Certificate, certify
+from transforms.vectors import FloatArray
 
 HELDOUT_SHARE = 0.2
 HELDOUT_MOST = 5000

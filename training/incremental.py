@@ -7,15 +7,15 @@ from typing import Any
 
 from training.encoders import Encoder
 from training.errors import FitError
-from transforms.arrays import FloatArray, Vectors
-from transforms.certificate import Certificate, certify
-from transforms.chain import Chain
-from transforms.kept import read_moments
-from transforms.moments import Moments
-from transforms.reference import Reference
-from transforms.refit import with_rows
-from transforms.stages import Stages
-from transforms.transform import Progress
+from transforms.artifact.fit_distribution import Reference
+from transforms.artifact.stored_moments import read_moments
+from transforms.base.transform import Progress
+from transforms.chain.chain import Chain
+from transforms.incremental.stages import Stages
+from transforms.incremental.update import with_rows
+from transforms.quality.certificate import Certificate, certify
+from transforms.statistics.moments import Moments
+from transforms.vectors import FloatArray, Vectors
 
 COMPARED = (
     *("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"),

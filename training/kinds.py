@@ -6,7 +6,7 @@ import numpy as np
 
 from training.errors import SourceError
 from training.raw import RawBatch, Record
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 Kind = int | None
 """What a source holds: None is texts, a number vectors of that width."""

@@ -11,9 +11,9 @@ from training.errors import FitError
 from training.keys import place_key
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
-from transforms.arrays import Vectors
-from transforms.chain import Chain
-from transforms.transform import Progress
+from transforms.base.transform import Progress
+from transforms.chain.chain import Chain
+from transforms.vectors import Vectors
 
 
 def require_pairs_or_none(chain: Chain, targets: str | None, encoder: object | None) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 Record = dict[str, Any]
 

@@ -16,7 +16,7 @@ from training.lines import line_spans, read_jsonl, read_text
 from training.raw import WHOLE, RawBatch, Readable, Record, Span, native_path
 from training.remote import RemoteFile
 from training.stores import read_faiss, read_hdf5, shape_of_faiss, shape_of_hdf5
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 BUILT_IN = {"pydoc:": docstring_paragraphs, "pydoc:topics": topic_paragraphs}
 """Texts that are always there, by what a user writes."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.arrays import FloatArray, Vectors
+from transforms.vectors import FloatArray, Vectors
 
 
 class Rows:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 OPEN_MOST = 256
 """Files held open: a source may have thousands, and a process may open some thousand."""

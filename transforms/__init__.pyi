@@ -1,17 +1,24 @@
 """Where the names of the package come from: `__init__` reads this, and so do type checkers."""
 
-from .abtt import ABTT
-from .alignment import LowRankAffine, Procrustes
-from .autoencoder import Autoencoder
+from .base.transform import Transform
 from .catalogue import TRANSFORMS
-from .certificate import certify
-from .chain import Chain
-from .debias import R1, R2, MeanCentering, RandomDirection
-from .diagnostics import diagnose
+from .chain.chain import Chain
+from .chain.steps import build_steps, parse_steps
+from .codes.quantization import Binary, Int8
 from .errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
-from .flow import Flow
-from .geopres import GeoPres
-from .metrics import (
+from .learned.autoencoder import Autoencoder
+from .learned.flow import Flow
+from .learned.geopres import GeoPres
+from .linear.abtt import ABTT
+from .linear.alignment import LowRankAffine, Procrustes
+from .linear.debias import R1, R2, MeanCentering, RandomDirection
+from .linear.normalize import Normalize
+from .linear.pca import PCA
+from .linear.projection import RandomProjection, RandomSelection, Truncation
+from .linear.whitening import Whitening
+from .quality.certificate import certify
+from .quality.diagnostics import diagnose
+from .quality.metrics import (
     angular_stress,
     isoscore,
     local_spearman,
@@ -19,15 +26,8 @@ from .metrics import (
     positional_stress,
     recall_at_k,
 )
-from .moments import Moments
-from .normalize import Normalize
-from .paired import PairedMoments
-from .pca import PCA
-from .projection import RandomProjection, RandomSelection, Truncation
-from .quantization import Binary, Int8
-from .steps import build_steps, parse_steps
-from .transform import Transform
-from .whitening import Whitening
+from .statistics.moments import Moments
+from .statistics.paired_moments import PairedMoments
 
 __all__ = [
     "ABTT",

@@ -6,19 +6,9 @@ imported by name, so that type checkers and import-linter see them; a chain need
 modules cost little.
 """
 
-from transforms import (  # noqa: F401
-    abtt,
-    alignment,
-    autoencoder,
-    debias,
-    flow,
-    geopres,
-    normalize,
-    pca,
-    projection,
-    quantization,
-    whitening,
-)
-from transforms.transform import TRANSFORMS
+from transforms.base.transform import TRANSFORMS
+from transforms.codes import quantization  # noqa: F401
+from transforms.learned import autoencoder, flow, geopres  # noqa: F401
+from transforms.linear import abtt, alignment, debias, normalize, pca, projection, whitening  # noqa: F401
 
 __all__ = ["TRANSFORMS"]

@@ -21,7 +21,7 @@ from training.raw import Record
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
 from training.writers import open_writer
-from transforms.arrays import Vectors
+from transforms.vectors import Vectors
 
 
 def embed_source(

@@ -20,8 +20,8 @@ from training.encoding import pace
 from training.kinds import Batch
 from training.raw import Record
 from training.sources import Source
-from transforms.certificate import fidelity
-from transforms.transform import Progress
+from transforms.base.transform import Progress
+from transforms.quality.certificate import fidelity
 
 SAMPLE_ROWS = 2000
 NOTE = "import"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.reference import Reference, lengths
-from transforms.subspace import Kept
+from transforms.artifact.fit_distribution import Reference, lengths
+from transforms.chain.retained_subspace import Kept
 
 TENTHS = 10
 FAR = 1000.0

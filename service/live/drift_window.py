@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from service.live.drift_tally import Tally
 from service.live.tap import DROPPED
 from service.registry import LoadedChain
-from transforms.reference import Reference
-from transforms.subspace import Kept
+from transforms.artifact.fit_distribution import Reference
+from transforms.chain.retained_subspace import Kept
 
 Rows = NDArray[np.float32]
 

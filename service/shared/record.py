@@ -11,8 +11,8 @@ from redis.client import Pipeline
 
 from service.errors import UnavailableError
 from service.registry import Pointer
-from transforms.artifact import MANIFEST, REFERENCE, TENSORS, read_file
-from transforms.chain import Chain
+from transforms.artifact.folder import MANIFEST, REFERENCE, TENSORS, read_file
+from transforms.chain.chain import Chain
 from transforms.errors import ArtifactError
 
 SCHEMA = 1

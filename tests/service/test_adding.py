@@ -8,9 +8,9 @@ from service.fit_job import run_fit
 from service.places import Places
 from service.registry import Registry
 from training.fit_request import FitRequest
-from transforms.artifact import TENSORS
-from transforms.kept import read_moments
-from transforms.transform import no_progress
+from transforms.artifact.folder import TENSORS
+from transforms.artifact.stored_moments import read_moments
+from transforms.base.transform import no_progress
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from service.starters import STARTERS
 from training.docstrings import docstring_paragraphs
 from training.fit_request import FitRequest
 from transforms import parse_steps
-from transforms.artifact import REFERENCE
-from transforms.transform import no_progress
+from transforms.artifact.folder import REFERENCE
+from transforms.base.transform import no_progress
 
 ENCODER = "all-MiniLM-L6-v2"
 WIDTH = 24

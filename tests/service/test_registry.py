@@ -13,7 +13,7 @@ from service.registry import Registry
 from service.shared.places import SharedPlaces
 from service.shared.registry import SharedRegistry
 from transforms import ArtifactError, Chain, parse_steps
-from transforms.artifact import manifest_digest
+from transforms.artifact.folder import manifest_digest
 
 
 def fitted(steps="r2,geopres:4", width=8, seed=0, fingerprint="enc"):

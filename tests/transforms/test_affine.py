@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from transforms import R2, Chain, Normalize, StepError, build_steps
-from transforms.affine import Affine
-from transforms.outline import Outline
+from transforms.base.signature import Outline
+from transforms.linear.affine import Affine
 
 
 def affine(k, d, bias, seed):

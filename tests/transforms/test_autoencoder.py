@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from transforms import Autoencoder, InputError, Moments, StepError
-from transforms.descent import Batches
+from transforms.learned.descent import Batches
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 
 import transforms
 from transforms import PCA, Autoencoder, Chain, Flow, GeoPres
-from transforms.checkpoint import Checkpoint
-from transforms.descent import checkpoint_of, mean_of_varied
-from transforms.recipe import Recipe
-from transforms.transform import Run
+from transforms.base.checkpoint import Checkpoint
+from transforms.base.training_log import Recipe
+from transforms.base.transform import Run
+from transforms.learned.descent import checkpoint_of, mean_of_varied
 
 TENSORS = {
     "steps": torch.tensor(7),

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from transforms import InputError
-from transforms.descent import Batches, descend, mean_of_varied, one_thread_if_small
-from transforms.recipe import PAPER_EPOCHS, Recipe, changed, paper_recipe
-from transforms.transform import Run
+from transforms.base.training_log import PAPER_EPOCHS, Recipe, changed, paper_recipe
+from transforms.base.transform import Run
+from transforms.learned.descent import Batches, descend, mean_of_varied, one_thread_if_small
 
 CPU = torch.device("cpu")
 ROWS = np.arange(600, dtype=np.float32).reshape(200, 3)

@@ -6,8 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import R2, InputError, Moments, diagnose, isoscore
-from transforms.diagnostics import centered_alignment, geometric_ranks, row_hashes, shape_of, uncentered_alignment
-from transforms.spectrum import Spectrum
+from transforms.quality.diagnostics import (
+    centered_alignment,
+    geometric_ranks,
+    row_hashes,
+    shape_of,
+    uncentered_alignment,
+)
+from transforms.statistics.spectrum import Spectrum
 
 
 def direct_alignment(moments):

@@ -19,7 +19,7 @@ from transforms import (
     StepError,
     build_steps,
 )
-from transforms.packed import packed, unpacked
+from transforms.chain.serialized import packed, unpacked
 
 WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from transforms import PCA, Chain, Flow, InputError, Moments, NotFittedError, StepError
-from transforms.flow import LOG_SCALE_LIMIT
+from transforms.learned.flow import LOG_SCALE_LIMIT
 
 QUICK = {"blocks": 2, "hidden": 16, "steps": 60, "batch": 128, "learning_rate": 1e-2}
 """Enough for couplings to do something, and quick."""

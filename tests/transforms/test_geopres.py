@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from transforms import Chain, GeoPres, InputError, Moments, StepError, local_spearman, recall_at_k
-from transforms.descent import Batches, Recipe
-from transforms.geopres import random_start
-from transforms.normalize import unit_rows
-from transforms.objectives import angular, blend, blend_starts, spearman, through_map
-from transforms.positional import positional
+from transforms.learned.descent import Batches, Recipe
+from transforms.learned.geopres import random_start
+from transforms.learned.losses.objectives import angular, blend, blend_starts, spearman, through_map
+from transforms.learned.losses.positional import positional
+from transforms.linear.normalize import unit_rows
 
 
 @pytest.fixture(scope="module")

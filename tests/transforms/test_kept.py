@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from transforms import ArtifactError, Chain, parse_steps
-from transforms.artifact import MANIFEST, TENSORS, read_artifact, write_artifact
-from transforms.kept import read_moments
-from transforms.stages import Stages
+from transforms.artifact.folder import MANIFEST, TENSORS, read_artifact, write_artifact
+from transforms.artifact.stored_moments import read_moments
+from transforms.incremental.stages import Stages
 
 
 @pytest.fixture(scope="module")

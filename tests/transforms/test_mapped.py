@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from transforms import ABTT, PCA, R1, R2, Autoencoder, Chain, MeanCentering, Moments, Truncation, Whitening
-from transforms.affine import Affine
-from transforms.mapped import affine_parts, carried_over, mapped
+from transforms.incremental.propagation import affine_parts, carried_over, mapped
+from transforms.linear.affine import Affine
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import R2, InputError, Moments, Normalize, StepError, TransformError, build_steps
-from transforms.normalize import drop_rounding_residue, unit_rows
+from transforms.linear.normalize import drop_rounding_residue, unit_rows
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

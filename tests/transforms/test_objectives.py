@@ -5,9 +5,17 @@ import pytest
 import torch
 
 from transforms import objectives
-from transforms.objectives import SHARES, TEMPERATURE, angular, blend, blend_starts, spearman, through_map
-from transforms.positional import positional
-from transforms.softrank import soft_ranks
+from transforms.learned.losses.objectives import (
+    SHARES,
+    TEMPERATURE,
+    angular,
+    blend,
+    blend_starts,
+    spearman,
+    through_map,
+)
+from transforms.learned.losses.positional import positional
+from transforms.learned.soft_rank import soft_ranks
 
 STARTS = [[0.02, 0.3, 0.4], [0.01, 0.2, 0.1], [0.5, 0.1, 0.2]]
 

@@ -15,7 +15,7 @@ from transforms import (
     Truncation,
     Whitening,
 )
-from transforms.outline import Outline
+from transforms.base.signature import Outline
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from transforms.objectives import through_map
-from transforms.positional import distances, positional
+from transforms.learned.losses.objectives import through_map
+from transforms.learned.losses.positional import distances, positional
 
 
 def positional_losses(x, weight, sizes, importance):

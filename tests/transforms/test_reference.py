@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from transforms import ArtifactError, Chain, Moments, parse_steps
-from transforms.artifact import MANIFEST, REFERENCE, TENSORS, manifest_digest
-from transforms.gaussian import DIRECTIONS_MOST, Gaussian
-from transforms.reference import Reference, lengths, weighted_percentiles
-from transforms.subspace import Kept
+from transforms.artifact.fit_distribution import Reference, lengths, weighted_percentiles
+from transforms.artifact.folder import MANIFEST, REFERENCE, TENSORS, manifest_digest
+from transforms.chain.retained_subspace import Kept
+from transforms.statistics.gaussian import DIRECTIONS_MOST, Gaussian
 
 WIDTH = 160
 

@@ -3,10 +3,10 @@ import pytest
 import torch
 
 from transforms import Chain, InputError, Moments, StepError, parse_steps
-from transforms.kept import read_moments
-from transforms.refit import with_rows
-from transforms.stages import Stages
-from transforms.transform import TRANSFORMS
+from transforms.artifact.stored_moments import read_moments
+from transforms.base.transform import TRANSFORMS
+from transforms.incremental.stages import Stages
+from transforms.incremental.update import with_rows
 
 EXACT = [
     "r2", "r1", "r1:renormalize=false", "mc", "abtt", "abtt:literal=true", "pca:8", "pca", "pca:8,center=none",

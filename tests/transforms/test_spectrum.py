@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from transforms.spectrum import Spectrum
+from transforms.statistics.spectrum import Spectrum
 
 
 def tied(width):

@@ -17,7 +17,7 @@ from transforms import (
     Whitening,
     parse_steps,
 )
-from transforms.whitening import ledoit_wolf
+from transforms.linear.whitening import ledoit_wolf
 
 WIDTH = 16
 EXACT = {"epsilon": 0, "renormalize": False}

@@ -28,10 +28,10 @@ from training.fit_request import DISTINCT_LEAST
 from training.keys import source_key
 from training.sources import open_source
 from training.workspace import claimed_folder
-from transforms.arrays import FloatArray, row_blocks
-from transforms.diagnostics import Diagnostics, diagnose
-from transforms.normalize import unit_rows
-from transforms.transform import Progress, part_of
+from transforms.base.transform import Progress, part_of
+from transforms.linear.normalize import unit_rows
+from transforms.quality.diagnostics import Diagnostics, diagnose
+from transforms.vectors import FloatArray, row_blocks
 
 TRIED, ENCODED = 0.8, 0.7
 """Shares of the work that are done when debiasing is tried, and when all is encoded."""

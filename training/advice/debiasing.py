@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from training.advice.halves import reciprocal_ranks
 from training.advice.sample import HALVES_LEAST, Halves, Sample
 from training.evaluation.statistics import Interval, mean_interval
-from transforms.chain import Chain
+from transforms.chain.chain import Chain
+from transforms.chain.steps import parse_steps
 from transforms.errors import TransformError
-from transforms.metrics import recall_at_k
-from transforms.moments import Moments
-from transforms.steps import parse_steps
+from transforms.quality.metrics import recall_at_k
+from transforms.statistics.moments import Moments
 
 NOTHING = "nothing"
 METHODS = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from training.errors import AdviceError
 from training.sources import Source
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 
 @dataclass(frozen=True)

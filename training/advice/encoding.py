@@ -13,8 +13,8 @@ from training.errors import EncoderError
 from training.evaluation.store import VectorStore, text_key
 from training.fitting import built_in_name, kept_vectors, sampled_texts
 from training.sources import open_source
-from transforms.arrays import FloatArray
-from transforms.transform import Progress
+from transforms.base.transform import Progress
+from transforms.vectors import FloatArray
 
 BLOCK_TEXTS = 1024
 """Texts that are encoded between two writes to disk."""

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transforms.arrays import FloatArray, require_finite
-from transforms.metrics import anchor_blocks
-from transforms.normalize import unit_rows
+from transforms.linear.normalize import unit_rows
+from transforms.quality.metrics import anchor_blocks
+from transforms.vectors import FloatArray, require_finite
 
 WORDS_LEAST = 4
 """Of a half: fewer say too little of what the text is about."""

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.advice.sizes import NEIGHBOURS
-from transforms.arrays import FloatArray
-from transforms.metrics import recall_at_k
+from transforms.quality.metrics import recall_at_k
+from transforms.vectors import FloatArray
 
 SHARES = (1 / 2, 1 / 4, 1 / 8)
 DRAWS = 19

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from training.advice.draw import Drawn
 from training.advice.halves import halves, scripts
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 VectorsOf = Callable[[Sequence[str]], FloatArray]
 """Texts to vectors `(n, d)`."""

@@ -19,8 +19,8 @@ from training.engines import Report
 from training.errors import EngineError
 from training.run import Run
 from training.shards import Shard
-from transforms.arrays import Vectors
-from transforms.moments import Moments
+from transforms.statistics.moments import Moments
+from transforms.vectors import Vectors
 
 BLOCKS_AHEAD = 2
 """For each worker, blocks whose moments may wait for an earlier one: d × d doubles each."""

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from training.distributed.worker import Block
 from training.rows import Rows
 from training.stacked import Part, Stacked
-from transforms.arrays import BLOCK_ROWS, Vectors
-from transforms.chain import Chain
-from transforms.moments import Moments
-from transforms.packed import packed
+from transforms.chain.chain import Chain
+from transforms.chain.serialized import packed
+from transforms.statistics.moments import Moments
+from transforms.vectors import BLOCK_ROWS, Vectors
 
 BlockMoments = Callable[[Iterator[Block], bytes | None, bool], Iterator[Moments]]
 """Takes the moments of blocks, in their order, behind a packed chain and at unit length if so asked."""

@@ -23,11 +23,11 @@ from training.remote import is_remote
 from training.shards import Shard, at_hand
 from training.spec import EncoderSpec
 from training.stacked import Part, Stacked
-from transforms.arrays import as_numpy
-from transforms.chain import Chain
-from transforms.debias import at_unit_length
-from transforms.moments import centred_moments
-from transforms.packed import unpacked
+from transforms.chain.chain import Chain
+from transforms.chain.serialized import unpacked
+from transforms.linear.debias import at_unit_length
+from transforms.statistics.moments import centred_moments
+from transforms.vectors import as_numpy
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 from training.errors import EvaluationError
 from training.sources import open_source
 from transforms import Moments
-from transforms.arrays import FloatArray
+from transforms.vectors import FloatArray
 
 SENTENCE_CHARACTERS = (64, 512)
 """Lengths of the sentences that methods are fitted on, as in the mean-bias paper."""

@@ -14,9 +14,9 @@ from training.evaluation.corpus import Corpus
 from training.evaluation.methods import CONTROL, Method
 from training.evaluation.worker import FittedMethod
 from transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
-from transforms.arrays import FloatArray
 from transforms.files import replace_synced
-from transforms.normalize import unit_rows
+from transforms.linear.normalize import unit_rows
+from transforms.vectors import FloatArray
 
 
 class MethodShelf:

@@ -21,11 +21,11 @@ from training.export.folder import (
     staged_folder,
     write_about,
 )
-from transforms.affine import Affine
-from transforms.chain import Chain
-from transforms.normalize import Normalize
-from transforms.projection import Selection
-from transforms.transform import Transform
+from transforms.base.transform import Transform
+from transforms.chain.chain import Chain
+from transforms.linear.affine import Affine
+from transforms.linear.normalize import Normalize
+from transforms.linear.projection import Selection
 
 USAGE = """```python
 import faiss

@@ -29,12 +29,12 @@ from training.export.folder import (
     staged_folder,
     write_about,
 )
-from transforms.affine import Affine
-from transforms.chain import Chain
-from transforms.normalize import Normalize, residue
-from transforms.projection import Selection
-from transforms.quantization import Binary, Int8
-from transforms.transform import Transform
+from transforms.base.transform import Transform
+from transforms.chain.chain import Chain
+from transforms.codes.quantization import Binary, Int8
+from transforms.linear.affine import Affine
+from transforms.linear.normalize import Normalize, residue
+from transforms.linear.projection import Selection
 
 OPSET = 18
 VECTORS, EMBEDDINGS, CODES = "vectors", "embeddings", "codes"

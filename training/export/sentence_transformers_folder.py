@@ -30,12 +30,12 @@ from training.export.folder import (
     write_about,
 )
 from training.spec import EncoderSpec
-from transforms.affine import Affine
-from transforms.chain import Chain
-from transforms.normalize import Normalize
-from transforms.projection import Selection
-from transforms.quantization import Quantizer
-from transforms.transform import Transform
+from transforms.base.transform import Transform
+from transforms.chain.chain import Chain
+from transforms.codes.quantization import Quantizer
+from transforms.linear.affine import Affine
+from transforms.linear.normalize import Normalize
+from transforms.linear.projection import Selection
 
 SHIPPED = Path(__file__).parent / "shipped" / "lathe_quantization.py"
 DENSE = "sentence_transformers.base.modules.dense.Dense"

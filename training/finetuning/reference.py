@@ -13,9 +13,9 @@ from training.errors import JobError
 from training.evaluation.store import VectorStore, text_key
 from training.finetuning.mixture import Mixture
 from training.finetuning.values import Prompts
-from transforms.arrays import FloatArray
-from transforms.moments import Moments
-from transforms.transform import Progress
+from transforms.base.transform import Progress
+from transforms.statistics.moments import Moments
+from transforms.vectors import FloatArray
 
 ENCODE_TEXTS = 2048
 """Texts between two writes to the store."""

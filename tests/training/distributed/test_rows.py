@@ -8,12 +8,12 @@ from training.distributed.worker import Worker
 from training.engines import LOCAL
 from training.stacked import Part, Stacked
 from transforms import Chain, InputError, parse_steps
-from transforms.arrays import BLOCK_ROWS
-from transforms.debias import unit_moments
-from transforms.moments import Moments, moments_of
-from transforms.packed import packed, unpacked
-from transforms.stages import Stages
-from transforms.transform import no_progress
+from transforms.base.transform import no_progress
+from transforms.chain.serialized import packed, unpacked
+from transforms.incremental.stages import Stages
+from transforms.linear.debias import unit_moments
+from transforms.statistics.moments import Moments, moments_of
+from transforms.vectors import BLOCK_ROWS
 
 WIDTH = 12
 SIZES = (1, 3000, BLOCK_ROWS, 2 * BLOCK_ROWS + 5, 7)

@@ -14,7 +14,7 @@ from training.evaluation.audit.measure import (
     sample_sizes,
 )
 from transforms import Moments
-from transforms.arrays import BLOCK_ROWS
+from transforms.vectors import BLOCK_ROWS
 
 
 def unit(rows):

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from training.evaluation.statistics import Array
 from transforms import Moments
-from transforms.arrays import BLOCK_ROWS, FloatArray
-from transforms.diagnostics import UNIT, centered_alignment, uncentered_alignment
-from transforms.spectrum import Spectrum
+from transforms.quality.diagnostics import UNIT, centered_alignment, uncentered_alignment
+from transforms.statistics.spectrum import Spectrum
+from transforms.vectors import BLOCK_ROWS, FloatArray
 
 FIRST_SAMPLE = 10
 """Rows of the smallest sample; the next have about three and ten times as many."""

@@ -23,8 +23,8 @@ from training.evaluation.scores import Collected
 from training.evaluation.shelf import unit
 from training.evaluation.store import VectorStore, text_key
 from transforms import Moments
-from transforms.arrays import FloatArray, require_finite
 from transforms.errors import TransformError
+from transforms.vectors import FloatArray, require_finite
 
 GENERIC_PROMPTS = {"generic query": "query: ", "generic passage": "passage: "}
 """Tried on encoders that have none: what an encoder does with words it was not trained to see there."""

@@ -1,0 +1,1 @@
+"""A fitted chain on disk, with the statistics that are stored beside it."""

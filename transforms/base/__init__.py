@@ -1,0 +1,1 @@
+"""What every transform is: the contract of fitting and applying, parameters, signatures, checkpoints."""

@@ -1,0 +1,1 @@
+"""Transforms in order, applied as one."""

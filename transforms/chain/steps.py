@@ -1,0 +1,131 @@
+"""Steps as users write them: `r2,geopres:96` on a command line, a list of objects in JSON."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transforms.base.transform import Spec, Transform, build, parameter_names
+from transforms.catalogue import TRANSFORMS
+from transforms.errors import StepError
+
+PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")
+MAX_STEPS = 64
+"""Steps of a chain; useful ones have a handful, and each is a product for every vector."""
+
+OPENING, CLOSING = "[{(", "]})"
+
+
+def parse_steps(text: str) -> list[Transform]:
+    """Unfitted transforms from their command-line form.
+
+    `kind`, `kind:value` (its first parameter, `dimensions` for most) or `kind:key=value,key=value`,
+    joined by commas; a step may also be written as a JSON object, all of them as a JSON list, and
+    a value may be any JSON:
+    `r2,geopres:128,nested=true` or `r2,{"kind": "geopres", "dimensions": 128, "nested": true}`.
+
+    Raises:
+        StepError: if it cannot be read, names an unknown kind or parameter, or is empty.
+    """
+    specs: list[Spec] = []
+    if text.lstrip().startswith("["):
+        return build_steps(parse_json(text))
+    for part in split_top_level(text):
+        if PARAMETER.match(part):
+            if not specs:
+                raise StepError(f"the parameter {part!r} stands before any step")
+            parameter = parse_parameter(part)
+            if twice := parameter.keys() & specs[-1].keys():
+                raise StepError(f"{specs[-1]['kind']} is given {', '.join(twice)} twice")
+            specs[-1] |= parameter
+        else:
+            specs.append(parse_step(part))
+    return build_steps(specs)
+
+
+def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
+    """Unfitted transforms from a list of `{"kind": …, parameters}`.
+
+    Raises:
+        StepError: for an unknown kind or parameter, for no steps at all, or for more than 64.
+    """
+    if isinstance(specs, str | Mapping) or not isinstance(specs, Sequence):
+        raise StepError(f"steps are a list of objects such as {{'kind': 'r2'}}, got {specs!r}")
+    if len(specs) > MAX_STEPS:
+        raise StepError(f"a chain has at most {MAX_STEPS} steps, these are {len(specs)}")
+    if not specs:
+        raise StepError("a chain needs at least one step, such as r2 or geopres:128")
+    return [build(spec) for spec in specs]
+
+
+def split_top_level(text: str) -> list[str]:
+    """Split at the commas that stand outside brackets and quotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for position, character in enumerate(text):
+        if character == '"' and text[position - 1 : position] != "\\":
+            quoted = not quoted
+        elif not quoted and character in OPENING:
+            depth += 1
+        elif not quoted and character in CLOSING:
+            depth -= 1
+        elif character == "," and depth == 0 and not quoted:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    parts.append(text[start:].strip())
+    if depth != 0 or quoted:
+        raise StepError(f"a bracket or quote is not closed in the steps {text!r}")
+    return [part for part in parts if part]
+
+
+def parse_step(part: str) -> Spec:
+    """One step: a JSON object, or its kind with what follows the colon."""
+    if part.startswith("{"):
+        return dict(parse_json(part))  # a part that begins with a brace is an object or no JSON
+    kind, _, rest = (piece.strip() for piece in part.partition(":"))
+    if not rest:
+        return {"kind": kind}
+    if PARAMETER.match(rest):
+        return {"kind": kind} | parse_parameter(rest)
+    return {"kind": kind, main_parameter(kind): parse_value(rest)}
+
+
+def main_parameter(kind: str) -> str:
+    """What a bare value after the colon is: the first parameter of that kind, `dimensions` for most.
+
+    Raises:
+        StepError: for a kind that has none.
+    """
+    if kind not in TRANSFORMS:
+        return "dimensions"  # the kind is what is wrong, and is told so
+    names = parameter_names(TRANSFORMS[kind])
+    if not names:
+        raise StepError(f"{kind} takes no parameter: write {kind} alone")
+    return names[0]
+
+
+def parse_json(text: str) -> Any:
+    """A JSON object or list.
+
+    Raises:
+        StepError: if it is none.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise StepError(f"the step {text!r} is not JSON: {error}") from error
+
+
+def parse_parameter(part: str) -> Spec:
+    """`key=value` as a dictionary."""
+    key, _, value = part.partition("=")
+    if key == "kind":
+        raise StepError(f"write {value!r} as a step of its own, not as the parameter {part!r}")
+    return {key: parse_value(value)}
+
+
+def parse_value(text: str) -> Any:
+    """A JSON value; what is not JSON is a string."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

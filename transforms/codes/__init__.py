@@ -1,0 +1,1 @@
+"""Transforms that store a vector in fewer bits per dimension."""

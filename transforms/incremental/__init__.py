@@ -1,0 +1,1 @@
+"""Adding rows to a fitted chain from stored moments."""

@@ -1,0 +1,1 @@
+"""Transforms that are trained by gradient descent: GeoPres, autoencoder, flow."""

@@ -1,0 +1,1 @@
+"""What GeoPres can be trained to keep of a batch: each loss with its gradient."""

@@ -1,0 +1,1 @@
+"""Transforms that are affine maps: normalization, debiasing, PCA, whitening, alignment, projection."""

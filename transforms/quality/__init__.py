@@ -1,0 +1,1 @@
+"""How well a chain keeps the geometry of the vectors: metrics, diagnostics, certificate."""

@@ -1,0 +1,1 @@
+"""What is known of many rows: moments, spectra, and the Gaussian they make."""

@@ -1,0 +1,237 @@
+"""Count, mean and centred second moment: what every spectral fit starts from."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load, save
+
+from transforms.base.transformed_view import SharedVectors
+from transforms.errors import ArtifactError, InputError
+from transforms.vectors import BLOCK_ROWS, FloatArray, Vectors, as_numpy, require_finite, require_matrix, row_blocks
+
+ROUNDING = 1e-28
+"""Of the mean square: rows are centred to 1e-16 of their length."""
+
+Precision = Literal["float64", "float32"]
+
+
+class Moments:
+    """Mergeable moments of row vectors.
+
+    Updates and merges follow Chan, Golub and LeVeque (1979): every block is centred on its own
+    mean before its product is taken, so data whose mean is far larger than its spread stays
+    accurate, and the order and grouping of shards does not matter beyond rounding.
+    Memory is O(d²) and one block.
+
+    Precision `float64` is exact to rounding: any order and grouping agree to 1e-10, relative.
+    `float32` takes the product of a block in float32, in about half the time, and still adds the
+    blocks up in float64: an entry of the covariance is off by less than 1e-5·√(C_ii C_jj)
+    (measured on embeddings: 1e-6), the mean is exact.
+
+    Attributes:
+        count: rows seen.
+        mean: `(d,)`, float64.
+        scatter: `(d, d)`, float64: Σ yyᵀ with y = x − μ.
+        third: `(d,)`, float64: Σ ‖y‖² y. It carries `fourth` through merges.
+        fourth: Σ ‖y‖⁴: how uncertain the covariance is, for Ledoit–Wolf shrinkage.
+    """
+
+    def __init__(self, precision: Precision = "float64") -> None:
+        if precision not in ("float64", "float32"):
+            raise InputError(f"moments are taken in float64 or float32, not {precision!r}")
+        self.precision = precision
+        self.count = 0
+        self.mean: NDArray[np.float64] = np.zeros(0)
+        self.scatter: NDArray[np.float64] = np.zeros((0, 0))
+        self.third: NDArray[np.float64] = np.zeros(0)
+        self.fourth = 0.0
+
+    @classmethod
+    def from_vectors(
+        cls,
+        vectors: Vectors,
+        block_rows: int = BLOCK_ROWS,
+        precision: Precision = "float64",
+    ) -> Self:
+        """Moments of all rows of an array, memmap or view of shape `(n, d)`, in one pass.
+
+        Args:
+            vectors: floats of any width; memmaps in float16 and float32 too.
+            block_rows: rows held at once.
+            precision: see above.
+
+        Raises:
+            InputError: for NaN, inf, or a shape that is not `(n, d)`.
+        """
+        moments = cls(precision)
+        if not isinstance(block_rows, int) or block_rows < 1:
+            raise InputError(f"block_rows must be a whole number from 1, got {block_rows!r}")
+        for block in row_blocks(vectors, block_rows):
+            moments.update(block)
+        return moments
+
+    @property
+    def dimensions(self) -> int:
+        """The width d of the vectors seen; 0 before the first."""
+        return len(self.mean)
+
+    @property
+    def source_dimensions(self) -> int:
+        """The width of what a transform fitted on these takes."""
+        return self.dimensions
+
+    def update(self, batch: Vectors) -> Self:
+        """Add the rows of one batch `(n, d)`.
+
+        Raises:
+            InputError: for NaN, inf, or a width other than before.
+        """
+        require_matrix(batch)
+        block: FloatArray = as_numpy(batch)
+        if block.shape[0] == 0:
+            return self
+        return self.merge(centred_moments(block, self.precision, first_row=self.count))
+
+    def merge(self, other: "Moments") -> Self:
+        """Add another's rows to these, in place.
+
+        Raises:
+            InputError: if the widths differ.
+        """
+        if other.count == 0:
+            return self
+        if self.count == 0:
+            self.count, self.mean, self.scatter = other.count, other.mean.copy(), other.scatter.copy()
+            self.third, self.fourth = other.third.copy(), other.fourth
+            return self
+        if self.dimensions != other.dimensions:
+            raise InputError(f"cannot merge vectors {other.dimensions} wide into moments {self.dimensions} wide")
+        total = self.count + other.count
+        delta = other.mean - self.mean
+        (third, fourth), (their_third, their_fourth) = (
+            self.higher_about(delta * (other.count / total)),
+            other.higher_about(delta * (-self.count / total)),
+        )
+        self.third, self.fourth = third + their_third, fourth + their_fourth
+        self.mean = self.mean + delta * (other.count / total)
+        self.scatter += other.scatter
+        self.scatter += np.outer(delta * (self.count * other.count / total), delta)
+        self.count = total
+        return self
+
+    def higher_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        """`third` and `fourth` about the point `mean + shift` instead of the mean."""
+        spread, along, square = np.trace(self.scatter), self.scatter @ shift, float(shift @ shift)
+        third = self.third - shift * spread - 2 * along - self.count * square * shift
+        fourth = self.fourth - 4 * shift @ self.third + 4 * shift @ along + 2 * square * spread + self.count * square**2
+        return third, float(fourth)
+
+    def covariance(self, ddof: int = 1) -> NDArray[np.float64]:
+        """The centred covariance `(d, d)`, the scatter over `count − ddof`.
+
+        Raises:
+            InputError: with no more than `ddof` rows.
+        """
+        if self.count <= ddof:
+            raise InputError(f"a covariance with ddof={ddof} needs more than {ddof} rows, got {self.count}")
+        return self.scatter / (self.count - ddof)
+
+    def second_moment(self) -> NDArray[np.float64]:
+        """The uncentred second moment `(d, d)`, the mean of xxᵀ."""
+        return self.covariance(ddof=0) + np.outer(self.mean, self.mean)
+
+    def rounding(self) -> float:
+        """A variance this small is what float64 makes of rows that are all the same."""
+        return ROUNDING * float(np.trace(self.second_moment()))
+
+    def mean_norm(self) -> float:
+        """‖μ‖: for unit vectors 0 is no common direction, 1 is nothing else."""
+        return float(np.linalg.norm(self.mean))
+
+    def noise_floor(self) -> float:
+        """√(tr Σ / n): the length ‖μ‖ would have by chance if the true mean were zero."""
+        return float(np.sqrt(np.trace(self.scatter)) / max(self.count, 1))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is saved of these moments."""
+        return {
+            "count": np.array([self.count], np.int64),
+            "mean": self.mean,
+            "scatter": self.scatter,
+            "third": self.third,
+            "fourth": np.array([self.fourth]),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Moments of what `arrays` gave."""
+        moments = cls()
+        moments.count, moments.fourth = int(arrays["count"][0]), float(arrays["fourth"][0])
+        moments.mean, moments.scatter, moments.third = arrays["mean"], arrays["scatter"], arrays["third"]
+        return moments
+
+    def to_bytes(self) -> bytes:
+        """These moments as safetensors, bit-equal after `from_bytes`; the precision is that of what comes next."""
+        return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self.arrays().items()})
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> Self:
+        """Moments that were saved by `to_bytes`.
+
+        Raises:
+            ArtifactError: if these are none.
+        """
+        try:
+            return cls.from_arrays({name: tensor.numpy() for name, tensor in load(payload).items()})
+        except Exception as error:  # the library raises its own, by what is wrong
+            raise ArtifactError(f"these are no saved moments: {error}") from error
+
+
+def moments_of(data: Moments | Vectors) -> Moments:
+    """What a spectral fit starts from: the moments it was given, or those of the vectors."""
+    if isinstance(data, SharedVectors):
+        return merged(data.block_moments(unit=False))
+    return data if isinstance(data, Moments) else Moments.from_vectors(data)
+
+
+def merged(parts: Iterable[Moments]) -> Moments:
+    """The moments of the rows of all parts; in the order of the blocks, to the last bit those of one pass."""
+    moments = Moments()
+    for part in parts:
+        moments.merge(part)
+    return moments
+
+
+def width_of(data: Moments | Vectors) -> int:
+    """The width of what is fitted on."""
+    return data.dimensions if isinstance(data, Moments) else data.shape[1]
+
+
+def centred_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:
+    """The moments of one block `(n, d)`.
+
+    Raises:
+        InputError: for NaN or inf, naming the row, counted from `first_row`.
+    """
+    part = Moments(precision)
+    part.count = block.shape[0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        part.mean = block.mean(axis=0, dtype=np.float64)
+    if not np.isfinite(part.mean).all():  # finite only if all it sums is; so the rows need no look of their own
+        require_finite(block, first_row)
+    if precision == "float64":
+        centred = np.subtract(block, part.mean, dtype=np.float64)
+    else:
+        rows = block.astype(np.float32, copy=False) if block.dtype == np.float16 else block
+        centred = (rows - part.mean.astype(rows.dtype)).astype(np.float32, copy=False)
+    part.scatter = np.asarray(centred.T @ centred, dtype=np.float64)
+    squares = np.vecdot(centred, centred)
+    part.third = np.asarray(squares @ centred, dtype=np.float64)
+    part.fourth = float(squares @ squares)
+    if precision == "float32":  # what rounding the mean left over
+        rest = centred.mean(axis=0, dtype=np.float64)
+        part.scatter -= part.count * np.outer(rest, rest)
+    return part
