@@ -22,8 +22,9 @@ from training.encoders import Encoder
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps, recall_at_k
-from transforms.artifact.fit_distribution import Reference
-from transforms.chain.retained_subspace import Kept
+from transforms.artifact.fit_distribution import FitDistribution
+from transforms.chain.retained_subspace import retained_subspace
+from transforms.statistics.subspace import Subspace
 from transforms.vectors import FloatArray
 
 GENERAL = ("general/clinc_wiki_sentences", "general/wikisplit_sentences", "general/wikitext2_sentences")
@@ -59,9 +60,9 @@ class Subject:
     unseen: FloatArray
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> FitDistribution:
         """Of those rows."""
-        return Reference.of(self.fitted, self.heldout, Kept.of(self.chain))
+        return FitDistribution.measure(self.fitted, self.heldout, retained_subspace(self.chain))
 
 
 def main() -> None:
@@ -131,7 +132,7 @@ def of_domains(vectors: Vectors, seeds: int) -> dict[str, Any]:
     chosen = [row for subject in subjects[1:] for row in choosing(subject, vectors)]
     found = []
     for subject in subjects:
-        reference, kept = subject.reference, Kept.of(subject.chain)
+        reference, kept = subject.reference, retained_subspace(subject.chain)
         sets = {("same", "held out"): subject.unseen}
         for kind, names in SHOWN.items():
             sets |= {(kind, n): vectors.of([n]) for n in names if not (subject.name == "finance" and n in FINANCE)}
@@ -171,7 +172,7 @@ def shuffled(rows: FloatArray) -> FloatArray:
     return rows[np.random.default_rng(0).permutation(len(rows))]
 
 
-def drawn(reference: Reference, kept: Kept | None, rows: FloatArray, seeds: int) -> dict[str, Any]:
+def drawn(reference: FitDistribution, kept: Subspace | None, rows: FloatArray, seeds: int) -> dict[str, Any]:
     """The figures of single-row requests, drawn anew for each seed: their means, and half a 95 % interval."""
     found = []
     for seed in range(seeds):

@@ -25,7 +25,7 @@ from training.fitting import fit_chain
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import parse_steps
-from transforms.base.transform import no_progress
+from transforms.progress import no_progress
 
 ENOUGH = 1.1
 """The factor below which the overhead is small."""

@@ -24,10 +24,10 @@ from training.encoders import Encoder
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import GeoPres
-from transforms.learned.losses.objectives import through_map
+from transforms.learned.losses.linear_map import prefix_losses
 from transforms.learned.losses.positional import positional
-from transforms.linear.normalize import unit_rows
 from transforms.quality.metrics import local_spearman_of_anchors, positional_stress, recall_of_anchors
+from transforms.statistics.norms import unit_rows
 from transforms.vectors import FloatArray
 
 PARTS = ("step", "fit", "stream")
@@ -99,7 +99,7 @@ def batch_and_weight(path: Path | None, m: int, d: int, k: int) -> tuple[torch.T
 
 def by_tiles(x: torch.Tensor, weight: torch.Tensor) -> tuple[float, torch.Tensor]:
     """Ours: GeoPres Eq. 1 and its gradient in closed form."""
-    losses, gradient = through_map(positional, x, weight, [len(weight)], [1.0], normalized=False)
+    losses, gradient = prefix_losses(positional, x, weight, [len(weight)], [1.0], normalized=False)
     return losses[0], gradient
 
 
@@ -199,7 +199,7 @@ def whole_fits(vectors: NDArray[np.float32], quick: bool) -> dict[str, Any]:
     sides = {"lathe": ours, "lathe, nested": nested, "paper": paper}
     times = {"lathe": seconds, "lathe, nested": nested_seconds, "paper": paper_seconds}
     found: list[dict[str, Any]] = [
-        {"preset": name, "seconds": times[name], "record": getattr(side.record, "as_json", dict)()}
+        {"preset": name, "seconds": times[name], "record": getattr(side.training_log, "as_json", dict)()}
         | quality(heldout, side.transform(heldout))
         for name, side in sides.items()
     ]

@@ -15,7 +15,7 @@ from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, local_spearman, parse_steps, recall_at_k
 from transforms.incremental.stages import Stages
-from transforms.incremental.update import with_rows
+from transforms.incremental.update import update_chain
 from transforms.vectors import FloatArray
 
 HELDOUT_MOST = 3000
@@ -66,13 +66,13 @@ def of_chain(steps: str, parts: list[FloatArray], heldout: FloatArray) -> dict[s
     found = []
     for month in range(2, len(parts) + 1):
         rows = parts[month - 1]
-        refit, added_seconds = timed(partial(with_rows, added, moments, rows))
-        added, moments = refit.chain, refit.chain.moments
+        refit, added_seconds = timed(partial(update_chain, added, moments, rows))
+        added, moments = refit.chain, refit.moments
         so_far = np.concatenate(parts[:month])
         whole, whole_seconds = timed(partial(fitted, steps, so_far))
         sides = {"added": (added, added_seconds), "whole": (whole, whole_seconds), "first": (first, seconds)}
         found.append(
-            {"month": month, "rows": len(so_far), "kept": refit.kept}
+            {"month": month, "rows": len(so_far), "kept": refit.retained}
             | {
                 name: {"seconds": took} | agreement(chain, whole) | quality(chain, heldout)
                 for name, (chain, took) in sides.items()

@@ -15,10 +15,10 @@ from training.errors import AdviceError, TrainingError
 from training.fit_request import FitRequest
 from training.local import RootedFile
 from training.spec import EncoderSpec
-from transforms.base.transform import Progress, part_of
 from transforms.chain.steps import parse_steps
 from transforms.errors import TransformError
 from transforms.files import write_synced
+from transforms.progress import Progress, part_of
 
 if TYPE_CHECKING:
     from service.jobs.requests import AdviseJob

@@ -23,8 +23,8 @@ from training.fitting import Fitted, fit_chain
 from training.incremental import Earlier, Version
 from training.local import RootedFile
 from training.spec import EncoderSpec
-from transforms.base.transform import Progress
 from transforms.files import create_file
+from transforms.progress import Progress
 from transforms.vectors import row_blocks
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def run_fit(
         if vectors_to is not None:
             write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
-        version, live = patiently(lambda: registry.publish(fitted.chain, request.name, promote, job))
+        version, live = patiently(lambda: registry.publish(fitted.chain, request.name, promote, job, fitted.statistics))
         taken = patiently(lambda: places.take_empty(request.name)) if live else []
     return {
         "chain": f"{request.name}@{version}",

@@ -27,11 +27,11 @@ from service.errors import ConflictError, UnknownNameError
 from service.names import is_name, require_name, split_ref, whole_number
 from training.locks import lock_file
 from transforms.artifact.folder import (
+    DISTRIBUTION,
     MANIFEST,
-    REFERENCE,
     TENSORS,
     Manifest,
-    called,
+    display_name,
     read_file,
     read_manifest,
     read_serialized_artifact,
@@ -41,7 +41,8 @@ from transforms.errors import ArtifactError
 from transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
 
 if TYPE_CHECKING:
-    from transforms.artifact.fit_distribution import Reference
+    from transforms.artifact.fit_distribution import FitDistribution
+    from transforms.artifact.fit_statistics import FitStatistics
     from transforms.chain.chain import Chain
 
 LOADED_MOST = 64
@@ -131,12 +132,12 @@ class LoadedChain:
         return encoder["fingerprint"] if encoder else None
 
     @cached_property
-    def reference(self) -> "Reference | ArtifactError":
+    def reference(self) -> "FitDistribution | ArtifactError":
         """What the rows it was fitted on look like, read when first asked for; or why nobody knows."""
-        from transforms.artifact.fit_distribution import Reference
+        from transforms.artifact.fit_distribution import FitDistribution
 
         try:
-            return Reference.read(self.folder)
+            return FitDistribution.load(self.folder)
         except ArtifactError as error:
             return error
 
@@ -172,7 +173,7 @@ def require_fit_fields(folder: Path, manifest: Manifest) -> None:
     require_field_types(folder, manifest.get("provenance") or {}, {"gates": dict})
     for name in ("encoder", "target_encoder"):
         if manifest.get(name) and not isinstance(manifest[name].get("fingerprint"), str):
-            raise ArtifactError(f"the manifest of {called(folder)} cannot be read: {name} has no fingerprint")
+            raise ArtifactError(f"the manifest of {display_name(folder)} cannot be read: {name} has no fingerprint")
 
 
 def no_gate(_manifest: Manifest) -> Sequence[str]:
@@ -318,7 +319,14 @@ class Registry:
         require_fit_fields(folder, manifest)
         return manifest
 
-    def publish(self, chain: "Chain", name: str, promote: bool | None, job: str | None = None) -> tuple[int, bool]:
+    def publish(
+        self,
+        chain: "Chain",
+        name: str,
+        promote: bool | None,
+        job: str | None = None,
+        statistics: "FitStatistics | None" = None,
+    ) -> tuple[int, bool]:
         """Add a fitted chain as the next version.
 
         Args:
@@ -326,6 +334,7 @@ class Registry:
             name: of the chain.
             promote: make it live; None does so if no version is.
             job: that fitted it; where jobs may run twice, the second run publishes nothing.
+            statistics: of the rows it was fitted on, to store beside it.
 
         Returns:
             The version, and whether it is live.
@@ -334,7 +343,7 @@ class Registry:
         with self.lock(name):
             pointer = self.pointer(name)
             version = max([pointer.last, *self.versions(name)]) + 1
-            chain.save(self.root / name / str(version), {"name": name, "version": version})
+            chain.save(self.root / name / str(version), {"name": name, "version": version}, statistics)
             pointer = with_version(pointer, version, promote)
             self.point(name, pointer)
         return version, pointer.live == version
@@ -467,7 +476,7 @@ def copy_artifact(source: Path, target: Path, root: Path | None) -> None:
     staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
         make_folder(staging)
-        for name in (TENSORS, REFERENCE, MANIFEST):
+        for name in (TENSORS, DISTRIBUTION, MANIFEST):
             with suppress(FileNotFoundError):  # not every fit leaves a reference
                 write_synced(staging / name, read_file(source, name, root))
         staging.rename(target)

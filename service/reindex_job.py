@@ -26,9 +26,9 @@ from service.settings import Settings
 from training.encoders import Encoder
 from training.locks import lock_file
 from transforms.artifact.folder import MANIFEST, TENSORS
-from transforms.base.transform import Progress
 from transforms.beneath import read_beneath
 from transforms.files import make_folder, replace_synced, write_synced
+from transforms.progress import Progress
 
 GRAPH_ROWS = 2048
 PAIRS = 2500

@@ -118,7 +118,8 @@ class Targets:
         """
         if dimensions is not None and not loaded.chain.serves(dimensions):
             raise BadValueError(
-                f"the chain {loaded.ref} serves {loaded.chain.sizes()}, not {dimensions}", param="dimensions"
+                f"the chain {loaded.ref} serves {loaded.chain.describe_dimensions()} dimensions, not {dimensions}",
+                param="dimensions",
             )
         size = dimensions or loaded.chain.output_dimensions or width
         space = space_id(fingerprint, loaded.ref, loaded.digest, size)

@@ -19,8 +19,8 @@ from training.run import Run
 from training.shards import Shard
 from training.sources import Source
 from training.stacked import Part, Stacked
-from transforms.base.transform import Progress
 from transforms.files import make_root
+from transforms.progress import Progress
 from transforms.vectors import Vectors
 
 

@@ -21,20 +21,23 @@ from training.engines import LOCAL, Engine
 from training.errors import FitError, SourceError
 from training.fit_request import DISTINCT_LEAST, FitRequest
 from training.gates import failed_gates, require_gates
-from training.incremental import Earlier, Version, keep_moments
+from training.incremental import Earlier, Version, moments_to_store
 from training.keys import place_key
 from training.pairs import encoded_targets, require_pairs_or_none
 from training.readers import BUILT_IN
 from training.rows import Rows
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
-from transforms.artifact.fit_distribution import Reference
-from transforms.base.transform import Progress, part_of
+from transforms.artifact.fit_distribution import FitDistribution
+from transforms.artifact.fit_statistics import FitStatistics
+from transforms.base.transform import Transform
 from transforms.chain.chain import Chain
-from transforms.chain.retained_subspace import Kept
+from transforms.chain.retained_subspace import retained_subspace
 from transforms.chain.steps import build_steps
 from transforms.files import create_file, make_folder
+from transforms.progress import Progress, part_of
 from transforms.quality.certificate import Certificate, certify
+from transforms.statistics.moments import Moments
 from transforms.vectors import FloatArray
 
 HELDOUT_SHARE = 0.2
@@ -59,12 +62,14 @@ class Fitted:
 
     Attributes:
         chain: its metadata holds encoder, provenance and certificate.
+        statistics: of the fitted rows, to be stored beside the chain.
         certificate: see `transforms.certify`.
         failed_gates: the gates that do not hold.
         encoded: the whole source as vectors.
     """
 
     chain: Chain
+    statistics: FitStatistics
     certificate: Certificate
     failed_gates: list[str]
     encoded: EncodedSource
@@ -113,7 +118,7 @@ def fit_chain(
         earlier.require_same_space(encoder)
         require_no_targets(request, target_encoder)
     if encoder is not None:
-        chain.outline(encoder.dimensions)  # before hours of encoding, not after
+        chain.signature(encoder.dimensions)  # before hours of encoding, not after
     with ExitStack() as within:
         folder = within.enter_context(claimed_folder(workspace, place_key(source, encoder)[:32]))
         encoded = encode_source(source, encoder, folder, stage("encode", on_progress), engine)
@@ -124,15 +129,18 @@ def fit_chain(
             encoded_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)
         )
         fit_rows, heldout_rows = split(encoded.hashes, request.seed)
-        rows, reporting, said = engine.rows(encoded.vectors, fit_rows), stage("fit", on_progress), []
+        rows, reporting = engine.rows(encoded.vectors, fit_rows), stage("fit", on_progress)
+        moments: dict[int, Moments] = {}
+        said: list[str] = []
         if earlier is None:
             chain.to(fitting_device(encoder)).fit(
                 rows, reporting, None if targets is None else Rows(targets, fit_rows), checkpoints=folder
             )
             chain.to("cpu")
-            said = keep_moments(chain, rows) if request.keep_moments else []
+            if request.keep_moments:
+                moments, said = moments_to_store(chain, rows)
         else:
-            chain, said = earlier.with_rows(rows, reporting)
+            chain, moments, said = earlier.with_rows(rows, reporting)
         foreign = foreign_vectors(request, encoder, workspace / "foreign", stage("foreign", on_progress))
         on_progress(STAGES["certify"][0], "measuring on held-out vectors")
         heldout = np.array(encoded.vectors[heldout_rows])
@@ -141,7 +149,7 @@ def fit_chain(
             heldout,
             n_fit=len(fit_rows) + (earlier.count if earlier else 0),
             seed=request.seed,
-            foreign=foreign,
+            out_of_domain=foreign,
             warnings=source_warnings(encoded, foreign) + said,
             targets=None if targets is None else np.array(targets[heldout_rows]),
         )
@@ -151,15 +159,16 @@ def fit_chain(
             "provenance": provenance(request, source, encoded, command) | {"training": records(chain)},
             "certificate": certificate,
         }
-        before = earlier.reference if earlier else None
+        before, distribution = earlier.reference if earlier else None, None
         if earlier is None or before is not None:  # else nobody knows what the older rows looked like
-            chain.reference = Reference.of(rows, heldout, Kept.of(chain), before)
+            distribution = FitDistribution.measure(rows, heldout, retained_subspace(chain), before)
         if (version := earlier or replaced) is not None:
             certificate["compared_to"] = version.measured(heldout, foreign, request.seed)
         if earlier is not None:
             chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
             chain.metadata["provenance"] |= earlier.provenance()
-        yield Fitted(chain, certificate, failed_gates(request.gates, certificate), encoded)
+        statistics = FitStatistics(moments, distribution)
+        yield Fitted(chain, statistics, certificate, failed_gates(request.gates, certificate), encoded)
 
 
 def split(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -287,7 +296,8 @@ def fitting_device(encoder: Encoder | None) -> str:
 
 def records(chain: Chain) -> list[dict[str, Any]]:
     """What happened in training, for each step that was trained in steps."""
-    return [{"kind": step.kind} | step.record.as_json() for step in chain.transforms if step.record is not None]
+    steps = [step for step in chain.transforms if isinstance(step, Transform)]
+    return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
 
 
 def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -> list[str]:

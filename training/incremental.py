@@ -7,12 +7,12 @@ from typing import Any
 
 from training.encoders import Encoder
 from training.errors import FitError
-from transforms.artifact.fit_distribution import Reference
-from transforms.artifact.stored_moments import read_moments
-from transforms.base.transform import Progress
+from transforms.artifact.fit_distribution import FitDistribution
+from transforms.artifact.stored_moments import load_moments
 from transforms.chain.chain import Chain
 from transforms.incremental.stages import Stages
-from transforms.incremental.update import with_rows
+from transforms.incremental.update import update_chain
+from transforms.progress import Progress
 from transforms.quality.certificate import Certificate, certify
 from transforms.statistics.moments import Moments
 from transforms.vectors import FloatArray, Vectors
@@ -42,7 +42,7 @@ class Version:
 
     def measured(self, heldout: FloatArray, foreign: Mapping[str, FloatArray], seed: int) -> Certificate:
         """Its measures on the vectors that the new one is certified on."""
-        found = certify(self.chain, heldout, n_fit=self.count, seed=seed, foreign=foreign)
+        found = certify(self.chain, heldout, n_fit=self.count, seed=seed, out_of_domain=foreign)
         return {"chain": self.ref} | {key: found[key] for key in COMPARED if key in found}
 
 
@@ -56,7 +56,7 @@ class Earlier(Version):
     """
 
     moments: dict[int, Moments]
-    reference: Reference | None = None
+    reference: FitDistribution | None = None
 
     @classmethod
     def read(cls, ref: str, chain: Chain, folder: Path) -> "Earlier":
@@ -67,8 +67,8 @@ class Earlier(Version):
             ArtifactError: if they, or its reference, were damaged.
         """
         require_moments(ref, chain.metadata)
-        reference = Reference.read(folder) if chain.metadata.get("reference") else None
-        return cls(ref, chain, read_moments(folder), reference)
+        reference = FitDistribution.load(folder) if chain.metadata.get("reference") else None
+        return cls(ref, chain, load_moments(folder), reference)
 
     @property
     def count(self) -> int:
@@ -89,17 +89,21 @@ class Earlier(Version):
         if any(earlier.get("rows_digest") == digest for earlier in self.provenance()["added_to"]):
             raise FitError(f"{self.ref} was fitted on these very rows already: they would count twice")
 
-    def with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, list[str]]:
-        """The chain fitted on its old rows and new ones `(n, d)`, and what there is to say of that.
+    def with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, dict[int, Moments], list[str]]:
+        """Return the chain fitted on its old rows and new ones `(n, d)`, the moments of all rows, and warnings.
 
         Raises:
-            TransformError: if that cannot be done; see `refit.with_rows`.
+            TransformError: if that cannot be done; see `transforms.incremental.update_chain`.
         """
-        done = with_rows(self.chain, self.moments, rows, on_progress)
-        said = [f"{self.chain[i].kind} keeps the map of {self.ref}: {reason}" for i, reason in done.kept.items()]
+        done = update_chain(self.chain, self.moments, rows, on_progress)
+        said = [f"{self.chain[i].kind} keeps the map of {self.ref}: {reason}" for i, reason in done.retained.items()]
         if done.chain.quantizer is not None:
             said.append(f"{done.chain.quantizer.kind} has the ranges of the added rows alone")
-        return done.chain, [*said, f"measured on rows held out of what was added to {self.ref}, on no older ones"]
+        return (
+            done.chain,
+            done.moments,
+            [*said, f"measured on rows held out of what was added to {self.ref}, on no older ones"],
+        )
 
     def provenance(self) -> dict[str, Any]:
         """Where the old rows come from, oldest first, and how the steps that are kept were trained."""
@@ -114,11 +118,10 @@ def require_moments(ref: str, manifest: Mapping[str, Any]) -> None:
         raise FitError(f"{ref} carries no moments to add to: fit it once with --keep-moments (keep_moments in JSON)")
 
 
-def keep_moments(chain: Chain, rows: Vectors) -> list[str]:
-    """Give a fitted chain the moments of the rows `(n, d)` it was fitted on; what there is to say of that."""
+def moments_to_store(chain: Chain, rows: Vectors) -> tuple[dict[int, Moments], list[str]]:
+    """Return the moments to store of the rows `(n, d)` that a chain was fitted on, by refit stage, and warnings."""
     stages = Stages.of(chain)
-    chain.moments = stages.moments(chain, rows)
-    if chain.moments:
-        return []
-    reasons = "; ".join(f"{chain[index].kind}: {reason}" for index, reason in stages.kept.items())
-    return [f"no moments are kept, since no step could be refitted from them ({reasons or 'none learns anything'})"]
+    if moments := stages.moments(chain, rows):
+        return moments, []
+    reasons = "; ".join(f"{chain[index].kind}: {reason}" for index, reason in stages.retained.items())
+    return {}, [f"no moments are kept, since no step could be refitted from them ({reasons or 'none learns anything'})"]

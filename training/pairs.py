@@ -11,8 +11,8 @@ from training.errors import FitError
 from training.keys import place_key
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
-from transforms.base.transform import Progress
 from transforms.chain.chain import Chain
+from transforms.progress import Progress
 from transforms.vectors import Vectors
 
 

@@ -1,7 +1,7 @@
 """Where the names of the package come from: `__init__` reads this, and so do type checkers."""
 
+from .base.registry import TRANSFORMS
 from .base.transform import Transform
-from .catalogue import TRANSFORMS
 from .chain.chain import Chain
 from .chain.steps import build_steps, parse_steps
 from .codes.quantization import Binary, Int8
@@ -14,7 +14,8 @@ from .linear.alignment import LowRankAffine, Procrustes
 from .linear.debias import R1, R2, MeanCentering, RandomDirection
 from .linear.normalize import Normalize
 from .linear.pca import PCA
-from .linear.projection import RandomProjection, RandomSelection, Truncation
+from .linear.random_projection import RandomProjection
+from .linear.selection import RandomSelection, Truncation
 from .linear.whitening import Whitening
 from .quality.certificate import certify
 from .quality.diagnostics import diagnose

@@ -1,23 +1,28 @@
-"""The kinds of steps that ship with Lathe, by name alone: command lines list them without importing torch."""
+"""The kinds of steps that ship with Lathe and where their classes are, without importing torch.
 
-KINDS = (
-    "abtt",
-    "autoencoder",
-    "binary",
-    "flow",
-    "geopres",
-    "int8",
-    "low_rank_affine",
-    "mc",
-    "normalize",
-    "pca",
-    "procrustes",
-    "r1",
-    "r2",
-    "rand",
-    "random_projection",
-    "random_selection",
-    "truncation",
-    "whitening",
-)
-"""The keys of `TRANSFORMS`; a test compares the two."""
+Command lines list the kinds, and `transforms.base.registry` imports a class when a step of its kind is first asked for.
+"""
+
+from collections.abc import Mapping
+
+KINDS: Mapping[str, str] = {
+    "abtt": "transforms.linear.abtt",
+    "autoencoder": "transforms.learned.autoencoder",
+    "binary": "transforms.codes.quantization",
+    "flow": "transforms.learned.flow",
+    "geopres": "transforms.learned.geopres",
+    "int8": "transforms.codes.quantization",
+    "low_rank_affine": "transforms.linear.alignment",
+    "mc": "transforms.linear.debias",
+    "normalize": "transforms.linear.normalize",
+    "pca": "transforms.linear.pca",
+    "procrustes": "transforms.linear.alignment",
+    "r1": "transforms.linear.debias",
+    "r2": "transforms.linear.debias",
+    "rand": "transforms.linear.debias",
+    "random_projection": "transforms.linear.random_projection",
+    "random_selection": "transforms.linear.selection",
+    "truncation": "transforms.linear.selection",
+    "whitening": "transforms.linear.whitening",
+}
+"""The module that defines the class of each kind."""

@@ -1,4 +1,4 @@
-"""The seam between NumPy, torch and vectors that live on disk."""
+"""Vectors as NumPy arrays, torch tensors or files: their types, checks and conversions."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -14,10 +14,10 @@ FloatArray = NDArray[np.floating[Any]]
 """A NumPy array of any float dtype; `(n, d)` unless said otherwise."""
 
 ALIGNMENT = 64
-"""Bytes: torch puts what it allocates at a multiple of so many."""
+"""Bytes: torch allocates at multiples of this many."""
 
 BLOCK_ROWS = 4096
-"""Rows held at once when streaming: 6 MB at d=384, 64 MB at d=4096."""
+"""Rows in memory at a time when streaming: 6 MB at d=384, 64 MB at d=4096."""
 
 
 class Vectors(Protocol):
@@ -28,7 +28,7 @@ class Vectors(Protocol):
         """`(n, d)`."""
 
     def __getitem__(self, rows: Any, /) -> Any:
-        """Rows as a float array `(len(rows), d)`."""
+        """Return rows as a float array `(len(rows), d)`."""
 
 
 def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]:
@@ -43,7 +43,7 @@ def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]
 
 
 def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
-    """`row_blocks`, none with NaN or inf.
+    """Yield the rows like `row_blocks`, after checking each block for NaN and inf.
 
     Raises:
         InputError: naming the first row that holds one.
@@ -68,8 +68,8 @@ def require_matrix(vectors: Vectors) -> None:
 def require_finite(block: FloatArray, first_row: int = 0) -> None:
     """Raise `InputError` naming the first row that holds NaN or inf.
 
-    A sum is finite only if all it sums is (or it overflows), so one cheap pass settles the
-    ordinary case and the row is looked for only when something is wrong.
+    A sum is finite only if all its terms are, so one cheap pass decides the ordinary case; the row is searched for
+    only if the sum is not finite (which an overflow can cause too).
     """
     with np.errstate(invalid="ignore", over="ignore"):
         if np.isfinite(block.sum(dtype=np.float64)):
@@ -80,7 +80,7 @@ def require_finite(block: FloatArray, first_row: int = 0) -> None:
 
 
 def as_numpy(block: Any) -> FloatArray:
-    """A contiguous float array, in this machine's byte order, of what slicing `Vectors` gave.
+    """Convert a block of `Vectors` to a contiguous float array in this machine's byte order.
 
     Raises:
         InputError: if the values are not numbers.
@@ -91,7 +91,7 @@ def as_numpy(block: Any) -> FloatArray:
     try:
         array = np.asarray(block)
     except ValueError as error:
-        raise InputError(f"vectors must all have the same width: {error}") from error
+        raise InputError(f"vectors must all have the same number of dimensions: {error}") from error
     if array.dtype.kind in "iub":
         return array.astype(np.float32)
     if array.dtype.kind != "f":
@@ -104,9 +104,15 @@ def as_tensor(rows: Any, like: Tensor) -> Tensor:
     if isinstance(rows, Tensor):
         return standardize_layout(rows.to(dtype=like.dtype, device=like.device))
     array = as_numpy(rows)
-    if not array.flags.writeable:  # torch warns about, but cannot use, read-only memory
+    if not array.flags.writeable:  # torch warns about read-only memory, which it cannot use
         array = array.copy()
     return standardize_layout(torch.from_numpy(array).to(dtype=like.dtype, device=like.device))
+
+
+def as_float64(tensor: Tensor) -> NDArray[np.float64]:
+    """Convert a tensor to a float64 array."""
+    array: NDArray[np.float64] = tensor.to("cpu", torch.float64).numpy()
+    return array
 
 
 def standardize_layout(tensor: Tensor) -> Tensor:

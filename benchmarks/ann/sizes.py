@@ -12,7 +12,7 @@ from benchmarks.ann.engines import Faiss
 from benchmarks.ann.point import overlap
 from benchmarks.ann.spaces import find_space
 from transforms import TransformError
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 OVERSAMPLING = (1, 4, 8)
 FLOAT_BYTES = 4

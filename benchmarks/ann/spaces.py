@@ -9,7 +9,7 @@ from service.home import Home
 from service.settings import read_settings
 from service.starters import open_registry
 from transforms import Chain, Transform, build_steps, parse_steps
-from transforms.base.transform import TRANSFORMS
+from transforms.base.registry import TRANSFORMS
 from transforms.linear.affine import Affine
 
 FULL = "none"

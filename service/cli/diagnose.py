@@ -31,7 +31,7 @@ def diagnose(
     from training.keys import place_key
     from training.sources import open_source
     from training.workspace import claimed_folder
-    from transforms.base.transformed_view import View
+    from transforms.base.transformed_view import TransformedView
     from transforms.quality.diagnostics import diagnose as diagnose_vectors
 
     settings, home = state()
@@ -49,7 +49,7 @@ def diagnose(
             target = (
                 targets.of_encoder(loaded, chain, None) if loaded else targets.of_vectors(vectors.shape[1], chain, None)
             )
-            found["after"] = diagnose_vectors(View(vectors, target.dimensions, target.apply))
+            found["after"] = diagnose_vectors(TransformedView(vectors, target.dimensions, target.apply))
     typer.echo(json.dumps(found, indent=1) if as_json else in_words(found))
 
 

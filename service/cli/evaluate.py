@@ -148,7 +148,7 @@ def evaluate_both(request: "Request", against: "Suite") -> None:
     from training.domains import compare, in_terminal, require_different, write_comparison
     from training.evaluation.report import write_report
     from training.evaluation.run import evaluate as run
-    from transforms.base.transform import part_of
+    from transforms.progress import part_of
 
     require_different(request.suite, against)
     with ProgressBar() as progress:

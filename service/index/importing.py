@@ -20,8 +20,8 @@ from training.encoding import pace
 from training.kinds import Batch
 from training.raw import Record
 from training.sources import Source
-from transforms.base.transform import Progress
-from transforms.quality.certificate import fidelity
+from transforms.progress import Progress
+from transforms.quality.certificate import geometry_measures
 
 SAMPLE_ROWS = 2000
 NOTE = "import"
@@ -170,7 +170,7 @@ def measure(source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Re
     return Cost(
         rows=total,
         sampled=len(sample),
-        quality=fidelity(sample, reduce(sample)),
+        quality=geometry_measures(sample, reduce(sample)),
         bytes_per_vector=sizes,
         graph_bytes={side: total * (size + 2 * LINK_BYTES * spec.m + 16) for side, size in sizes.items()},
     )

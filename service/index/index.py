@@ -28,7 +28,7 @@ from service.index.reducer import Reducer, Vectors, require_half
 from service.index.serving import GenerationServing
 from service.index.snapshot import Snapshots, restore_snapshot
 from service.index.spec import IndexSpec
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 POLL_SECONDS = 0.1
 TRIES = 3

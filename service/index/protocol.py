@@ -10,7 +10,7 @@ from service.index.bridge import Bridge
 from service.index.filters import Filter
 from service.index.reducer import Vectors
 from service.index.spec import IndexSpec
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 Hit = dict[str, Any]
 """`{id, score, metadata}`."""

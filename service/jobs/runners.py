@@ -17,8 +17,8 @@ from service.jobs.store import Job
 from service.reindex_job import run_reindex
 from service.settings import Settings
 from training.errors import TrainingError
-from transforms.base.transform import Progress
 from transforms.errors import TransformError
+from transforms.progress import Progress
 
 PROGRESS_SECONDS = 0.25
 

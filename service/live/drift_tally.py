@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.artifact.fit_distribution import Reference, lengths
-from transforms.chain.retained_subspace import Kept
+from transforms.artifact.fit_distribution import FitDistribution, row_norms
+from transforms.statistics.subspace import Subspace
 
 TENTHS = 10
 FAR = 1000.0
@@ -44,13 +44,13 @@ class Tally:
     grouped: NDArray[np.float64]
 
     @classmethod
-    def of(cls, reference: Reference, kept: Kept | None, requests: Sequence[NDArray[np.float32]]) -> "Tally":
+    def of(cls, reference: FitDistribution, kept: Subspace | None, requests: Sequence[NDArray[np.float32]]) -> "Tally":
         """That of the rows `(n, d)` of some requests, each at least one."""
         rows, counts = np.concatenate(requests), np.array([len(some) for some in requests])
-        norms = lengths(rows)
+        norms = row_norms(rows)
         near = norms <= FAR * reference.norms[1]
         gaussian = reference.gaussian
-        standardised = gaussian.standardised(rows)
+        standardised = gaussian.standardize(rows)
         ranks = reference.percentiles(gaussian.score(standardised))
         summed = standardised if near.all() else standardised[near]
         sums = np.add.reduceat(ranks, np.cumsum(counts) - counts)
@@ -60,8 +60,8 @@ class Tally:
             len(summed),
             summed.sum(axis=0, dtype=np.float64),
             float(np.vecdot(summed, summed).sum(dtype=np.float64)),
-            0.0 if kept is None else float(kept.outside(summed).sum()),
-            int(reference.odd(norms).sum()),
+            0.0 if kept is None else float(kept.energy_outside(summed).sum()),
+            int(reference.outlier_norms(norms).sum()),
             float(ranks.sum()),
             np.bincount(np.minimum((ranks * TENTHS).astype(int), TENTHS - 1), minlength=TENTHS),
             np.array([sums @ sums, sums @ counts, counts @ counts], np.float64),
@@ -85,7 +85,7 @@ class Tally:
         spread = max(squares - 2 * mean * products + mean * mean * counts, 0.0)
         return float(np.sqrt(spread * self.requests / (self.requests - 1))) / self.rows
 
-    def figures(self, reference: Reference) -> dict[str, Any]:
+    def figures(self, reference: FitDistribution) -> dict[str, Any]:
         """What `/chains/{name}/drift` says of it; see docs/drift.md."""
         return {
             "rows": self.rows,
@@ -98,7 +98,7 @@ class Tally:
             "tenths": (self.tenths / self.rows).tolist(),
         }
 
-    def of_mean(self, reference: Reference) -> dict[str, Any]:
+    def of_mean(self, reference: FitDistribution) -> dict[str, Any]:
         """The live mean against the fitted one, and how far chance moves the mean of so many rows."""
         gaussian = reference.gaussian
         if not self.summed:
@@ -114,6 +114,6 @@ class Tally:
             "mean_noise": float(gaussian.spread) * float(np.sqrt(variance / self.summed)),
         }
 
-    def share_outside(self, reference: Reference) -> float | None:
+    def share_outside(self, reference: FitDistribution) -> float | None:
         """The share of the squared distance from the fitted mean that the chain leaves out."""
         return self.outside / self.energy if reference.outside is not None and self.energy else None

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from service.live.drift_tally import Tally
 from service.live.tap import DROPPED
 from service.registry import LoadedChain
-from transforms.artifact.fit_distribution import Reference
-from transforms.chain.retained_subspace import Kept
+from transforms.artifact.fit_distribution import FitDistribution
+from transforms.chain.retained_subspace import retained_subspace
 
 Rows = NDArray[np.float32]
 
@@ -74,7 +74,7 @@ class Window:
         self,
         encoder: str | None,
         loaded: LoadedChain,
-        reference: Reference,
+        reference: FitDistribution,
         size: int,
         keep_rows: bool,
         pace: Pace = PACE,
@@ -83,7 +83,7 @@ class Window:
         self.encoder, self.loaded, self.reference = encoder, loaded, reference
         self.size, self.keep_rows = size, keep_rows
         self.pace, self.clock = pace, clock
-        self.kept = Kept.of(loaded.chain)
+        self.kept = retained_subspace(loaded.chain)
         self.generations: list[Generation] = []
         self.waiting: deque[Rows] = deque()
         self.waiting_rows = 0

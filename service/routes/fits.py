@@ -64,7 +64,7 @@ def create_job(body: FitBody, services: Services) -> Job:
     if version is not None:
         require_same_space(version, spec, engine)
     if width is not None:
-        chain.outline(width)
+        chain.signature(width)
     request = FitRequest(
         name=body.name,
         steps=[] if version else chain.specs(),

@@ -11,7 +11,8 @@ from redis.client import Pipeline
 
 from service.errors import UnavailableError
 from service.registry import Pointer
-from transforms.artifact.folder import MANIFEST, REFERENCE, TENSORS, read_file
+from transforms.artifact.fit_statistics import FitStatistics
+from transforms.artifact.folder import DISTRIBUTION, MANIFEST, TENSORS, read_file
 from transforms.chain.chain import Chain
 from transforms.errors import ArtifactError
 
@@ -34,7 +35,7 @@ class Files(NamedTuple):
     def read(cls, folder: Path, root: Path | None = None) -> "Files":
         """Those of an artifact folder; `root` as in `transforms.artifact.read_file`."""
         try:
-            reference = read_file(folder, REFERENCE, root)
+            reference = read_file(folder, DISTRIBUTION, root)
         except FileNotFoundError:
             reference = None
         return cls(read_file(folder, MANIFEST, root), read_file(folder, TENSORS, root), reference)
@@ -101,11 +102,11 @@ def write_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> None:
     pipe.xadd(CHANGES, {"chain": name}, maxlen=CHANGES_KEPT)
 
 
-def saved(chain: Chain, name: str, version: int) -> Files:
+def saved(chain: Chain, name: str, version: int, statistics: FitStatistics | None = None) -> Files:
     """The files of a version."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / str(version)
-        chain.save(path, {"name": name, "version": version})
+        chain.save(path, {"name": name, "version": version}, statistics)
         return Files.read(path)
 
 

@@ -50,7 +50,8 @@ from service.shared.record import (
     write_pointer,
     write_version,
 )
-from transforms.artifact.folder import MANIFEST, REFERENCE, TENSORS, read_file
+from transforms.artifact.fit_statistics import FitStatistics
+from transforms.artifact.folder import DISTRIBUTION, MANIFEST, TENSORS, read_file
 from transforms.chain.chain import Chain
 from transforms.errors import ArtifactError
 from transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
@@ -84,7 +85,14 @@ class SharedRegistry(Registry):
         self.grace_seconds = grace_seconds
         self.refused: dict[str, str] = {}
 
-    def publish(self, chain: Chain, name: str, promote: bool | None, job: str | None = None) -> tuple[int, bool]:
+    def publish(
+        self,
+        chain: Chain,
+        name: str,
+        promote: bool | None,
+        job: str | None = None,
+        statistics: FitStatistics | None = None,
+    ) -> tuple[int, bool]:
         """Add a fitted chain as the next version; see `Registry.publish`.
 
         Raises:
@@ -99,7 +107,7 @@ class SharedRegistry(Registry):
                 pipe.multi()
                 return made, record.pointer.live == made
             version = max([record.pointer.last, *record.stamps]) + 1
-            files = saved(chain, name, version)
+            files = saved(chain, name, version, statistics)
             pointer = with_version(record.pointer, version, promote)
             pipe.multi()
             write_version(pipe, name, version, files, job)
@@ -274,7 +282,7 @@ class SharedRegistry(Registry):
             make_folder(staging)
             write_synced(staging / TENSORS, tensors)
             if reference is not None:
-                write_synced(staging / REFERENCE, reference)
+                write_synced(staging / DISTRIBUTION, reference)
             write_synced(staging / MANIFEST, manifest)
             if (self.root / name / str(version)).exists():  # of another Redis, or damaged here
                 self.remove(name, version)

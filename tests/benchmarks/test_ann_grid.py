@@ -109,7 +109,7 @@ def test_what_cannot_be_done_is_an_error_and_the_rest_goes_on(first):
     errors = {(r["method"], r["engine"]): r["error"] for r in first.results if "error" in r}
     assert set(errors) == {("none", "nothing"), *((BAD, engine) for engine in GRID.engines)}
     assert errors["none", "nothing"] == "KeyError: 'nothing'"
-    assert errors[BAD, "flat"].startswith("StepError: geopres to 999 must follow vectors wider than that")
+    assert errors[BAD, "flat"].startswith("StepError: geopres to 999 needs vectors of more than 999 dimensions")
     assert len(failed(first.results)) == 4
     assert failed(first.results)[0] == "nothing on 300 of none, seed 0: KeyError: 'nothing'"
     assert [json.loads(line) for line in lines(first.folder)] == first.results

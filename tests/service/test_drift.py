@@ -19,8 +19,9 @@ from service.starters import STARTERS
 from training.docstrings import docstring_paragraphs
 from training.fit_request import FitRequest
 from transforms import parse_steps
-from transforms.artifact.folder import REFERENCE
-from transforms.base.transform import no_progress
+from transforms.artifact.fit_statistics import FitStatistics
+from transforms.artifact.folder import DISTRIBUTION
+from transforms.progress import no_progress
 
 ENCODER = "all-MiniLM-L6-v2"
 WIDTH = 24
@@ -174,7 +175,7 @@ def test_large_requests_count_with_some_of_their_rows_and_one_alone_says_nothing
 def test_the_noise_takes_rows_of_one_request_for_alike(fitted):
     loaded = fitted.services.registry.load("mine")
     rows = rows_like(2000, 9)
-    order = np.argsort(loaded.reference.gaussian.score(loaded.reference.gaussian.standardised(rows)))
+    order = np.argsort(loaded.reference.gaussian.score(loaded.reference.gaussian.standardize(rows)))
     sorted_rows = Tally.of(loaded.reference, None, np.split(rows[order], 100))
     mixed = Tally.of(loaded.reference, None, np.split(rows, 100))
     assert mixed.noise == pytest.approx(0.29 / np.sqrt(2000), rel=0.2)
@@ -360,22 +361,22 @@ def test_a_chain_without_a_reference_serves_and_its_drift_is_unknown(fitted):
     registry.publish(registry.load("mine@1").chain, "older", None)
     reduce(fitted, rows_like(50, 1), "older")
     said, _ = report(fitted, "older")
-    assert "without a reference" in said["unknown"] and said["encoders"] == [] and said["stale"] is None
+    assert "without the distribution of its rows" in said["unknown"]
+    assert said["encoders"] == [] and said["stale"] is None
     assert reduce(fitted, rows_like(5, 1), "older", drift="true").headers["x-out-of-domain"] == "unknown"
 
 
 @pytest.mark.parametrize("how", ["altered", "missing"])
 def test_a_damaged_reference_leaves_the_chain_serving(fitted, how):
     registry = fitted.services.registry
-    chain = registry.load("mine@1").chain
-    chain.reference = registry.load("mine@1").reference
-    version, _ = registry.publish(chain, "frail", None)
-    path = registry.root / "frail" / str(version) / REFERENCE
+    loaded = registry.load("mine@1")
+    statistics = FitStatistics(distribution=loaded.reference)
+    version, _ = registry.publish(loaded.chain, "frail", None, statistics=statistics)
+    path = registry.root / "frail" / str(version) / DISTRIBUTION
     path.unlink() if how == "missing" else path.write_bytes(path.read_bytes()[:-4] + b"\x00" * 4)
-    chain.reference = None
     reduce(fitted, rows_like(50, 1), f"frail@{version}")
     said, _ = report(fitted, f"frail@{version}")
-    assert "its reference" in said["unknown"]
+    assert "the distribution of its rows" in said["unknown"]
 
 
 def test_drift_that_is_off_says_so_and_keeps_no_figures(start_app, fitted):
@@ -429,13 +430,11 @@ def test_chains_that_are_imported_bring_their_references(fitted, run):
 def test_replicas_share_references_and_one_altered_in_redis_is_unknown(open_replica, redis_server, fitted):
     here, there = open_replica("here"), open_replica("there")
     loaded = fitted.services.registry.load("mine@1")
-    loaded.chain.reference = loaded.reference
-    here.registry.publish(loaded.chain, "shared", None)
+    here.registry.publish(loaded.chain, "shared", None, statistics=FitStatistics(distribution=loaded.reference))
     there.registry.pull("shared")
     assert there.registry.load("shared").reference.payload == loaded.reference.payload
     redis_server.client.hset("lathe:artifact:shared:1", "reference", b"altered")
     later = open_replica("later")
-    loaded.chain.reference = None
     assert "altered" in str(later.registry.load("shared").reference)
     later.registry.load("shared").chain.transform(rows_like(3, 1))
 

@@ -118,7 +118,7 @@ def test_a_backup_is_whole_while_the_index_is_owned_and_restores_under_any_name(
         assert run("index", "restore", tmp_path / "copy", "--name", "again")[0] == 0
         again = indexes.get("again")
         labels, scores = again.generation.search(vectors[:6], 1, rescoring=4)
-        names = again.record.payloads(labels[:, 0].tolist())
+        names = again.training_log.payloads(labels[:, 0].tolist())
         assert [names[label][0] for label in labels[[0, 1, 2, 4, 5], 0].tolist()] == ["0", "1", "2", "4", "5"]
         assert scores[0, 0] == pytest.approx(1, abs=2e-3)
     finally:

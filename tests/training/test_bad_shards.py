@@ -13,7 +13,7 @@ from training.fit_request import FitRequest
 from training.fitting import fit_chain
 from training.shards import BATCH_ROWS
 from training.sources import open_source
-from transforms.base.transform import no_progress
+from transforms.progress import no_progress
 
 WIDTH = 6
 GOOD = 80

@@ -9,7 +9,7 @@ from training.encoding import encode_source
 from training.errors import FitError, SourceError
 from training.shards import BATCH_ROWS
 from training.sources import open_source
-from transforms.base.transform import no_progress
+from transforms.progress import no_progress
 
 FILES = 4
 ROWS = 3

@@ -15,7 +15,7 @@ from training.fitting import FOREIGN_ROWS, HELDOUT_LEAST, HELDOUT_MOST, HELDOUT_
 from training.gates import failed_gates, require_gates
 from training.sources import open_source
 from transforms import Chain, StepError
-from transforms.base.transform import no_progress
+from transforms.progress import no_progress
 
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
 STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 32, "nested": True, "steps": 10}]

@@ -10,7 +10,7 @@ from training.fitting import fit_chain, split
 from training.incremental import Earlier
 from transforms import ArtifactError, Chain, StepError, parse_steps
 from transforms.artifact.folder import TENSORS
-from transforms.base.transform import no_progress
+from transforms.progress import no_progress
 
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
 SIDES = {"mean_norm", "isoscore", "bytes_per_vector"}
@@ -30,17 +30,17 @@ def months(tmp_path_factory):
 
 
 def fit(source, encoder, workspace, steps=None, earlier=None, **request):
-    """A fitted chain with its vectors as an array, kept beyond the context."""
+    """A fit with its vectors as arrays, kept beyond the context."""
     given = [] if steps is None else [step.spec() for step in parse_steps(steps)]
     asked = FitRequest("name", given, str(source), add_to=earlier and earlier.ref, **request)
     with fit_chain(asked, encoder, workspace, no_progress, "lathe fit", earlier=earlier) as fitted:
         rows, heldout = split(fitted.encoded.hashes, asked.seed)
         vectors = np.array(fitted.encoded.vectors)
-        return fitted.chain, fitted.certificate, vectors[rows], vectors[heldout]
+        return fitted, fitted.certificate, vectors[rows], vectors[heldout]
 
 
-def saved(chain, folder, version):
-    chain.save(folder / str(version))
+def saved(fitted, folder, version):
+    fitted.chain.save(folder / str(version), statistics=fitted.statistics)
     return Earlier.read(f"name@{version}", Chain.load(folder / str(version)), folder / str(version))
 
 
@@ -49,11 +49,11 @@ def added(months, brief_encoder, workspace, tmp_path_factory):
     """A chain of real text to which two months were added, with all that was fitted on."""
     folder = tmp_path_factory.mktemp("chains")
     chain, certificate, rows, _ = fit(months[0], brief_encoder, workspace, "r2,pca:24", keep_moments=True)
-    versions, all_rows = [(chain, certificate)], [rows]
+    versions, all_rows = [(chain.chain, certificate)], [rows]
     for number, month in enumerate(months[1:], 1):
         earlier = saved(chain, folder, number)
         chain, certificate, rows, heldout = fit(month, brief_encoder, workspace, earlier=earlier)
-        versions.append((chain, certificate))
+        versions.append((chain.chain, certificate))
         all_rows.append(rows)
     return versions, all_rows, heldout
 
@@ -119,14 +119,14 @@ def vectors(tmp_path_factory):
 def test_a_trained_step_is_named_with_the_version_it_is_of(vectors, workspace, tmp_path):
     old = fit(vectors / "old.npy", None, workspace, "r2,geopres:8,steps=20", keep_moments=True)[0]
     earlier = saved(old, tmp_path, 1)
-    chain, certificate, _, _ = fit(vectors / "new.npy", None, workspace, earlier=earlier)
+    fitted, certificate, _, _ = fit(vectors / "new.npy", None, workspace, earlier=earlier)
     assert any("geopres keeps the map of name@1: it is trained on rows" in said for said in certificate["warnings"])
-    assert chain.metadata["provenance"]["training"] == earlier.chain.metadata["provenance"]["training"] != []
+    assert fitted.chain.metadata["provenance"]["training"] == earlier.chain.metadata["provenance"]["training"] != []
 
 
 def test_moments_that_no_step_could_use_are_not_kept_and_the_certificate_says_so(vectors, workspace):
-    chain, certificate, _, _ = fit(vectors / "old.npy", None, workspace, "geopres:8,steps=5", keep_moments=True)
-    assert chain.moments == {}
+    fitted, certificate, _, _ = fit(vectors / "old.npy", None, workspace, "geopres:8,steps=5", keep_moments=True)
+    assert fitted.statistics.moments == {}
     assert any("no moments are kept" in said and "geopres" in said for said in certificate["warnings"])
 
 
@@ -160,7 +160,7 @@ def test_rows_of_another_space_are_refused_before_anything_is_encoded(
 
 def test_vectors_of_another_width_are_refused(vectors, workspace, tmp_path):
     chain = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
-    with pytest.raises(StepError, match="16 wide"):
+    with pytest.raises(StepError, match="16 dimensions"):
         fit(vectors / "narrow.npy", None, workspace, earlier=saved(chain, tmp_path, 1))
 
 
@@ -173,5 +173,5 @@ def test_targets_are_refused(vectors, workspace, tmp_path):
 def test_an_outcome_does_not_depend_on_whether_the_old_chain_was_ever_in_memory(vectors, workspace, tmp_path):
     old = fit(vectors / "old.npy", None, workspace, "r2,pca:8", keep_moments=True)[0]
     loaded = fit(vectors / "new.npy", None, workspace, earlier=saved(old, tmp_path, 1))[0]
-    at_hand = fit(vectors / "new.npy", None, workspace, earlier=Earlier("name@1", old, old.moments))[0]
-    assert loaded == at_hand
+    at_hand = fit(vectors / "new.npy", None, workspace, earlier=Earlier("name@1", old.chain, old.statistics.moments))[0]
+    assert loaded.chain == at_hand.chain

@@ -10,7 +10,7 @@ from training.errors import FitError, SourceError
 from training.fit_request import FitRequest
 from training.fitting import fit_chain
 from training.sources import open_source
-from transforms.base.transform import no_progress
+from transforms.progress import no_progress
 
 STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 4, "steps": 12, "batch": 64}]
 

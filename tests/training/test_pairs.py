@@ -9,7 +9,7 @@ from training.errors import FitError
 from training.fit_request import FitRequest
 from training.fitting import fit_chain
 from training.spec import EncoderSpec
-from transforms.base.transform import no_progress
+from transforms.progress import no_progress
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from training.raw import Span
 from training.shards import BATCH_ROWS, FILE_SHARDS, SHARD_BATCHES, Shard, joined, read_shards
 from training.sources import open_source
 from training.stacked import Part, Stacked
-from transforms.base.transform import no_progress
+from transforms.progress import no_progress
 
 ROWS = (FILE_SHARDS + 2) * BATCH_ROWS + 300
 SHARD_ROWS = 2 * BATCH_ROWS

@@ -90,8 +90,8 @@ def test_the_variance_that_goes_is_the_largest_there_is(rows):
     [(2, 1), (8, 1), (100, 1), (149, 1), (151, 2), (300, 3), (384, 4), (768, 8), (1024, 10), (4096, 41)],
 )
 def test_by_default_a_hundredth_of_the_width_goes_and_one_at_least(width, expected):
-    assert ABTT().depth(width) == expected == max(1, round(width / 100))
-    assert ABTT(7).depth(width) == 7
+    assert ABTT().removed_count(width) == expected == max(1, round(width / 100))
+    assert ABTT(7).removed_count(width) == 7
 
 
 def test_the_default_removes_that_many(embeddings):
@@ -138,9 +138,9 @@ def test_rows_that_do_not_differ_are_refused(rows):
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_as_many_directions_as_there_are_cannot_go(width):
-    with pytest.raises(StepError, match=f"abtt takes 3 directions away; vectors {width} wide have no more"):
+    with pytest.raises(StepError, match=f"abtt removes 3 directions: it needs vectors of more dimensions than {width}"):
         ABTT(3).fit(np.random.default_rng(0).normal(size=(9, width)))
-    with pytest.raises(StepError, match="abtt takes 1 directions away"):
+    with pytest.raises(StepError, match="abtt removes 1 directions"):
         ABTT().fit(np.ones((9, 1)))
 
 
@@ -161,7 +161,7 @@ def test_it_is_written_with_its_directions_first():
 )
 def test_parameters_that_make_no_sense_are_refused_by_name(parameters, reason):
     with pytest.raises(StepError, match=f"abtt: {reason}"):
-        ABTT(**parameters)
+        Chain([ABTT(**parameters)])
 
 
 def test_a_refused_fit_leaves_it_unfitted(rows):

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from transforms import R2, Chain, Normalize, StepError, build_steps
-from transforms.base.signature import Outline
+from transforms.base.signature import Signature
 from transforms.linear.affine import Affine
 
 
@@ -44,11 +44,11 @@ def test_a_normalisation_is_dropped_before_a_map_without_bias_only(bias):
 
 def test_it_refuses_to_be_fitted_built_or_fed_another_width():
     with pytest.raises(StepError, match="cannot be fitted"):
-        affine(4, 8, False, 0).fit(np.ones((3, 8)))
+        Chain([affine(4, 8, False, 0)]).fit(np.ones((3, 8)))
     with pytest.raises(StepError, match="unknown kind"):
         build_steps([{"kind": "affine"}])
-    with pytest.raises(StepError, match="8 wide, not 9"):
-        affine(4, 8, False, 0).after(Outline(9))
+    with pytest.raises(StepError, match="8 dimensions, not 9"):
+        affine(4, 8, False, 0).output_signature(Signature(9))
 
 
 def test_a_mean_that_was_projected_off_stays_off_through_a_later_map(embeddings):

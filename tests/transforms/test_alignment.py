@@ -299,7 +299,7 @@ def test_vectors_without_targets_are_refused(rows, cls):
 @pytest.mark.parametrize("cls", ALIGNMENTS)
 def test_other_counts_of_vectors_and_targets_are_refused(rows, targets, cls):
     for fit in (cls().fit, Chain([cls()]).fit, Chain([R2(), cls()]).fit):
-        with pytest.raises(InputError, match="300 vectors and 299 targets are no pairs"):
+        with pytest.raises(InputError, match="300 vectors and 299 targets are not pairs"):
             fit(rows, targets=targets[1:])
 
 
@@ -365,14 +365,14 @@ def test_a_chain_with_it_folds_and_loads_bit_equal(rows, targets, cls, normalize
 
 @pytest.mark.parametrize("cls", ALIGNMENTS)
 def test_the_width_it_gives_is_known_after_the_fit_only(rows, targets, cls):
-    with pytest.raises(NotFittedError, match="width of the targets"):
-        Chain([R2(), cls()]).width_after(WIDTH)
-    assert Chain([cls().fit(rows, targets=targets)]).width_after(WIDTH) == OTHER
+    with pytest.raises(NotFittedError, match="dimensions of the targets"):
+        Chain([R2(), cls()]).dimensions_after(WIDTH)
+    assert Chain([cls().fit(rows, targets=targets)]).dimensions_after(WIDTH) == OTHER
 
 
 def test_steps_that_the_width_of_the_targets_rules_out_are_refused_before_anything_is_fitted(rows, targets):
     chain = Chain([R2(), Procrustes(), PCA(OTHER + 1)])
-    with pytest.raises(StepError, match="pca to 11 must follow vectors at least that wide, not 10"):
+    with pytest.raises(StepError, match="pca to 11 needs vectors of at least 11 dimensions, not 10"):
         chain.fit(rows, targets=targets)
     assert not any(step.fitted for step in chain.transforms)
 
@@ -402,4 +402,4 @@ def test_zero_stays_zero_with_and_without_means(rows, targets):
 )
 def test_parameters_that_make_no_sense_are_refused_by_name(make, reason):
     with pytest.raises(StepError, match=reason):
-        make()
+        Chain([make()])

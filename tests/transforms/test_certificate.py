@@ -51,7 +51,7 @@ def unit(rows):
 
 
 def test_it_holds_what_the_contract_says_and_nothing_else(chain, heldout, embeddings):
-    certificate = certify(chain, heldout, n_fit=400, seed=3, foreign={"pydoc": embeddings(60, 24, seed=6)})
+    certificate = certify(chain, heldout, n_fit=400, seed=3, out_of_domain={"pydoc": embeddings(60, 24, seed=6)})
     assert set(certificate) == CONTRACT
     assert set(certificate["foreign"]["pydoc"]) == {"n", *QUALITY}
     for name in ("mean_norm", "isoscore", "bytes_per_vector"):
@@ -63,13 +63,13 @@ def test_it_holds_what_the_contract_says_and_nothing_else(chain, heldout, embedd
 
 
 def test_it_is_json(nested, heldout):
-    certificate = certify(nested, heldout, n_fit=400, foreign={"other": heldout[:30]})
+    certificate = certify(nested, heldout, n_fit=400, out_of_domain={"other": heldout[:30]})
     assert json.loads(json.dumps(certificate, allow_nan=False)) == certificate
 
 
 def test_its_numbers_are_those_of_the_metrics(chain, heldout, embeddings):
     other = embeddings(70, 24, seed=7)
-    certificate = certify(chain, heldout, n_fit=400, foreign={"other": other})
+    certificate = certify(chain, heldout, n_fit=400, out_of_domain={"other": other})
     for measured, rows in ((certificate, heldout), (certificate["foreign"]["other"], other)):
         after = chain.transform(rows)
         assert measured["local_spearman"] == local_spearman(rows, after)
@@ -101,7 +101,7 @@ def test_it_shows_that_debiasing_took_the_mean_away(chain, heldout):
     ],
 )
 def test_what_too_few_rows_do_not_allow_to_measure_is_null_with_a_warning(chain, heldout, n, nulls):
-    certificate = certify(chain, heldout[:n], n_fit=400, foreign={"few": heldout[:n]})
+    certificate = certify(chain, heldout[:n], n_fit=400, out_of_domain={"few": heldout[:n]})
     assert {name for name in QUALITY if certificate[name] is None} == nulls
     assert {name for name in QUALITY if certificate["foreign"]["few"][name] is None} == nulls
     assert any(f"{n} held-out rows are too few" in warning for warning in certificate["warnings"]) == bool(nulls)
@@ -147,7 +147,7 @@ def test_held_out_rows_may_lie_on_disk_in_any_float(chain, heldout, tmp_path, to
     for dtype in (np.float32, np.float64):
         np.save(tmp_path / "heldout.npy", heldout.astype(dtype))
         on_disk = np.load(tmp_path / "heldout.npy", mmap_mode="r")
-        certificate = certify(chain, on_disk, n_fit=400, foreign={"same": on_disk})
+        certificate = certify(chain, on_disk, n_fit=400, out_of_domain={"same": on_disk})
         for name in QUALITY:
             assert certificate[name] == pytest.approx(expected[name], rel=1e-5)
             assert certificate["foreign"]["same"][name] == pytest.approx(expected[name], rel=1e-5)
@@ -159,7 +159,7 @@ def test_outputs_that_do_not_vary_are_warned_of_unless_the_inputs_had_as_many(em
     dead = int((dying.transform(rows[200:]).std(axis=0) == 0).sum())
     assert dead > 0
     *_, warning = certify(dying, rows[200:], n_fit=200)["warnings"]
-    assert warning == f"outputs that never vary, and are stored for nothing: {dead} of 8"
+    assert warning == f"outputs that never vary and waste their bytes: {dead} of 8"
     rows[:, 3] = 0
     whole = Chain([R2()]).fit(rows[:200])
     assert certify(whole, rows[200:], n_fit=200)["warnings"] == []
@@ -168,9 +168,9 @@ def test_outputs_that_do_not_vary_are_warned_of_unless_the_inputs_had_as_many(em
 def test_a_training_that_could_have_gone_on_or_went_astray_is_warned_of(embeddings):
     rows = embeddings(300, 24)
     chain = Chain([GeoPres(8, preset="paper", steps=60, batch=90)]).fit(rows[:200])
-    assert chain[0].record.still_falling
+    assert chain[0].training_log.still_falling
     (warning,) = certify(chain, rows[200:], n_fit=200)["warnings"]
-    assert warning == "the held-out loss of geopres still fell after 60 steps; more would do better"
-    chain[0].record.diverged = True
+    assert warning == "the held-out loss of geopres was still falling after 60 steps; train it for longer"
+    chain[0].training_log.diverged = True
     (warning,) = certify(chain, rows[200:], n_fit=200)["warnings"]
     assert "diverged after 60 steps" in warning

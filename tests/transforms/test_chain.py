@@ -218,18 +218,18 @@ def test_an_unfitted_chain_and_a_folded_one_are_not_saved(compact, tmp_path):
 
 
 def test_a_step_that_cannot_follow_is_refused_before_a_row_is_read(rows):
-    with pytest.raises(StepError, match="wider than that, not 12"):
+    with pytest.raises(StepError, match="more than 12 dimensions, not 12"):
         Chain([R2(), GeoPres(12), Normalize(), GeoPres(12)])
     vectors = Recorder(rows)
     chain = Chain([R2(), GeoPres(24)])
-    with pytest.raises(StepError, match="wider than that, not 24"):
+    with pytest.raises(StepError, match="more than 24 dimensions, not 24"):
         chain.fit(vectors)
     assert vectors.asked == []
     assert not any(step.fitted for step in chain.transforms)
 
 
 def test_a_reduction_to_one_dimension_cannot_be_debiased(rows):
-    with pytest.raises(StepError, match="at least 2 wide"):
+    with pytest.raises(StepError, match="at least 2 dimensions"):
         Chain([GeoPres(1), R2()]).fit(rows)
 
 
@@ -274,16 +274,16 @@ def test_a_chain_must_be_fitted_whole_before_it_is_applied(rows):
 
 def test_vectors_of_another_width_are_refused(compact):
     for chain in (compact, compact.fold()):
-        with pytest.raises(InputError, match="24 wide"):
+        with pytest.raises(InputError, match="24 dimensions"):
             chain.transform(np.ones((2, 23)))
 
 
 @pytest.mark.parametrize("size", [0, -1, 13, 24])
 def test_a_nested_chain_serves_no_size_beyond_its_own(rows, compact, size):
     assert not compact.serves(size)
-    with pytest.raises(InputError, match=f"any size up to 12, not {size}"):
+    with pytest.raises(InputError, match=f"any number up to 12 dimensions, not {size}"):
         compact.transform(rows, dimensions=size)
-    with pytest.raises(InputError, match=f"any size up to 12, not {size}"):
+    with pytest.raises(InputError, match=f"any number up to 12 dimensions, not {size}"):
         compact.fold(size)
 
 
@@ -293,7 +293,7 @@ def test_a_chain_that_is_not_nested_serves_its_own_size_only(rows, steps):
     full = chain.output_dimensions
     assert chain.serves(full)
     np.testing.assert_array_equal(chain.transform(rows, dimensions=full), chain.transform(rows))
-    with pytest.raises(InputError, match=f"only {full}, not 6"):
+    with pytest.raises(InputError, match=f"only {full} dimensions, not 6"):
         chain.transform(rows, dimensions=6)
 
 

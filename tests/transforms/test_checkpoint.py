@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 import transforms
 from transforms import PCA, Autoencoder, Chain, Flow, GeoPres
 from transforms.base.checkpoint import Checkpoint
-from transforms.base.training_log import Recipe
-from transforms.base.transform import Run
-from transforms.learned.descent import checkpoint_of, mean_of_varied
+from transforms.base.training_log import TrainingConfig
+from transforms.base.transform import FitContext
+from transforms.learned.descent import checkpoint_for, mean_of_varied
 
 TENSORS = {
     "steps": torch.tensor(7),
@@ -114,18 +114,18 @@ def test_a_write_that_fails_half_way_leaves_the_one_before(kept):
 
 
 SPEC = {"kind": "geopres", "dimensions": 4}
-RECIPE = Recipe(9, 10, 0.1)
+RECIPE = TrainingConfig(9, 10, 0.1)
 ROWS = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
 
 
 def kept_in(path, spec, vectors, recipe=RECIPE):
     place = None if path is None else Checkpoint(path)
-    return checkpoint_of(Run(checkpoint=place), spec, recipe, vectors, mean_of_varied("thing", vectors))
+    return checkpoint_for(FitContext(checkpoint=place), spec, recipe, vectors, mean_of_varied("thing", vectors))
 
 
 def test_another_recipe_has_another_key(tmp_path):
     path = tmp_path / "fit.safetensors"
-    assert kept_in(path, SPEC, ROWS, Recipe(8, 10, 0.1)).key != kept_in(path, SPEC, ROWS).key
+    assert kept_in(path, SPEC, ROWS, TrainingConfig(8, 10, 0.1)).key != kept_in(path, SPEC, ROWS).key
 
 
 @pytest.mark.parametrize("same", [ROWS.copy(), torch.from_numpy(ROWS), np.asfortranarray(ROWS)])
@@ -208,19 +208,19 @@ def assert_same(one, other):
 
 def test_a_fit_that_was_stopped_goes_on_and_ends_as_one_that_was_not(make, rows, tmp_path):
     path, whole = every_step(tmp_path / "fit.safetensors"), make().fit(rows)
-    middle = whole.record.steps * 3 // 4
+    middle = whole.training_log.steps * 3 // 4
     with pytest.raises(Stopped):
         make().fit(rows, stopping(f"step {middle} "), checkpoint=path)
     again, said = fit(make(), rows, path)
     assert f"step {middle + 1} of" in said[0]
     assert_same(again, whole)
-    assert again.record == whole.record
+    assert again.training_log == whole.training_log
 
 
 def test_a_fit_that_is_stopped_again_and_again_ends_as_one_that_was_not(rows, tmp_path):
     path, make = every_step(tmp_path / "fit.safetensors"), FITS["autoencoder"]
     whole = make().fit(rows)
-    for step in range(1, whole.record.steps, 7):
+    for step in range(1, whole.training_log.steps, 7):
         with pytest.raises(Stopped):
             make().fit(rows, stopping(f"step {step} "), checkpoint=path)
     again, said = fit(make(), rows, path)
@@ -229,7 +229,9 @@ def test_a_fit_that_is_stopped_again_and_again_ends_as_one_that_was_not(rows, tm
 
 
 def test_only_one_of_these_fits_runs_out_of_patience(rows):
-    assert [name for name in FITS if FITS[name]().fit(rows).record.stopped_early] == ["autoencoder, out of patience"]
+    assert [name for name in FITS if FITS[name]().fit(rows).training_log.stopped_early] == [
+        "autoencoder, out of patience"
+    ]
 
 
 def test_a_fit_that_was_finished_has_nothing_left_to_do(make, rows, tmp_path):
@@ -238,7 +240,7 @@ def test_a_fit_that_was_finished_has_nothing_left_to_do(make, rows, tmp_path):
     again, said_again = fit(make(), rows, path)
     assert said and not said_again
     assert_same(again, whole)
-    assert again.record == whole.record
+    assert again.training_log == whole.training_log
 
 
 def test_between_two_states_on_disk_there_is_some_time(rows, tmp_path):
@@ -312,7 +314,7 @@ from pathlib import Path
 
 import numpy as np, torch
 from transforms import GeoPres
-from transforms.checkpoint import Checkpoint
+from transforms.base.checkpoint import Checkpoint
 
 torch.set_num_threads(1)
 rows, path, result = sys.argv[1:]

@@ -138,7 +138,7 @@ def test_a_row_parallel_to_the_random_direction_becomes_exactly_zero(rows, facto
 
 
 def test_a_random_direction_needs_vectors_two_wide():
-    with pytest.raises(StepError, match="rand needs vectors at least 2 wide"):
+    with pytest.raises(StepError, match="rand removes a direction: it needs vectors of at least 2 dimensions"):
         RandomDirection().fit(np.ones((4, 1)))
 
 
@@ -152,9 +152,9 @@ def test_no_rows_have_no_mean(cls, data):
 @pytest.mark.parametrize("seed", [-1, 1.5, "x", None, True])
 def test_seeds_that_are_none_are_refused(seed):
     with pytest.raises(StepError, match="rand: seed must be a whole number from 0"):
-        RandomDirection(seed)
+        Chain([RandomDirection(seed)])
 
 
 def test_a_renormalisation_is_true_or_false():
     with pytest.raises(StepError, match="r1: renormalize must be true or false, got 1"):
-        R1(1)
+        Chain([R1(1)])

@@ -130,7 +130,7 @@ def test_what_is_not_a_matrix_is_refused():
 
 
 def test_vectors_of_width_one_and_no_rows_are_refused():
-    with pytest.raises(StepError, match="at least 2 wide"):
+    with pytest.raises(StepError, match="at least 2 dimensions"):
         R2().fit(np.ones((4, 1)))
     for data in (np.ones((0, 4)), Moments()):
         with pytest.raises(InputError, match="no rows"):

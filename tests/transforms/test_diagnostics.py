@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from transforms import R2, InputError, Moments, diagnose, isoscore
 from transforms.quality.diagnostics import (
+    _geometric_ranks,
+    _moment_diagnostics,
+    _row_hashes,
     centered_alignment,
-    geometric_ranks,
-    row_hashes,
-    shape_of,
     uncentered_alignment,
 )
 from transforms.statistics.spectrum import Spectrum
@@ -123,13 +123,13 @@ def test_equal_rows_have_equal_hashes_and_others_do_not(dtype):
     rng = np.random.default_rng(0)
     rows = rng.integers(-2, 3, size=(4000, 12)).astype(dtype)  # few bits set, as in sparse or rounded vectors
     distinct = len(np.unique(rows, axis=0))
-    assert len(np.unique(row_hashes(rows))) == distinct
-    np.testing.assert_array_equal(row_hashes(rows), row_hashes(rows.copy()))
+    assert len(np.unique(_row_hashes(rows))) == distinct
+    np.testing.assert_array_equal(_row_hashes(rows), _row_hashes(rows.copy()))
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 384, 4096])
 def test_the_ranks_shown_rise_from_one_to_the_last(d):
-    ranks = geometric_ranks(d)
+    ranks = _geometric_ranks(d)
     assert ranks == sorted(set(ranks))
     assert (ranks[0], ranks[-1]) == (1, d)
     assert len(ranks) <= 26
@@ -139,5 +139,5 @@ def test_moments_alone_tell_the_same(embeddings):
     rows = embeddings(200, 8).astype(np.float64)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     found = diagnose(rows)
-    for key, value in shape_of(Moments.from_vectors(unit)).items():
+    for key, value in _moment_diagnostics(Moments.from_vectors(unit)).items():
         assert found[key] == pytest.approx(value) if isinstance(value, float) else found[key] == value or key != "rank"

@@ -19,7 +19,7 @@ from transforms import (
     StepError,
     build_steps,
 )
-from transforms.chain.serialized import packed, unpacked
+from transforms.chain.serialized import deserialize_chain, serialize_chain
 
 WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine")
@@ -223,7 +223,7 @@ def test_every_buffer_is_laid_out_as_torch_would_allocate_it(spec, fitted, fresh
     found = {
         "fitted": chain,
         "loaded": Chain.load(tmp_path / "chain"),
-        "unpacked": unpacked(packed(chain)),
+        "unpacked": deserialize_chain(serialize_chain(chain)),
         "copied": copy.deepcopy(chain),
         "folded": chain.fold(),
         "folded to float64": chain.double().fold(),
@@ -438,7 +438,7 @@ def test_it_must_be_fitted_before_it_is_applied_or_undone(spec, rows):
 @pytest.mark.parametrize("shape", [(3, WIDTH - 1), (3, WIDTH + 1), (WIDTH - 1,), (0, WIDTH - 1), ()])
 def test_vectors_of_another_width_are_refused(spec, fitted, shape):
     for module in (fitted(spec), Chain([fitted(spec)]), Chain([fitted(spec)]).fold()):
-        with pytest.raises(InputError, match=f"{WIDTH} wide"):
+        with pytest.raises(InputError, match=f"{WIDTH} dimensions"):
             module.transform(np.ones(shape, np.float32))
 
 
@@ -447,7 +447,7 @@ def test_the_way_back_refuses_vectors_of_another_width_than_the_way_there_gives(
     step = fitted(spec)
     width = step.transform(fresh).shape[1]
     for wrong in (width - 1, width + 1):
-        with pytest.raises(InputError, match=f"{width} wide"):
+        with pytest.raises(InputError, match=f"{width} dimensions"):
             step.inverse_transform(np.ones((3, wrong), np.float32))
 
 
@@ -662,7 +662,7 @@ def test_it_is_undone_as_well_as_it_says(spec, fitted, fresh):
     out = step.transform(fresh)
     assert (step.inverse_kind != "none") == has_a_way_back(spec)
     if not has_a_way_back(spec):
-        with pytest.raises(StepError, match="cannot be undone"):
+        with pytest.raises(StepError, match="cannot be inverted"):
             step.inverse_transform(out)
         return
     back = step.inverse_transform(out)
@@ -691,7 +691,7 @@ def test_a_chain_is_undone_as_well_as_its_only_step(spec, fitted, fresh):
     plain, normalised = Chain([step], normalize=False), Chain([step])
     assert plain.inverse_kind == step.inverse_kind
     assert normalised.inverse_kind == "none"
-    with pytest.raises(StepError, match="cannot be undone"):
+    with pytest.raises(StepError, match="cannot be inverted"):
         normalised.inverse_transform(normalised.transform(fresh))
     if step.inverse_kind != "none":
         out = plain.transform(fresh)
@@ -732,14 +732,14 @@ def test_a_copy_in_float64_agrees(spec, fitted, fresh):
 def test_outputs_have_the_width_that_the_outline_foretold(spec, fitted, fresh):
     chain = Chain([fitted(spec)])
     found = chain.dequantize(chain.transform(fresh)).shape[1]
-    assert chain.width_after(WIDTH) == found
+    assert chain.dimensions_after(WIDTH) == found
     if spec["kind"] not in PAIRED:
-        assert Chain([make(spec)]).width_after(WIDTH) == found
+        assert Chain([make(spec)]).dimensions_after(WIDTH) == found
 
 
 @every_fitted
 def test_it_cannot_be_applied_to_other_widths_than_it_was_fitted_on_within_a_chain(spec, fitted, rows):
-    with pytest.raises(StepError, match=f"fitted on vectors {WIDTH} wide and cannot follow ones 12 wide"):
+    with pytest.raises(StepError, match=f"fitted on vectors of {WIDTH} dimensions and cannot follow vectors of 12"):
         Chain([PCA(12).fit(rows), fitted(spec)])
 
 
@@ -749,4 +749,4 @@ def test_it_is_fitted_anew_on_another_width(spec, rows):
     narrower = fit(spec, rows[:, :16])
     refitted = step.fit(rows[:, :16], targets=targets_of(rows[:, :16]))
     np.testing.assert_array_equal(refitted.transform(rows[:, :16]), narrower.transform(rows[:, :16]))
-    assert Chain([refitted]).width_after(16) == Chain([narrower]).width_after(16)
+    assert Chain([refitted]).dimensions_after(16) == Chain([narrower]).dimensions_after(16)

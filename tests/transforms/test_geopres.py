@@ -5,11 +5,15 @@ import pytest
 import torch
 
 from transforms import Chain, GeoPres, InputError, Moments, StepError, local_spearman, recall_at_k
-from transforms.learned.descent import Batches, Recipe
+from transforms.base.training_log import TrainingConfig
+from transforms.learned.descent import Batches
 from transforms.learned.geopres import random_start
-from transforms.learned.losses.objectives import angular, blend, blend_starts, spearman, through_map
+from transforms.learned.losses.angular import angular
+from transforms.learned.losses.blend import blend, blend_starts
+from transforms.learned.losses.linear_map import prefix_losses
 from transforms.learned.losses.positional import positional
-from transforms.linear.normalize import unit_rows
+from transforms.learned.losses.spearman import spearman
+from transforms.statistics.norms import unit_rows
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +39,7 @@ def unit(rows):
 def loss(geopres, rows, size):
     """Positional loss of a prefix of the normalised output, at its best scale."""
     scaled = partial(positional, scaled=True)
-    losses, _ = through_map(scaled, torch.from_numpy(unit(rows)), geopres.weight.double(), [size], [0.0])
+    losses, _ = prefix_losses(scaled, torch.from_numpy(unit(rows)), geopres.weight.double(), [size], [0.0])
     return losses[0]
 
 
@@ -188,7 +192,7 @@ def plain_paper(rows, dimensions, recipe, plain):
             (step + 1) / max(warm, 1), (recipe.steps - step) / (recipe.steps - warm)
         )
         optimizer.zero_grad()
-        x = batches.of_step(step)
+        x = batches.sample(step)
         plain(x, x @ weight.T).backward()
         optimizer.step()
         if (step + 1) % recipe.check_every == 0 or step + 1 == recipe.steps:
@@ -202,14 +206,14 @@ def plain_paper(rows, dimensions, recipe, plain):
 def test_the_papers_preset_is_a_plain_loop_of_torch(rows, kind):
     some = 2 * rows[:400] + 0.1  # lengths that matter to Eq. 1
     fitted = GeoPres(6, preset="paper", loss=kind, batch=60, steps=45).fit(some)
-    recipe = fitted.record.recipe
-    assert recipe == Recipe(45, 60, 1e-2, 0.1, 0.1, heldout=10_000, check_every=20, patience=3)
+    recipe = fitted.training_log.config
+    assert recipe == TrainingConfig(45, 60, 1e-2, 0.1, 0.1, heldout=10_000, check_every=20, patience=3)
     last, best, losses = plain_paper(some, 6, recipe, PLAIN[kind])
     start = random_start(40, 6, 0)
-    first = Batches(some, recipe, 0, torch.device("cpu")).of_step(0)
+    first = Batches(some, recipe, 0, torch.device("cpu")).sample(0)
     first = first if kind is None else torch.from_numpy(unit(first)).float()
     np.testing.assert_allclose(
-        fitted.record.heldout_losses, np.array(losses) / float(PLAIN[kind](first, first @ start.T)), rtol=1e-4
+        fitted.training_log.heldout_losses, np.array(losses) / float(PLAIN[kind](first, first @ start.T)), rtol=1e-4
     )
     assert not torch.equal(best, random_start(40, 6, 0))
     if kind is not None:  # its scale is set afterwards
@@ -233,7 +237,7 @@ def test_the_papers_preset_keeps_distances_of_rows_never_seen_and_starts_at_rand
 def test_fewer_rows_than_dimensions_are_enough_for_the_papers_preset(rows, n, k, loss, nested):
     fitted = GeoPres(k, preset="paper", loss=loss, nested=nested, steps=10).fit(rows[:n])
     assert np.isfinite(fitted.transform(rows)).all()
-    assert np.isfinite(fitted.record.heldout_losses).all()
+    assert np.isfinite(fitted.training_log.heldout_losses).all()
 
 
 def test_the_papers_preset_refuses_moments_and_rows_that_are_all_the_same(rows):
@@ -245,20 +249,20 @@ def test_the_papers_preset_refuses_moments_and_rows_that_are_all_the_same(rows):
 
 def test_what_happened_in_training_is_on_record_where_there_was_any(rows):
     fitted = GeoPres(4, steps=7)
-    assert fitted.record is None
-    assert fitted.fit(rows).record.steps == 7
-    assert fitted.record.recipe == Recipe(7, 512, 5e-3)
-    assert fitted.fit(Moments.from_vectors(unit(rows))).record is None
-    assert GeoPres(4, steps=0).fit(rows).record is None
+    assert fitted.training_log is None
+    assert fitted.fit(rows).training_log.steps == 7
+    assert fitted.training_log.config == TrainingConfig(7, 512, 5e-3)
+    assert fitted.fit(Moments.from_vectors(unit(rows))).training_log is None
+    assert GeoPres(4, steps=0).fit(rows).training_log is None
 
 
 def test_a_fit_that_fails_leaves_the_map_and_its_record(rows):
     fitted = GeoPres(4, steps=7).fit(rows)
-    weight, record = fitted.weight.clone(), fitted.record
+    weight, record = fitted.weight.clone(), fitted.training_log
     with pytest.raises(InputError):
         fitted.fit(np.full((50, 40), np.nan))
     np.testing.assert_array_equal(fitted.weight, weight)
-    assert fitted.record is record
+    assert fitted.training_log is record
 
 
 def test_one_row_cannot_be_fitted_on(rows):
@@ -320,7 +324,7 @@ def test_progress_grows_to_one(rows):
 
 @pytest.mark.parametrize("dimensions", [40, 41, 1000])
 def test_reducing_to_no_fewer_dimensions_is_refused(rows, dimensions):
-    with pytest.raises(StepError, match=f"geopres to {dimensions} must follow vectors wider than that, not 40"):
+    with pytest.raises(StepError, match=f"geopres to {dimensions} .* more than {dimensions} dimensions, not 40"):
         GeoPres(dimensions).fit(rows)
 
 
@@ -340,5 +344,5 @@ BAD = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
 def test_a_bad_parameter_is_refused_by_its_name_and_value(name, value):
     with pytest.raises(StepError, match=name) as refusal:
-        GeoPres(**({"dimensions": 8} | {name: value}))
+        Chain([GeoPres(**({"dimensions": 8} | {name: value}))])
     assert repr(value) in str(refusal.value)

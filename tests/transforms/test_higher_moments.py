@@ -70,7 +70,7 @@ def test_moments_come_back_from_bytes_bit_equal():
 
 @pytest.mark.parametrize("payload", [b"", b"no moments", Moments().to_bytes()[:20]])
 def test_bytes_that_are_no_moments_are_refused(payload):
-    with pytest.raises(ArtifactError, match="no saved moments"):
+    with pytest.raises(ArtifactError, match="not saved moments"):
         Moments.from_bytes(payload)
 
 
@@ -90,7 +90,7 @@ def test_pairs_in_shards_are_the_pairs_of_the_whole():
 
 
 def test_pairs_that_do_not_correspond_are_refused():
-    with pytest.raises(InputError, match="5 vectors and 4 targets are no pairs"):
+    with pytest.raises(InputError, match="5 vectors and 4 targets are not pairs"):
         PairedMoments.from_pairs(np.ones((5, 2)), np.ones((4, 2)))
     with pytest.raises(InputError, match="row 1 "):
         PairedMoments.from_pairs(np.ones((3, 2)), np.array([[1.0], [np.nan], [1.0]]))

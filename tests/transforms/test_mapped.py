@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from transforms import ABTT, PCA, R1, R2, Autoencoder, Chain, MeanCentering, Moments, Truncation, Whitening
-from transforms.incremental.propagation import affine_parts, carried_over, mapped
+from transforms.chain.affine_parts import affine_parts
+from transforms.incremental.propagation import approximate_normalized_moments, propagate_moments
 from transforms.linear.affine import Affine
 
 
@@ -15,14 +16,17 @@ def rows(embeddings):
 @pytest.mark.parametrize("bias", [None, torch.linspace(-1, 1, 5, dtype=torch.float64)])
 def test_moments_through_an_affine_map_are_those_of_the_mapped_rows(rows, bias):
     affine = Affine(torch.from_numpy(np.random.default_rng(0).normal(size=(5, 12))), bias)
-    through, direct = mapped(Moments.from_vectors(rows), affine), Moments.from_vectors(affine.transform(rows))
+    through, direct = (
+        propagate_moments(Moments.from_vectors(rows), affine),
+        Moments.from_vectors(affine.transform(rows)),
+    )
     assert through.count == direct.count
     np.testing.assert_allclose(through.mean, direct.mean, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(through.scatter, direct.scatter, rtol=1e-11, atol=1e-9)
 
 
 def test_what_an_affine_map_does_not_tell_is_no_number(rows):
-    through = mapped(Moments.from_vectors(rows), Affine(torch.eye(12, dtype=torch.float64)))
+    through = propagate_moments(Moments.from_vectors(rows), Affine(torch.eye(12, dtype=torch.float64)))
     assert np.isnan(through.third).all() and np.isnan(through.fourth)
 
 
@@ -44,7 +48,7 @@ def unit(rows):
 
 def test_carried_over_without_a_change_nothing_changes(rows):
     moments = Moments.from_vectors(unit(rows))
-    same = carried_over(moments, Moments.from_vectors(rows), Moments.from_vectors(rows))
+    same = approximate_normalized_moments(moments, Moments.from_vectors(rows), Moments.from_vectors(rows))
     np.testing.assert_allclose(same.mean, moments.mean, atol=1e-12)
     np.testing.assert_allclose(same.scatter, moments.scatter, atol=1e-9)
 
@@ -56,7 +60,7 @@ def test_a_small_change_of_the_map_is_carried_over_with_a_smaller_error_than_lef
     second = R2().fit(Moments.from_vectors(unit(rows) + change * other / np.linalg.norm(other)))
     images = [affine_parts(step)[0].transform(unit(rows)) for step in (first, second)]
     before, after = (Moments.from_vectors(unit(image)) for image in images)
-    carried = carried_over(before, *(Moments.from_vectors(image) for image in images))
+    carried = approximate_normalized_moments(before, *(Moments.from_vectors(image) for image in images))
     for name in ("mean", "scatter"):
         left = np.linalg.norm(getattr(before, name) - getattr(after, name))
         error = np.linalg.norm(getattr(carried, name) - getattr(after, name))
@@ -69,7 +73,7 @@ def test_lengths_that_are_all_the_same_leave_no_error():
     rng = np.random.default_rng(2)
     rows = np.sign(rng.normal(size=(300, 8)))  # every row, and every reflection of one, is √8 long
     rotation = np.linalg.qr(rng.normal(size=(8, 8)))[0]
-    carried = carried_over(*(Moments.from_vectors(r) for r in (unit(rows), rows, rows @ rotation)))
+    carried = approximate_normalized_moments(*(Moments.from_vectors(r) for r in (unit(rows), rows, rows @ rotation)))
     expected = Moments.from_vectors(unit(rows @ rotation))
     np.testing.assert_allclose(carried.mean, expected.mean, atol=1e-12)
     np.testing.assert_allclose(carried.scatter, expected.scatter, atol=1e-10)
@@ -80,5 +84,7 @@ def test_a_folded_chain_says_the_same_as_its_parts(rows):
     moments = Moments.from_vectors(rows)
     (folded,) = chain.fold().transforms
     for part in [part for step in chain for part in affine_parts(step)]:
-        moments = mapped(moments, part)
-    np.testing.assert_allclose(moments.scatter, mapped(Moments.from_vectors(rows), folded).scatter, rtol=1e-5)
+        moments = propagate_moments(moments, part)
+    np.testing.assert_allclose(
+        moments.scatter, propagate_moments(Moments.from_vectors(rows), folded).scatter, rtol=1e-5
+    )

@@ -163,7 +163,7 @@ def test_what_is_not_real_numbers_is_refused(rows):
 
 
 def test_moments_of_different_widths_do_not_merge():
-    with pytest.raises(InputError, match="4 wide into moments 3 wide"):
+    with pytest.raises(InputError, match="4 dimensions into moments of 3"):
         Moments.from_vectors(np.ones((2, 3))).merge(Moments.from_vectors(np.ones((2, 4))))
 
 

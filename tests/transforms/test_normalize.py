@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import R2, InputError, Moments, Normalize, StepError, TransformError, build_steps
-from transforms.linear.normalize import drop_rounding_residue, unit_rows
+from transforms.statistics.norms import drop_rounding_residue, unit_rows
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -59,5 +59,5 @@ def test_it_takes_no_parameters_and_says_so():
 
 @pytest.mark.parametrize("number", [3.0, np.float32(3), torch.tensor(3.0)])
 def test_a_lone_number_is_no_row(number):
-    with pytest.raises(InputError, match="wide"):
+    with pytest.raises(InputError, match="dimensions"):
         Normalize().transform(number)

@@ -5,16 +5,11 @@ import pytest
 import torch
 
 from transforms import objectives
-from transforms.learned.losses.objectives import (
-    SHARES,
-    TEMPERATURE,
-    angular,
-    blend,
-    blend_starts,
-    spearman,
-    through_map,
-)
+from transforms.learned.losses.angular import angular
+from transforms.learned.losses.blend import SHARES, TEMPERATURE, blend, blend_starts
+from transforms.learned.losses.linear_map import prefix_losses
 from transforms.learned.losses.positional import positional
+from transforms.learned.losses.spearman import spearman
 from transforms.learned.soft_rank import soft_ranks
 
 STARTS = [[0.02, 0.3, 0.4], [0.01, 0.2, 0.1], [0.5, 0.1, 0.2]]
@@ -134,7 +129,7 @@ def test_losses_and_gradient_are_those_of_autograd_for_any_sizes_and_number_of_b
         elif objective is not angular:  # which needs no matrix of pairs
             objective = partial(objective, block_entries=entries)
     x, weight = batch(m, 12, sizes[-1])
-    losses, gradient = through_map(objective, x, weight, sizes, importance, normalized)
+    losses, gradient = prefix_losses(objective, x, weight, sizes, importance, normalized)
     expected_losses, expected_gradient = by_autograd(plain, normalized, x, weight, sizes, importance)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-8)
     assert expected_gradient.any() or m == 4  # the hard ranks of three others stay as they are
@@ -144,7 +139,7 @@ def test_losses_and_gradient_are_those_of_autograd_for_any_sizes_and_number_of_b
 def test_a_batch_of_many_real_blocks_gives_the_losses_and_gradients_of_autograd(asked):
     objective, plain, normalized = asked
     x, weight = batch(800, 12, 8)  # two blocks of anchors, four tiles of pairs, the last ones shorter
-    losses, gradient = through_map(objective, x, weight, [3, 8], [0.1, 1.0], normalized)
+    losses, gradient = prefix_losses(objective, x, weight, [3, 8], [0.1, 1.0], normalized)
     expected_losses, expected_gradient = by_autograd(plain, normalized, x, weight, [3, 8], [0.1, 1.0])
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-8)
     close(gradient, expected_gradient, 1e-7)
@@ -204,7 +199,7 @@ def test_rows_that_occur_twice_give_finite_losses_and_gradients(asked, dtype):
     objective, plain, normalized = asked
     x, weight = (t.to(dtype) for t in batch(40, 12, 5))
     x = torch.cat([x, x[:15], x[:1].expand(10, -1)])
-    losses, gradient = through_map(objective, x, weight, [2, 5], [1.0, 1.0], normalized)
+    losses, gradient = prefix_losses(objective, x, weight, [2, 5], [1.0, 1.0], normalized)
     expected, _ = by_autograd(plain, normalized, x.double(), weight.double(), [2, 5], [1.0, 1.0])
     np.testing.assert_allclose(losses, expected, rtol=1e-3 if dtype == torch.float32 else 1e-7)
     assert torch.isfinite(gradient).all()
@@ -221,7 +216,7 @@ def test_outputs_that_are_all_zero_or_equal_give_finite_losses_and_gradients(ask
         x[:, 0] = 0.5
         x = torch.nn.functional.normalize(x)
         weight[:, 1:] = 0
-    losses, gradient = through_map(objective, x, weight, [2, 5], [1.0, 1.0], normalized)
+    losses, gradient = prefix_losses(objective, x, weight, [2, 5], [1.0, 1.0], normalized)
     assert np.isfinite(losses).all() and min(losses) > 0
     assert torch.isfinite(gradient).all()
 
@@ -230,7 +225,7 @@ def test_outputs_that_are_all_zero_or_equal_give_finite_losses_and_gradients(ask
 def test_the_smallest_batches_give_finite_losses_and_gradients(asked, m):
     objective, _, normalized = asked
     x, weight = batch(m, 12, 5)
-    losses, gradient = through_map(objective, x, weight, [5], [1.0], normalized)
+    losses, gradient = prefix_losses(objective, x, weight, [5], [1.0], normalized)
     assert np.isfinite(losses).all()
     assert torch.isfinite(gradient).all()
 
@@ -242,16 +237,16 @@ def test_outputs_too_short_to_have_a_direction_pull_on_nothing(scale):
     x[0] = unseen + scale * x[1]  # 1e-9: what rounding may leave of a row the map cannot see
     x[0] /= x[0].norm()
     for objective in (angular, spearman):
-        _, ordinary = through_map(objective, x[1:], weight, [5], [1.0])
-        _, gradient = through_map(objective, x, weight, [5], [1.0])
+        _, ordinary = prefix_losses(objective, x[1:], weight, [5], [1.0])
+        _, gradient = prefix_losses(objective, x, weight, [5], [1.0])
         assert float(gradient.abs().max()) < 10 * float(ordinary.abs().max())
 
 
 def test_float32_gradients_are_those_of_float64(asked):
     objective, _, normalized = asked
     x, weight = batch(600, 32, 8)
-    losses, exact = through_map(objective, x, weight, [4, 8], [0.5, 1.0], normalized)
-    single_losses, single = through_map(objective, x.float(), weight.float(), [4, 8], [0.5, 1.0], normalized)
+    losses, exact = prefix_losses(objective, x, weight, [4, 8], [0.5, 1.0], normalized)
+    single_losses, single = prefix_losses(objective, x.float(), weight.float(), [4, 8], [0.5, 1.0], normalized)
     np.testing.assert_allclose(single_losses, losses, rtol=1e-4)
     close(single, exact, 1e-4)
 
@@ -260,7 +255,7 @@ def test_a_rotation_has_no_loss_and_no_gradient(asked):
     objective, _, normalized = asked
     x, _ = batch(50, 8, 8)
     rotation = torch.linalg.qr(torch.from_numpy(np.random.default_rng(1).normal(size=(8, 8))))[0]
-    losses, gradient = through_map(objective, x, rotation, [8], [1.0], normalized)
+    losses, gradient = prefix_losses(objective, x, rotation, [8], [1.0], normalized)
     assert abs(losses[0]) < 1e-10
     assert gradient.abs().max() < 1e-6
 
@@ -268,6 +263,6 @@ def test_a_rotation_has_no_loss_and_no_gradient(asked):
 def test_losses_of_cosines_do_not_mind_the_scale_of_the_map_and_the_published_one_does(asked):
     objective, _, normalized = asked
     x, weight = batch(50, 12, 6)
-    losses, _ = through_map(objective, x, weight, [6], [1.0], normalized)
-    scaled, _ = through_map(objective, x, 3 * weight, [6], [1.0], normalized)
+    losses, _ = prefix_losses(objective, x, weight, [6], [1.0], normalized)
+    scaled, _ = prefix_losses(objective, x, 3 * weight, [6], [1.0], normalized)
     assert (scaled == pytest.approx(losses, rel=1e-9)) is normalized

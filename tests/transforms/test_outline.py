@@ -15,24 +15,24 @@ from transforms import (
     Truncation,
     Whitening,
 )
-from transforms.base.signature import Outline
+from transforms.base.signature import Signature
 
 
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
-        ([R2(), Whitening()], "1 of the directions without variance"),
-        ([R2(), RandomDirection(), Normalize(), Whitening()], "2 of the directions without variance"),
-        ([ABTT(3), Whitening()], "3 of the directions without variance"),
-        ([ABTT(3, literal=True), Whitening()], "2 of the directions without variance"),
-        ([Whitening(form="zca"), Int8(), Binary()], "int8 gives codes, which binary cannot follow"),
-        ([Int8(), Int8()], "quantise last, and once"),
-        ([Binary(), Normalize()], "binary gives codes"),
-        ([GeoPres(12), GeoPres(12)], "wider than that, not 12"),
-        ([PCA(8), PCA(9)], "at least that wide, not 8"),
-        ([Truncation(8), Whitening(16)], "at least that wide, not 8"),
-        ([Truncation(1), R2()], "at least 2 wide"),
-        ([Truncation(3), ABTT(3)], "takes 3 directions away; vectors 3 wide have no more"),
+        ([R2(), Whitening()], "1 directions without variance"),
+        ([R2(), RandomDirection(), Normalize(), Whitening()], "2 directions without variance"),
+        ([ABTT(3), Whitening()], "3 directions without variance"),
+        ([ABTT(3, literal=True), Whitening()], "2 directions without variance"),
+        ([Whitening(form="zca"), Int8(), Binary()], "int8 outputs codes, which binary cannot follow"),
+        ([Int8(), Int8()], "quantize once, at the end"),
+        ([Binary(), Normalize()], "binary outputs codes"),
+        ([GeoPres(12), GeoPres(12)], "more than 12 dimensions, not 12"),
+        ([PCA(8), PCA(9)], "at least 9 dimensions, not 8"),
+        ([Truncation(8), Whitening(16)], "at least 16 dimensions, not 8"),
+        ([Truncation(1), R2()], "at least 2 dimensions"),
+        ([Truncation(3), ABTT(3)], "removes 3 directions: it needs vectors of more dimensions than 3"),
     ],
 )
 def test_an_order_that_cannot_work_is_refused_when_it_is_put_together(steps, reason):
@@ -61,25 +61,25 @@ def test_an_order_that_makes_sense_is_taken(steps):
 
 def test_the_refusal_names_the_largest_size_that_works_once_the_width_is_known():
     with pytest.raises(StepError, match="whitening:23 or fewer"):
-        Chain([R2(), Whitening(24)]).outline(24)
-    assert Chain([R2(), Whitening(23)]).outline(24) == Outline(23)
+        Chain([R2(), Whitening(24)]).signature(24)
+    assert Chain([R2(), Whitening(23)]).signature(24) == Signature(23)
 
 
 @pytest.mark.parametrize("dimensions", [8, 22, 23])
 def test_a_reduction_to_no_more_than_the_rank_leaves_nothing_empty(dimensions):
-    assert Chain([R2(), PCA(dimensions)]).outline(24) == Outline(dimensions, 0)
+    assert Chain([R2(), PCA(dimensions)]).signature(24) == Signature(dimensions, 0)
 
 
 def test_a_reduction_that_reduces_less_than_is_missing_leaves_the_rest_empty():
-    assert Chain([ABTT(4), PCA(22)]).outline(24) == Outline(22, 2)
-    assert Chain([Whitening(20, form="zca")]).outline(24) == Outline(24, 4)
+    assert Chain([ABTT(4), PCA(22)]).signature(24) == Signature(22, 2)
+    assert Chain([Whitening(20, form="zca")]).signature(24) == Signature(24, 4)
 
 
 def test_a_fitted_step_takes_no_other_width(embeddings):
     pca = PCA(8).fit(embeddings(60, 24))
-    with pytest.raises(StepError, match="fitted on vectors 24 wide and cannot follow ones 16 wide"):
+    with pytest.raises(StepError, match="fitted on vectors of 24 dimensions and cannot follow vectors of 16"):
         Chain([Truncation(16), pca])
-    assert Chain([pca, Truncation(4)]).outline() == Outline(4)
+    assert Chain([pca, Truncation(4)]).signature() == Signature(4)
 
 
 def test_a_fitted_step_that_is_fitted_anew_may_take_another_width(embeddings):

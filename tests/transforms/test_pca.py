@@ -227,10 +227,10 @@ def test_zero_stays_zero_and_the_mean_becomes_nothing(rows):
 
 
 def test_it_may_keep_the_width_and_not_exceed_it(rows):
-    assert Chain([PCA(WIDTH)]).width_after(WIDTH) == WIDTH
-    with pytest.raises(StepError, match=f"pca to {WIDTH + 1} must follow vectors at least that wide, not {WIDTH}"):
+    assert Chain([PCA(WIDTH)]).dimensions_after(WIDTH) == WIDTH
+    with pytest.raises(StepError, match=f"pca to {WIDTH + 1} .* at least {WIDTH + 1} dimensions, not {WIDTH}"):
         PCA(WIDTH + 1).fit(rows)
-    with pytest.raises(StepError, match="pca to 9 must follow vectors at least that wide, not 8"):
+    with pytest.raises(StepError, match="pca to 9 needs vectors of at least 9 dimensions, not 8"):
         Chain([PCA(8), PCA(9)])
 
 
@@ -243,13 +243,13 @@ def test_it_is_written_with_its_dimensions_first():
 @pytest.mark.parametrize("dimensions", [0, -1, 2.0, "8", True])
 def test_sizes_that_make_no_sense_are_refused(dimensions):
     with pytest.raises(StepError, match="pca: dimensions must be a whole number from 1"):
-        PCA(dimensions)
+        Chain([PCA(dimensions)])
 
 
 @pytest.mark.parametrize("center", ["mean", True, None, ["data"]])
 def test_forms_that_do_not_exist_are_refused(center):
     with pytest.raises(StepError, match="pca: center must be data or directions or none"):
-        PCA(4, center)
+        Chain([PCA(4, center)])
 
 
 def test_a_refused_fit_leaves_it_unfitted(rows):

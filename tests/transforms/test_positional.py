@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from transforms.learned.losses.objectives import through_map
-from transforms.learned.losses.positional import distances, positional
+from transforms.learned.losses.linear_map import prefix_losses
+from transforms.learned.losses.positional import positional
+from transforms.statistics.distances import distances
 
 
 def positional_losses(x, weight, sizes, importance):
     """Of normalised outputs, each at its best scale."""
-    return through_map(partial(positional, scaled=True), x, weight, sizes, importance)
+    return prefix_losses(partial(positional, scaled=True), x, weight, sizes, importance)
 
 
 def batch(m, d, k, seed=0):

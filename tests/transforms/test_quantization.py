@@ -235,7 +235,7 @@ def test_its_bits_are_fixed_by_the_fit_and_not_by_what_is_coded(rows, fresh, cls
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(QUANTIZERS, QUANTIZERS)))
 def test_codes_are_not_quantised_again(first, second):
-    reason = f"{first.kind} gives codes, which {second.kind} cannot follow: quantise last, and once"
+    reason = f"{first.kind} outputs codes, which {second.kind} cannot follow: quantize once, at the end"
     with pytest.raises(StepError, match=reason):
         Chain([first(), second()])
     with pytest.raises(StepError, match=reason):
@@ -246,9 +246,9 @@ def test_codes_are_not_quantised_again(first, second):
 @pytest.mark.parametrize("after", [Normalize, R2, lambda: PCA(4), lambda: Truncation(4), MeanCentering])
 def test_nothing_follows_codes(cls, after):
     for steps in ([cls(), after()], [R2(), cls(), Normalize(), after()]):
-        with pytest.raises(StepError, match=f"{cls.kind} gives codes, which .* cannot follow: quantise last"):
+        with pytest.raises(StepError, match=f"{cls.kind} outputs codes, which .* cannot follow: quantize once"):
             Chain(steps)
-    with pytest.raises(StepError, match="gives codes"):
+    with pytest.raises(StepError, match="outputs codes"):
         Chain([cls()]) + Chain([after()])
 
 
@@ -318,7 +318,7 @@ def test_a_chain_that_ends_in_codes_folds_and_loads(rows, fresh, cls, normalize,
 def test_codes_have_one_size(rows, cls):
     chain = Chain([PCA(12), cls()]).fit(rows)
     assert not chain.nested
-    with pytest.raises(InputError, match="only 12, not 6"):
+    with pytest.raises(InputError, match="only 12 dimensions, not 6"):
         chain.transform(rows, dimensions=6)
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from transforms import ArtifactError, Chain, Moments, parse_steps
-from transforms.artifact.fit_distribution import Reference, lengths, weighted_percentiles
-from transforms.artifact.folder import MANIFEST, REFERENCE, TENSORS, manifest_digest
-from transforms.chain.retained_subspace import Kept
-from transforms.statistics.gaussian import DIRECTIONS_MOST, Gaussian
+from transforms.artifact.fit_distribution import FitDistribution, _weighted_percentiles, row_norms
+from transforms.artifact.fit_statistics import FitStatistics
+from transforms.artifact.folder import DISTRIBUTION, MANIFEST, TENSORS, manifest_digest
+from transforms.chain.retained_subspace import retained_subspace
+from transforms.statistics.gaussian import MAX_DIRECTIONS, Gaussian
 
 WIDTH = 160
 
@@ -36,27 +37,27 @@ def chain(rows):
 
 @pytest.fixture(scope="module")
 def reference(rows, heldout, chain):
-    return Reference.of(rows, heldout, Kept.of(chain))
+    return FitDistribution.measure(rows, heldout, retained_subspace(chain))
 
 
 def ranks(reference, rows):
     gaussian = reference.gaussian
-    return reference.percentiles(gaussian.score(gaussian.standardised(rows)))
+    return reference.percentiles(gaussian.score(gaussian.standardize(rows)))
 
 
 def test_scores_are_the_distances_that_the_written_out_covariance_gives(rows, fresh):
-    gaussian = Gaussian.of(Moments.from_vectors(rows))
-    moments = gaussian.moments(50)
+    gaussian = Gaussian.fit(Moments.from_vectors(rows))
+    moments = gaussian.to_moments(50)
     apart = fresh.astype(np.float64) - moments.mean
     expected = np.einsum("ij,jk,ik->i", apart, np.linalg.inv(moments.covariance(ddof=0)), apart) / WIDTH
-    np.testing.assert_allclose(gaussian.score(gaussian.standardised(fresh)), expected, rtol=1e-4)
+    np.testing.assert_allclose(gaussian.score(gaussian.standardize(fresh)), expected, rtol=1e-4)
 
 
 def test_the_gaussian_keeps_the_total_variance_and_the_largest_directions(rows):
     moments = Moments.from_vectors(rows)
-    gaussian = Gaussian.of(moments)
-    assert gaussian.directions.shape == (DIRECTIONS_MOST, WIDTH)
-    ours = gaussian.moments(moments.count)
+    gaussian = Gaussian.fit(moments)
+    assert gaussian.directions.shape == (MAX_DIRECTIONS, WIDTH)
+    ours = gaussian.to_moments(moments.count)
     assert np.trace(ours.scatter) == pytest.approx(np.trace(moments.scatter), rel=1e-5)
     top = gaussian.directions[0].astype(np.float64)
     assert top @ ours.scatter @ top == pytest.approx(top @ moments.scatter @ top, rel=1e-5)
@@ -77,36 +78,36 @@ def test_percentiles_are_exact_on_the_heldout_rows_themselves(reference, heldout
 
 
 def test_the_middle_of_weighted_values_is_their_median():
-    found = weighted_percentiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
+    found = _weighted_percentiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
     assert [found[level] for level in (0, 50, 100)] == pytest.approx([1, 2, 3])
-    found = weighted_percentiles(np.array([1.0, 2.0]), np.array([3.0, 1.0]))  # whose middles lie at 1.5 and 3.5 of 4
+    found = _weighted_percentiles(np.array([1.0, 2.0]), np.array([3.0, 1.0]))  # whose middles lie at 1.5 and 3.5 of 4
     assert found[50] == pytest.approx(1.25)
 
 
 def test_rows_that_are_all_the_same_are_in_the_middle_of_themselves():
     same = np.ones((60, 8), np.float32)
-    reference = Reference.of(same, same[:20], None)
+    reference = FitDistribution.measure(same, same[:20], None)
     np.testing.assert_allclose(ranks(reference, same[:3]), 0.5)
     np.testing.assert_allclose(ranks(reference, -same[:3]), 1.0)
 
 
 @pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
 def test_the_scale_of_rows_does_not_matter(rows, heldout, fresh, reference, scale):
-    other = Reference.of(rows * np.float32(scale), heldout * np.float32(scale), None)
+    other = FitDistribution.measure(rows * np.float32(scale), heldout * np.float32(scale), None)
     np.testing.assert_allclose(ranks(other, fresh * np.float32(scale)), ranks(reference, fresh), atol=1e-3)
 
 
 def test_rows_past_float32_are_farther_than_all(reference):
     huge = np.full((2, WIDTH), 3e38, np.float32)
     np.testing.assert_array_equal(ranks(reference, huge), 1.0)
-    assert reference.odd(lengths(huge)).all()
+    assert reference.outlier_norms(row_norms(huge)).all()
 
 
 @pytest.mark.parametrize(("count", "width"), [(4, 30), (40, 30), (5, 1), (300, 2)])
 def test_few_rows_and_few_dimensions_have_one_too(count, width):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(count, width)).astype(np.float32)
-    reference = Reference.of(rows, rng.normal(size=(3, width)).astype(np.float32), None)
+    reference = FitDistribution.measure(rows, rng.normal(size=(3, width)).astype(np.float32), None)
     assert np.isfinite(ranks(reference, rows)).all() and reference.outside is None
 
 
@@ -114,11 +115,11 @@ def test_lengths_of_unit_rows_differ_by_rounding_and_that_is_not_odd(rows, heldo
     def unit(some):
         return some / np.linalg.norm(some, axis=1, keepdims=True)
 
-    reference = Reference.of(unit(rows), unit(heldout), None)
-    assert not reference.odd(lengths(unit(rows) * np.float32(1.0005))).any()
-    assert reference.odd(lengths(unit(rows) * np.float32(1.01))).all()
-    assert reference.odd(lengths(unit(rows) * np.float32(0.99))).all()
-    assert reference.odd(np.array([np.nan, np.inf, 0.0])).all()
+    reference = FitDistribution.measure(unit(rows), unit(heldout), None)
+    assert not reference.outlier_norms(row_norms(unit(rows) * np.float32(1.0005))).any()
+    assert reference.outlier_norms(row_norms(unit(rows) * np.float32(1.01))).all()
+    assert reference.outlier_norms(row_norms(unit(rows) * np.float32(0.99))).all()
+    assert reference.outlier_norms(np.array([np.nan, np.inf, 0.0])).all()
 
 
 SUBSPACES = {
@@ -135,12 +136,12 @@ SUBSPACES = {
 @pytest.mark.parametrize("steps", SUBSPACES)
 def test_what_lies_outside_changes_no_output_and_what_lies_inside_does(rows, steps):
     chain = Chain(parse_steps(steps), normalize=False).fit(rows)
-    kept = Kept.of(chain)
+    kept = retained_subspace(chain)
     assert len(kept.directions) == min(SUBSPACES[steps], WIDTH - SUBSPACES[steps])
     probe = rows[:50] - rows.mean(axis=0)
     basis = kept.directions.astype(np.float64)
-    lost = (probe @ basis.T) @ basis if kept.lost else probe - (probe @ basis.T) @ basis
-    np.testing.assert_allclose(kept.outside(probe), (lost**2).sum(axis=1), rtol=1e-3, atol=1e-5)
+    lost = (probe @ basis.T) @ basis if kept.complement else probe - (probe @ basis.T) @ basis
+    np.testing.assert_allclose(kept.energy_outside(probe), (lost**2).sum(axis=1), rtol=1e-3, atol=1e-5)
     if "r2,pca" in steps:  # the length that is lost before the shift turns the output
         return
     floats = Chain(chain.float_steps, normalize=False)
@@ -149,8 +150,8 @@ def test_what_lies_outside_changes_no_output_and_what_lies_inside_does(rows, ste
 
 
 def test_a_chain_that_is_more_than_affine_maps_or_takes_any_width_keeps_no_subspace(rows):
-    assert Kept.of(Chain(parse_steps("flow:steps=2")).fit(rows[:200])) is None
-    assert Kept.of(Chain(parse_steps("normalize")).fit(rows)) is None
+    assert retained_subspace(Chain(parse_steps("flow:steps=2")).fit(rows[:200])) is None
+    assert retained_subspace(Chain(parse_steps("normalize")).fit(rows)) is None
 
 
 def test_the_share_outside_is_what_the_chain_loses_of_the_spread(rows, heldout, reference, chain):
@@ -170,27 +171,24 @@ def jacobian(chain):
 def test_a_reference_comes_back_as_it_was_saved_and_the_tensors_are_those_without_it(chain, reference, fresh, tmp_path):
     plain = Chain(chain.transforms)
     plain.save(tmp_path / "plain")
-    plain.reference = reference
-    manifest = plain.save(tmp_path / "known")
-    assert {file.name for file in (tmp_path / "known").iterdir()} == {MANIFEST, TENSORS, REFERENCE}
+    manifest = plain.save(tmp_path / "known", statistics=FitStatistics(distribution=reference))
+    assert {file.name for file in (tmp_path / "known").iterdir()} == {MANIFEST, TENSORS, DISTRIBUTION}
     assert (tmp_path / "plain" / TENSORS).read_bytes() == (tmp_path / "known" / TENSORS).read_bytes()
-    found = Reference.read(tmp_path / "known")
+    found = FitDistribution.load(tmp_path / "known")
     np.testing.assert_array_equal(ranks(found, fresh), ranks(reference, fresh))
-    assert found.described() == manifest["reference"]
+    assert found.describe() == manifest["reference"]
     assert (found.count, found.heldout, found.norms) == (3000, 1000, reference.norms)
     assert manifest["reference"]["mean_norm"] == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_loaded_chain_holds_no_reference_and_says_nothing_of_one_when_it_is_saved_again(chain, reference, tmp_path):
     known = Chain(chain.transforms)
-    known.reference = reference
-    known.save(tmp_path / "known")
+    known.save(tmp_path / "known", statistics=FitStatistics(distribution=reference))
     loaded = Chain.load(tmp_path / "known")
-    assert loaded.reference is None
     loaded.save(tmp_path / "again")
     assert "reference" not in Chain.load(tmp_path / "again").metadata
-    with pytest.raises(ArtifactError, match="without a reference"):
-        Reference.read(tmp_path / "again")
+    with pytest.raises(ArtifactError, match="without the distribution of its rows"):
+        FitDistribution.load(tmp_path / "again")
 
 
 def say(path, **changes):
@@ -201,11 +199,11 @@ def say(path, **changes):
 
 
 DAMAGE = {
-    "altered": lambda path: (path / REFERENCE).write_bytes((path / REFERENCE).read_bytes()[:-1] + b"\x00"),
-    "cut": lambda path: (path / REFERENCE).write_bytes((path / REFERENCE).read_bytes()[:100]),
-    "missing": lambda path: (path / REFERENCE).unlink(),
+    "altered": lambda path: (path / DISTRIBUTION).write_bytes((path / DISTRIBUTION).read_bytes()[:-1] + b"\x00"),
+    "cut": lambda path: (path / DISTRIBUTION).write_bytes((path / DISTRIBUTION).read_bytes()[:100]),
+    "missing": lambda path: (path / DISTRIBUTION).unlink(),
     "said to be another": lambda path: say(path, sha256="0" * 64),
-    "said to have no lengths": lambda path: say(path, norms=None),
+    "said to have no norms": lambda path: say(path, norms=None),
     "said to be one number": lambda path: say(path, norms=[1.0]),
 }
 
@@ -213,19 +211,18 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_reference_is_refused_while_the_chain_serves_on(chain, reference, fresh, tmp_path, damage):
     known = Chain(chain.transforms)
-    known.reference = reference
-    known.save(tmp_path / "known")
+    known.save(tmp_path / "known", statistics=FitStatistics(distribution=reference))
     DAMAGE[damage](tmp_path / "known")
-    with pytest.raises(ArtifactError, match="its reference"):
-        Reference.read(tmp_path / "known")
+    with pytest.raises(ArtifactError, match="the distribution of its rows"):
+        FitDistribution.load(tmp_path / "known")
     np.testing.assert_array_equal(Chain.load(tmp_path / "known").transform(fresh), chain.transform(fresh))
 
 
 def test_rows_that_are_added_are_merged_into_nearly_the_reference_of_all(rows, heldout, fresh, embeddings):
-    first = Reference.of(rows, heldout, None)
+    first = FitDistribution.measure(rows, heldout, None)
     more, more_heldout = embeddings(1000, WIDTH, seed=7, mean=0.9), embeddings(400, WIDTH, seed=8, mean=0.9)
-    added = Reference.of(more, more_heldout, None, first)
-    whole = Reference.of(np.concatenate([rows, more]), np.concatenate([heldout, more_heldout]), None)
+    added = FitDistribution.measure(more, more_heldout, None, first)
+    whole = FitDistribution.measure(np.concatenate([rows, more]), np.concatenate([heldout, more_heldout]), None)
     assert (added.count, whole.count) == (4000, 4000)
     np.testing.assert_allclose(added.gaussian.mean, whole.gaussian.mean, atol=1e-6)
     assert abs(ranks(added, fresh).mean() - ranks(whole, fresh).mean()) < 0.03
@@ -234,9 +231,9 @@ def test_rows_that_are_added_are_merged_into_nearly_the_reference_of_all(rows, h
 
 def test_weighted_percentiles_of_equal_weights_are_plain_ones():
     values = np.random.default_rng(0).normal(size=5000)
-    found = weighted_percentiles(values, np.ones(5000))
+    found = _weighted_percentiles(values, np.ones(5000))
     np.testing.assert_allclose(found, np.quantile(values, np.linspace(0, 1, 101)), atol=0.02)
     far = np.full(100, 100.0)
-    twice = weighted_percentiles(np.append(values, far), np.append(np.ones(5000), np.full(100, 50.0)))
+    twice = _weighted_percentiles(np.append(values, far), np.append(np.ones(5000), np.full(100, 50.0)))
     np.testing.assert_allclose(twice[:50:10], found[:100:20], atol=0.05)
     assert twice[60] == twice[100] == 100.0

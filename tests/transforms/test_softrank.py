@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms.learned.soft_rank import falling_regression, soft_ranks
+from transforms.learned.soft_rank import non_increasing_regression, soft_ranks
 
 VALUES = st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=12)
 STRENGTHS = st.sampled_from([1e-3, 0.1, 0.5, 1.0, 3.0, 50.0])
@@ -78,7 +78,7 @@ def test_in_between_they_agree_with_a_slow_projection(strength, ties, n):
 def test_what_never_rises_is_pooled_as_one_by_one_in_long_chains_too():
     hard = [np.arange(500.0), np.sin(np.arange(500) / 9), np.cumsum(np.random.default_rng(0).normal(size=500))]
     for values in hard:
-        groups, means = falling_regression(torch.from_numpy(values)[None])
+        groups, means = non_increasing_regression(torch.from_numpy(values)[None])
         np.testing.assert_allclose(means[0], pooled(values), atol=1e-9)
         assert (np.diff(means[0].numpy()) <= 0).all()
         # A group is a stretch of equal means, numbered along the row.

@@ -17,7 +17,7 @@ from transforms import (
     Whitening,
     parse_steps,
 )
-from transforms.linear.whitening import ledoit_wolf
+from transforms.linear.whitening import ledoit_wolf_weight
 
 WIDTH = 16
 EXACT = {"epsilon": 0, "renormalize": False}
@@ -177,7 +177,7 @@ def test_an_rcond_of_zero_drops_only_what_has_no_variance(rows, fresh):
 def test_the_weight_of_ledoit_and_wolf_is_scikit_learns(embeddings, n):
     rows = embeddings(n, WIDTH, seed=n).astype(np.float64)
     expected = ledoit_wolf_shrinkage(rows)
-    assert ledoit_wolf(Moments.from_vectors(rows)) == pytest.approx(expected, abs=1e-8)
+    assert ledoit_wolf_weight(Moments.from_vectors(rows)) == pytest.approx(expected, abs=1e-8)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -191,7 +191,7 @@ def test_merged_moments_choose_the_weight_that_all_rows_choose(seed, n, d, offse
     merged = Moments()
     for part in np.split(rows, cuts):
         merged.merge(Moments.from_vectors(part))
-    assert ledoit_wolf(merged) == pytest.approx(ledoit_wolf_shrinkage(rows), abs=1e-8)
+    assert ledoit_wolf_weight(merged) == pytest.approx(ledoit_wolf_shrinkage(rows), abs=1e-8)
 
 
 def test_a_shrinkage_mixes_in_the_equal_spectrum(rows, fresh):
@@ -257,7 +257,7 @@ STARTS = [
 @pytest.mark.parametrize(("steps", "missing"), STARTS)
 @pytest.mark.parametrize("form", ["pca", "zca"])
 def test_after_steps_that_empty_directions_it_is_refused_before_any_row_is_read(steps, missing, form):
-    message = f"leave {missing} of the directions .*whitening:{WIDTH - missing} or fewer.* rcond, or shrinkage"
+    message = f"leave {missing} directions .*whitening:{WIDTH - missing} or fewer.* rcond, or shrinkage"
     for dimensions in (None, WIDTH - missing + 1):
         with pytest.raises(StepError, match=message):
             Chain([PCA(WIDTH), *parse_steps(steps), Whitening(dimensions, form)])
@@ -270,9 +270,9 @@ def test_it_is_refused_though_no_width_is_known_and_names_no_size_then(steps):
 
 
 def test_zca_keeps_a_width_that_is_not_known_yet():
-    assert Chain([Whitening(12, form="zca")]).outline().width is None
-    assert Chain([Whitening(12, form="zca"), PCA(12)]).width_after(WIDTH) == 12
-    assert Chain([Whitening(12, form="zca"), PCA(14, "directions")]).width_after(WIDTH) == 14
+    assert Chain([Whitening(12, form="zca")]).signature().dimensions is None
+    assert Chain([Whitening(12, form="zca"), PCA(12)]).dimensions_after(WIDTH) == 12
+    assert Chain([Whitening(12, form="zca"), PCA(14, "directions")]).dimensions_after(WIDTH) == 14
 
 
 @pytest.mark.parametrize("form", ["pca", "zca"])
@@ -285,7 +285,7 @@ def test_the_literal_form_of_abtt_that_keeps_lengths_leaves_its_directions_witho
     abtt = ABTT(2, literal=True, renormalize=False)
     spread = np.linalg.eigvalsh(np.cov(abtt.fit(rows).transform(rows).T.astype(np.float64)))
     np.testing.assert_allclose(spread[:2], 0, atol=1e-9)
-    with pytest.raises(StepError, match="leave 2 of the directions without variance"):
+    with pytest.raises(StepError, match="leave 2 directions without variance"):
         Chain([ABTT(2, literal=True, renormalize=False), Whitening()])
 
 
@@ -378,7 +378,7 @@ def test_without_renormalising_it_is_undone_as_far_as_it_kept_directions(rows, f
 )
 def test_parameters_out_of_range_are_refused_by_name(parameters, reason):
     with pytest.raises(StepError, match=f"whitening: {reason}"):
-        Whitening(**parameters)
+        Chain([Whitening(**parameters)])
 
 
 def test_a_loaded_one_is_bit_equal(rows, fresh, tmp_path):

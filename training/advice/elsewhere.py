@@ -10,7 +10,7 @@ from training.advice.halves import reciprocal_ranks
 from training.advice.sample import Halves, Sample
 from training.evaluation.statistics import Interval, mean_interval
 from transforms.chain.chain import Chain
-from transforms.quality.certificate import fidelity
+from transforms.quality.certificate import geometry_measures
 from transforms.vectors import FloatArray
 
 HERE, FOREIGN = "held out", "foreign"
@@ -68,4 +68,4 @@ def on_text(name: str, chain: Chain, vectors: FloatArray, cut: Halves | None, ha
         some = Halves(cut.first[:halves], cut.second[:halves])
         raw = reciprocal_ranks(some.first, some.second)
         retrieval, gain = float(raw.mean()), mean_interval(100 * (ranks_behind(chain, some) - raw))
-    return Elsewhere(name, len(vectors), fidelity(vectors, np.asarray(chain.floats(vectors))), retrieval, gain)
+    return Elsewhere(name, len(vectors), geometry_measures(vectors, np.asarray(chain.floats(vectors))), retrieval, gain)

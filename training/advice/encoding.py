@@ -13,7 +13,7 @@ from training.errors import EncoderError
 from training.evaluation.store import VectorStore, text_key
 from training.fitting import built_in_name, kept_vectors, sampled_texts
 from training.sources import open_source
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 from transforms.vectors import FloatArray
 
 BLOCK_TEXTS = 1024

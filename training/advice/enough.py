@@ -8,7 +8,7 @@ from training.advice.debiasing import Debiasing
 from training.advice.halves import WORDS_LEAST
 from training.advice.recommendation import ROWS_LEAST, Recommendation
 from training.advice.sample import HALVES_LEAST, HELDOUT_MOST, HELDOUT_SHARE, HELDOUT_WANTED, Sample
-from transforms.quality.certificate import FEW_ROWS_PER_DIMENSION
+from transforms.quality.certificate import MIN_ROWS_PER_DIMENSION
 
 LEAST = 100
 """Distinct rows: of fewer nothing is recommended."""
@@ -90,7 +90,7 @@ def of_size(sample: Sample) -> Iterator[Shortage]:
 
 def of_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
     """Whether there are rows enough to fit on."""
-    wanted = FEW_ROWS_PER_DIMENSION * best.dimensions
+    wanted = MIN_ROWS_PER_DIMENSION * best.dimensions
     if best.reducer not in ("", "truncation") and len(sample.fit) < wanted:
         yield Shortage(
             f"a fit of {best.dimensions} dimensions wants {wanted:,} rows, {len(sample.fit):,} are there to fit on",

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from training.advice.debiasing import GEOMETRY_ROWS, ranks_behind
 from training.advice.sample import Sample
 from training.evaluation.statistics import Interval, mean_interval
-from transforms.base.transform import Progress
 from transforms.chain.chain import Chain
 from transforms.chain.steps import parse_steps
 from transforms.errors import TransformError
+from transforms.progress import Progress
 from transforms.quality.metrics import local_spearman, recall_of_anchors
 from transforms.vectors import FloatArray
 

@@ -9,7 +9,7 @@ from training.advice.matryoshka import AHEAD, against
 from training.advice.recommendation import lower
 from training.evaluation.statistics import Interval
 from training.evaluation.words import percent
-from transforms.quality.diagnostics import DIRECTION_MARGIN
+from transforms.linear.debias import MIN_MEAN_NORM
 
 SMALL_MEAN = 0.2
 """‖μ‖ up to which it is called so."""
@@ -42,7 +42,7 @@ def direction(advice: Advice) -> Iterator[str]:
     norm, floor = advice.diagnosis["mean_norm"], advice.diagnosis["noise_floor"]
     if advice.best is None:
         yield f"‖μ‖ is {norm:.3f}; of so few rows it cannot be told whether that is a direction."
-    elif norm <= DIRECTION_MARGIN * floor:
+    elif norm <= MIN_MEAN_NORM * floor:
         yield f"No mean direction can be told: ‖μ‖ is {norm:.3f}, and chance alone gives {floor:.3f}."
     else:
         own = norm**2 - floor**2

@@ -11,12 +11,12 @@ from training.distributed.worker import Block
 from training.rows import Rows
 from training.stacked import Part, Stacked
 from transforms.chain.chain import Chain
-from transforms.chain.serialized import packed
+from transforms.chain.serialized import serialize_chain
 from transforms.statistics.moments import Moments
 from transforms.vectors import BLOCK_ROWS, Vectors
 
 BlockMoments = Callable[[Iterator[Block], bytes | None, bool], Iterator[Moments]]
-"""Takes the moments of blocks, in their order, behind a packed chain and at unit length if so asked."""
+"""Takes the moments of blocks, in their order, behind a serialize_chain chain and at unit length if so asked."""
 
 
 class SharedRows(Rows):
@@ -38,7 +38,7 @@ class SharedRows(Rows):
         super().__init__(vectors, chosen)
         self.moments, self.chain = moments, chain
         if chain is not None:
-            self.shape = (len(chosen), chain.width_after(vectors.shape[1]))
+            self.shape = (len(chosen), chain.dimensions_after(vectors.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> Any:
         """Those of the chosen rows."""
@@ -51,7 +51,7 @@ class SharedRows(Rows):
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
         """The moments of every `BLOCK_ROWS` rows, in order; of the rows at unit length if so asked."""
-        return self.moments(self.blocks(), None if self.chain is None else packed(self.chain), unit)
+        return self.moments(self.blocks(), None if self.chain is None else serialize_chain(self.chain), unit)
 
     def blocks(self) -> Iterator[Block]:
         """The rows in blocks, each with the files that hold it."""

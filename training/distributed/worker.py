@@ -24,9 +24,9 @@ from training.shards import Shard, at_hand
 from training.spec import EncoderSpec
 from training.stacked import Part, Stacked
 from transforms.chain.chain import Chain
-from transforms.chain.serialized import unpacked
-from transforms.linear.debias import at_unit_length
-from transforms.statistics.moments import centred_moments
+from transforms.chain.serialized import deserialize_chain
+from transforms.statistics.fit_data import at_unit_length
+from transforms.statistics.moments import block_moments
 from transforms.vectors import as_numpy
 
 
@@ -115,12 +115,12 @@ class Worker:
         if chain is not None:
             rows = self.restored(chain).transform(rows)
         found = at_unit_length(as_numpy(rows)) if unit else as_numpy(rows)
-        return centred_moments(found, "float64", block.first).arrays()
+        return block_moments(found, "float64", block.first).arrays()
 
     def restored(self, payload: bytes) -> Chain:
         """A packed chain; the last one is kept, since many blocks go through it."""
         if self.chain is None or payload != self.payload:
-            self.payload, self.chain = payload, unpacked(payload)
+            self.payload, self.chain = payload, deserialize_chain(payload)
         return self.chain
 
 

@@ -27,7 +27,7 @@ from training.evaluation.statistics import Array
 from training.evaluation.suites import Suite
 from training.evaluation.tables import problem_lines
 from training.evaluation.worker import Raw, Trial
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 RunJobs = Callable[[Sequence[Job]], Iterator[tuple[int, Any]]]
 """What runs jobs; see `Workers.run`."""

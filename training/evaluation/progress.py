@@ -2,7 +2,7 @@
 
 import time
 
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
 """Of the work on one group of encoders, for the progress; measured with the ladder on 20 small tasks."""

@@ -34,8 +34,8 @@ from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
 from training.workspace import exclusive
-from transforms.base.transform import Progress
 from transforms.errors import TransformError
+from transforms.progress import Progress
 
 ENCODE_ROWS = 4096
 """Texts that are encoded between two writes to disk."""

@@ -26,7 +26,7 @@ from training.experiment.unit import Unit, run_unit
 from training.finetuning.reference import Reference
 from training.spec import EncoderSpec
 from training.workspace import exclusive
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 REFERENCE_SHARE = 0.05
 """Of the work, for the progress."""

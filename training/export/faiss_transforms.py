@@ -21,11 +21,11 @@ from training.export.folder import (
     staged_folder,
     write_about,
 )
-from transforms.base.transform import Transform
+from transforms.base.map import Map
 from transforms.chain.chain import Chain
 from transforms.linear.affine import Affine
 from transforms.linear.normalize import Normalize
-from transforms.linear.projection import Selection
+from transforms.linear.selection import Selection
 
 USAGE = """```python
 import faiss
@@ -84,12 +84,12 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
     return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
 
 
-def parts(faiss: Any, step: Transform, width: int) -> list[Any]:
+def parts(faiss: Any, step: Map, width: int) -> list[Any]:
     """One folded step, for vectors of that width, as FAISS vector transforms."""
     if isinstance(step, Normalize):
         return [faiss.NormalizationTransform(width, 2.0)]
     if isinstance(step, Selection):
-        step = step.affine()
+        step = step.as_affine()
     assert isinstance(step, Affine)
     weight = np.ascontiguousarray(step.weight.cpu().numpy(), dtype=np.float32)
     linear = faiss.LinearTransform(weight.shape[1], weight.shape[0], step.bias is not None)

@@ -17,7 +17,7 @@ from training.errors import ExportError
 from transforms.chain.chain import Chain
 from transforms.linear.affine import Affine
 from transforms.linear.normalize import Normalize
-from transforms.linear.projection import Selection
+from transforms.linear.selection import Selection
 
 TOLERANCE = 1e-4
 """How far an export may be from the chain, in float32, relative to the largest number if that is above 1."""

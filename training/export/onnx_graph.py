@@ -29,12 +29,13 @@ from training.export.folder import (
     staged_folder,
     write_about,
 )
-from transforms.base.transform import Transform
+from transforms.base.map import Map
 from transforms.chain.chain import Chain
 from transforms.codes.quantization import Binary, Int8
 from transforms.linear.affine import Affine
-from transforms.linear.normalize import Normalize, residue
-from transforms.linear.projection import Selection
+from transforms.linear.normalize import Normalize
+from transforms.linear.selection import Selection
+from transforms.statistics.norms import residue_ratio
 
 OPSET = 18
 VECTORS, EMBEDDINGS, CODES = "vectors", "embeddings", "codes"
@@ -148,7 +149,7 @@ class ChainGraph:
         graph = helper.make_graph(self.nodes, "chain", inputs, outputs, self.constants)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
 
-    def write(self, step: Transform, x: str) -> str:
+    def write(self, step: Map, x: str) -> str:
         """The nodes of one step; the name of its output."""
         match step:
             case Normalize():
@@ -169,7 +170,7 @@ class ChainGraph:
         if step.bias is not None:
             y = self.node("Add", [y, self.constant(step.bias.cpu().numpy())])
         before = self.length(x)
-        tolerance = self.node("Mul", [before, self.number(residue(step.weight.float(), step.gain))])
+        tolerance = self.node("Mul", [before, self.number(residue_ratio(step.weight.float(), step.gain))])
         nothing = self.node("Equal", [before, self.number(0.0)])
         residue_only = self.node("LessOrEqual", [self.length(y), tolerance])  # false for NaN, which stays
         y = self.node("Where", [self.node("Or", [nothing, residue_only]), self.number(0.0), y])

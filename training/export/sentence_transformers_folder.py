@@ -30,12 +30,12 @@ from training.export.folder import (
     write_about,
 )
 from training.spec import EncoderSpec
-from transforms.base.transform import Transform
+from transforms.base.map import Map
 from transforms.chain.chain import Chain
 from transforms.codes.quantization import Quantizer
 from transforms.linear.affine import Affine
 from transforms.linear.normalize import Normalize
-from transforms.linear.projection import Selection
+from transforms.linear.selection import Selection
 
 SHIPPED = Path(__file__).parent / "shipped" / "lathe_quantization.py"
 DENSE = "sentence_transformers.base.modules.dense.Dense"
@@ -99,7 +99,7 @@ def write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
     (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
 
 
-def write_step(step: Transform, folder: Path, index: int) -> list[dict[str, Any]]:
+def write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
     """Write one folded step as modules; return their entries in modules.json."""
     if isinstance(step, Normalize):
         names = {"module_input_name": FEATURE, "module_output_name": FEATURE}
@@ -110,7 +110,7 @@ def write_step(step: Transform, folder: Path, index: int) -> list[dict[str, Any]
         kind = f"{SHIPPED.stem}.Quantization"
         return [write_module(folder, index, "Quantization", kind, {"kind": step.kind}, tensors)]
     if isinstance(step, Selection):
-        step = step.affine()
+        step = step.as_affine()
     assert isinstance(step, Affine)
     config: dict[str, Any] = {
         "in_features": step.weight.shape[1],

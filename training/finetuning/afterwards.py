@@ -23,8 +23,8 @@ from training.finetuning.development import measured_texts
 from training.finetuning.extras import SuiteSettings
 from training.finetuning.overlap import normalized
 from training.spec import EncoderSpec
-from transforms.base.transform import Progress
 from transforms.files import replace_synced
+from transforms.progress import Progress
 
 BASE, ADAPTED = "base", "adapted"
 COMPARISON = "comparison.json"

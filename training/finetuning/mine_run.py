@@ -12,7 +12,7 @@ from training.finetuning.page import Page
 from training.finetuning.reading import Sources
 from training.spec import EncoderSpec
 from training.workspace import exclusive
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 NEGATIVES = "negatives"
 

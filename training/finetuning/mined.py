@@ -26,8 +26,8 @@ from training.finetuning.overlap import normalized
 from training.finetuning.positives import Pair
 from training.finetuning.reference import Reference
 from training.keys import digest
-from transforms.base.transform import Progress
 from transforms.files import replace_synced
+from transforms.progress import Progress
 
 NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 

@@ -17,7 +17,7 @@ from training.finetuning.candidates import Candidates
 from training.finetuning.extras import NegativeSettings
 from training.finetuning.reference import Reference
 from training.finetuning.values import Prompts
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 BLOCK_SCORES = 50_000_000
 """Scores of queries and documents that are in memory together: 200 MB."""

@@ -10,8 +10,8 @@ import orjson
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from training.finetuning.loss import Components
-from transforms.base.transform import Progress
 from transforms.files import replace_synced
+from transforms.progress import Progress
 
 WHOLE = "whole.json"
 """A file that a checkpoint gets when everything of it is written: the losses since the last line, pairs of a step."""

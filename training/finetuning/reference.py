@@ -13,7 +13,7 @@ from training.errors import JobError
 from training.evaluation.store import VectorStore, text_key
 from training.finetuning.mixture import Mixture
 from training.finetuning.values import Prompts
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 from transforms.statistics.moments import Moments
 from transforms.vectors import FloatArray
 

@@ -42,8 +42,8 @@ from training.finetuning.targets import Targets, prepare_targets
 from training.finetuning.truncation import cut_texts
 from training.spec import DEFAULT_ENCODER, EncoderSpec
 from training.workspace import exclusive
-from transforms.base.transform import Progress
 from transforms.files import replace_synced, sync_folder
+from transforms.progress import Progress
 
 if TYPE_CHECKING:
     from training.finetuning.lora import Adapter

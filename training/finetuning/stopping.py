@@ -10,7 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from training.finetuning.development import Development, Encode
 from training.finetuning.loss import NonFiniteLossError
 from training.finetuning.progress import PREFIX
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 
 class Measures(TrainerCallback):

@@ -25,8 +25,8 @@ from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Mixture
 from training.finetuning.reference import Reference, blocks, open_rows, source_moments
 from training.finetuning.shrinkage import Shrinkage, between_source_variance, fit_shrinkage, merged
-from transforms.base.transform import Progress
 from transforms.files import replace_synced
+from transforms.progress import Progress
 from transforms.statistics.moments import Moments
 
 MANIFEST, RELATIONS, TARGETS, SHRINKAGE = "manifest.json", "relations.npy", "targets.npy", "shrinkage.safetensors"

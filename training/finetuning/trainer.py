@@ -29,7 +29,7 @@ from training.finetuning.stopping import Measures
 from training.finetuning.targets import Targets
 from training.precision import PROBES, has_bfloat16
 from training.unpadding import leave_padding_out
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 CHECKPOINTS_KEPT = 2
 LINES = "progress.jsonl"

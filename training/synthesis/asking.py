@@ -24,7 +24,7 @@ from training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Answer, Chat, ChatEr
 from training.synthesis.job import STAGES, StageName, SynthesisJob
 from training.synthesis.pace import MINUTE, Pace
 from training.synthesis.stages import Call, read
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 LONGEST_PAUSE = 60.0
 """Seconds between tries, unless the endpoint asks for more."""

@@ -33,8 +33,8 @@ from training.synthesis.report import Outcome, write
 from training.synthesis.seeds import Seed, read_seeds
 from training.synthesis.templates import Prompt, file_of, read_templates
 from training.workspace import exclusive
-from transforms.base.transform import Progress
 from transforms.files import replace_synced
+from transforms.progress import Progress
 
 JOB = "job.json"
 

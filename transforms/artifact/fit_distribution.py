@@ -1,9 +1,9 @@
-"""What the rows a chain was fitted on look like, kept with it so that other rows can be held against them.
+"""The distribution of the rows a chain was fitted on, stored with it so that other rows can be compared with them.
 
 reference.safetensors   mean (d,), directions (r, d), variances (r + 1,), scores (101,)
 manifest.json           …, "reference": {"sha256": …, "count": 23768, "heldout": 5000, …}
 
-It holds no rows. Serving does not read it; a chain without it serves as well.
+It holds no rows. Serving does not read it, and a chain without it serves as well.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,36 +19,34 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from transforms.artifact.folder import REFERENCE, read_manifest
+from transforms.artifact.folder import DISTRIBUTION, read_manifest
 from transforms.errors import ArtifactError
 from transforms.statistics.gaussian import Gaussian
 from transforms.statistics.moments import Moments
+from transforms.statistics.subspace import Subspace
 from transforms.vectors import BLOCK_ROWS, FloatArray, Vectors
 
-if TYPE_CHECKING:
-    from transforms.chain.retained_subspace import Kept
-
-ROWS_MOST = 20_000
-"""Rows, spread evenly over all, that mean and directions are taken of: hundreds for each direction."""
+MAX_ROWS = 20_000
+"""Rows, spread evenly over all, that mean and directions are estimated on: hundreds for each direction."""
 
 LEVELS = np.linspace(0, 1, 101)
 NORM_LEVELS = (0.001, 0.999)
 NORM_MARGIN = 1e-3
-"""A length this close to the fitted ones, relatively, is one of them: unit rows differ by rounding alone."""
+"""Relative tolerance of row norms, because unit rows differ by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
-    """Fitted rows as a Gaussian, and how far from it rows lie that were held out.
+class FitDistribution:
+    """A Gaussian fitted to the rows, and how far held-out rows lie from it.
 
     Attributes:
-        count: rows it stands for.
-        heldout: rows that scores and lengths were measured on.
+        count: number of rows it describes.
+        heldout: number of held-out rows that scores and norms were measured on.
         gaussian: of the fitted rows.
-        scores: `(101,)` float32, the percentiles of held-out rows' scores.
-        norms: the .001 and .999 quantile of their lengths.
-        outside: the share of their squared distance from the mean that lies outside what the chain
-            keeps; None where that is no subspace.
+        scores: `(101,)` float32, percentiles of the held-out rows' scores.
+        norms: the .001 and .999 quantile of the held-out rows' norms.
+        outside: share of their squared distance from the mean that lies outside the subspace the chain
+            retains; None if the chain retains no subspace.
     """
 
     count: int
@@ -59,64 +57,70 @@ class Reference:
     outside: float | None
 
     @classmethod
-    def of(
-        cls, rows: Vectors, heldout: FloatArray, kept: "Kept | None", before: "Reference | None" = None
-    ) -> "Reference":
-        """The reference of a fit.
+    def measure(
+        cls,
+        rows: Vectors,
+        heldout: FloatArray,
+        retained: Subspace | None,
+        earlier: "FitDistribution | None" = None,
+    ) -> "FitDistribution":
+        """Measure the distribution of the rows of a fit.
 
         Args:
             rows: `(n, d)` that the chain was fitted on.
-            heldout: `(m, d)` that it was not.
-            kept: the subspace the chain keeps.
-            before: of the rows that these were added to. Its Gaussian is merged with theirs by moments;
-                what was measured on its held-out rows is mixed in by the numbers of rows, as if it
-                would be the same under the merged one.
+            heldout: `(m, d)` that it was not fitted on.
+            retained: the subspace that the chain retains.
+            earlier: distribution of the rows that these were added to. The Gaussians are merged by moments;
+                measurements on its held-out rows are mixed in by the numbers of rows, as if they
+                would be the same under the merged Gaussian.
 
         Raises:
             InputError: for NaN or inf.
         """
-        moments = sampled_moments(rows)
-        if before is not None:
-            moments.merge(before.gaussian.moments(before.count))
-        gaussian = Gaussian.of(moments)
-        apart = gaussian.standardised(heldout)
-        scores = gaussian.score(apart)
-        low, high = np.quantile(lengths(heldout), NORM_LEVELS).tolist()
-        energy = float(np.vecdot(apart, apart).sum(dtype=np.float64))
-        outside = None if kept is None else float(kept.outside(apart).sum()) / energy if energy else 0.0
+        moments = _sampled_moments(rows)
+        if earlier is not None:
+            moments.merge(earlier.gaussian.to_moments(earlier.count))
+        gaussian = Gaussian.fit(moments)
+        standardized = gaussian.standardize(heldout)
+        scores = gaussian.score(standardized)
+        low, high = np.quantile(row_norms(heldout), NORM_LEVELS).tolist()
+        energy = float(np.vecdot(standardized, standardized).sum(dtype=np.float64))
+        outside = None
+        if retained is not None:
+            outside = float(retained.energy_outside(standardized).sum()) / energy if energy else 0.0
         weights = np.full(len(scores), 1 / len(scores))
-        if before is not None:
-            old = before.count / moments.count
+        if earlier is not None:
+            old = earlier.count / moments.count
             weights = np.append(weights * (1 - old), np.full(len(LEVELS), old / len(LEVELS)))
-            scores = np.append(scores, before.scores)
-            low, high = min(low, before.norms[0]), max(high, before.norms[1])
-            if outside is not None and before.outside is not None:
-                outside = (1 - old) * outside + old * before.outside
-        found = weighted_percentiles(scores, weights).astype(np.float32)
+            scores = np.append(scores, earlier.scores)
+            low, high = min(low, earlier.norms[0]), max(high, earlier.norms[1])
+            if outside is not None and earlier.outside is not None:
+                outside = (1 - old) * outside + old * earlier.outside
+        found = _weighted_percentiles(scores, weights).astype(np.float32)
         return cls(moments.count, len(heldout), gaussian, found, (low, high), outside)
 
     def percentiles(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The share of held-out rows that lie nearer, `(n,)` from 0 to 1, for scores `(n,)`; of those as far, half."""
+        """Return the share of held-out rows with a lower score, `(n,)` in [0, 1]; equal scores count half."""
         below = np.interp(scores, self.scores, LEVELS)
         above = np.interp(-scores, -self.scores[::-1], LEVELS)
         found: NDArray[np.float64] = (below + 1 - above) / 2
         return found
 
-    def odd(self, norms: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-        """Which lengths `(n,)` lie outside those of held-out rows, a thousandth at each end left out."""
+    def outlier_norms(self, norms: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+        """Return which norms `(n,)` lie outside those of held-out rows, leaving out a thousandth at each end."""
         low, high = self.norms
         found: NDArray[np.bool_] = ~((norms >= low * (1 - NORM_MARGIN)) & (norms <= high * (1 + NORM_MARGIN)))
         return found
 
     @cached_property
     def payload(self) -> bytes:
-        """Its file."""
+        """Content of its file."""
         of_gaussian = {name: getattr(self.gaussian, name) for name in ("mean", "directions", "variances")}
         arrays = of_gaussian | {"scores": self.scores}
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
-    def described(self) -> dict[str, Any]:
-        """What a manifest says of it; `spectrum` are shares of the variance, falling."""
+    def describe(self) -> dict[str, Any]:
+        """Return the manifest field that describes it; `spectrum` holds shares of the variance, descending."""
         return {
             "sha256": hashlib.sha256(self.payload).hexdigest(),
             "count": self.count,
@@ -129,43 +133,44 @@ class Reference:
         }
 
     @classmethod
-    def read(cls, path: Path) -> "Reference":
-        """The reference of an artifact folder.
+    def load(cls, path: Path) -> "FitDistribution":
+        """Read the distribution of an artifact folder.
 
         Raises:
-            ArtifactError: if it was saved without one, or that was damaged.
+            ArtifactError: if the chain was saved without one, or it is damaged.
         """
-        said = read_manifest(path).get("reference")
-        if said is None:
-            raise ArtifactError("it was saved without a reference: fit it anew to have one")
+        described = read_manifest(path).get("reference")
+        if described is None:
+            raise ArtifactError("it was saved without the distribution of its rows: fit it again to store one")
         try:
-            return cls.parsed((path / REFERENCE).read_bytes(), said)
+            return cls.from_bytes((path / DISTRIBUTION).read_bytes(), described)
         except ArtifactError:
             raise
         except OSError as error:
-            raise ArtifactError(f"its reference cannot be read: {error.strerror}") from error
+            raise ArtifactError(f"the distribution of its rows cannot be read: {error.strerror}") from error
         except (SafetensorError, LookupError, TypeError, ValueError) as error:
-            raise ArtifactError(f"its reference cannot be used: {error!r}") from error
+            raise ArtifactError(f"the distribution of its rows cannot be used: {error!r}") from error
 
     @classmethod
-    def parsed(cls, payload: bytes, said: Mapping[str, Any]) -> "Reference":
-        """The reference of a file, and of what its manifest says of it.
+    def from_bytes(cls, payload: bytes, described: Mapping[str, Any]) -> "FitDistribution":
+        """Build a distribution from the content of its file and the manifest field that describes it.
 
         Raises:
-            ArtifactError: if the file is another.
+            ArtifactError: if the file is not the described one.
         """
-        if hashlib.sha256(payload).hexdigest() != said["sha256"]:
-            raise ArtifactError("its reference was truncated or altered: the SHA-256 does not match")
+        if hashlib.sha256(payload).hexdigest() != described["sha256"]:
+            raise ArtifactError("the distribution of its rows was truncated or altered: the SHA-256 does not match")
         arrays = {name: tensor.numpy() for name, tensor in load(payload).items()}
         gaussian = Gaussian(arrays["mean"], arrays["directions"], arrays["variances"])
-        low, high = said["norms"]
-        return cls(said["count"], said["heldout"], gaussian, arrays["scores"], (low, high), said["outside"])
+        low, high = described["norms"]
+        count, heldout, outside = (described[name] for name in ("count", "heldout", "outside"))
+        return cls(count, heldout, gaussian, arrays["scores"], (low, high), outside)
 
 
-def sampled_moments(rows: Vectors) -> Moments:
-    """Moments of up to `ROWS_MOST` rows `(n, d)` spread evenly, that stand for all n."""
+def _sampled_moments(rows: Vectors) -> Moments:
+    """Return moments estimated on up to `MAX_ROWS` rows `(n, d)`, evenly spread, and scaled to n rows."""
     total = rows.shape[0]
-    chosen = np.linspace(0, total - 1, min(total, ROWS_MOST)).astype(int)
+    chosen = np.linspace(0, total - 1, min(total, MAX_ROWS)).astype(int)
     moments = Moments()
     for start in range(0, len(chosen), BLOCK_ROWS):
         moments.update(rows[chosen[start : start + BLOCK_ROWS]])
@@ -174,16 +179,16 @@ def sampled_moments(rows: Vectors) -> Moments:
     return moments
 
 
-def weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The percentiles 0 to 100 `(101,)` of values `(n,)`, each there as often as its weight says."""
+def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the percentiles 0 to 100 `(101,)` of values `(n,)` with weights."""
     order = np.argsort(values, kind="stable")
     passed = np.cumsum(weights[order]) - weights[order] / 2
     found: NDArray[np.float64] = np.interp(LEVELS * weights.sum(), passed, values[order])
     return found
 
 
-def lengths(rows: FloatArray) -> NDArray[np.floating[Any]]:
-    """‖x‖ of rows `(n, d)`, `(n,)`; infinite past their dtype."""
+def row_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
+    """Return the norms `(n,)` of rows `(n, d)`; infinite where they overflow the dtype."""
     with np.errstate(over="ignore"):
         found: NDArray[np.floating[Any]] = np.sqrt(np.vecdot(rows, rows))
     return found

@@ -1,13 +1,13 @@
-"""A saved chain: a folder that can be trusted or is refused.
+"""The artifact folder of a saved chain, verified when it is read.
 
 name/
 ├── manifest.json       schema, steps, sizes, SHA-256 of the tensors and of the manifest itself,
 │                       encoder, provenance, certificate
-├── chain.safetensors   the fitted tensors, named <step>.<buffer>; perhaps moments, see transforms.kept
-└── reference.safetensors   where the fit left one: what its rows look like, see transforms.reference
+├── chain.safetensors   the fitted tensors, named <step>.<buffer>; perhaps moments, see stored_moments
+└── reference.safetensors   perhaps the distribution of the fitted rows, see fit_distribution
 
-The folder is written under a temporary name beside its place, fsynced, and renamed: it is there
-whole or not at all. Nothing in it is ever executed.
+The folder is written under a temporary name beside its final one, fsynced, and renamed: it exists
+completely or not at all. Nothing in it is ever executed.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TENSORS = "chain.safetensors"
-REFERENCE = "reference.safetensors"
+DISTRIBUTION = "reference.safetensors"
 
 Manifest = dict[str, Any]
 
 MAX_DEPTH = 64
-"""Lists and objects inside one another in a manifest; those that a fit writes have 6."""
+"""Maximum nesting of lists and objects in a manifest; a fit writes 6 levels."""
 
 FIELD_TYPES: Mapping[str, type] = {
     "steps": list,
@@ -43,26 +43,26 @@ FIELD_TYPES: Mapping[str, type] = {
     "nested": bool,
     "reference": dict,
 }
-"""What the fields hold that a chain writes, if they are there and not null; `moments`, which serving does without, is
-checked where it is read, and the others are the caller's."""
+"""Types of the fields that a chain writes, if present and not null; `moments`, which serving does not need, is checked
+where it is read, and the other fields are the caller's."""
 
 
 def write_artifact(
-    path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", reference: bytes | None = None
+    path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", distribution: bytes | None = None
 ) -> Manifest:
-    """Write a new artifact folder, whole or not at all; return the manifest as written.
+    """Write a new artifact folder, completely or not at all, and return the manifest as written.
 
     Args:
-        path: of the folder.
-        manifest: what it is to say.
+        path: of the new folder.
+        manifest: its fields; schema and digests are added.
         tensors: what was fitted.
-        reference: a file beside them; the manifest says its digest.
+        distribution: content of the file with the fit distribution; the manifest holds its digest.
 
     Raises:
-        ArtifactError: if something is there already.
+        ArtifactError: if the folder exists already.
         OSError: if it cannot be written; nothing is left behind.
     """
-    from safetensors.torch import save  # brings torch, which manifests and files do without
+    from safetensors.torch import save  # imports torch, which reading a manifest does not need
 
     payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     manifest = manifest | {"schema_version": SCHEMA_VERSION, "tensors_sha256": hashlib.sha256(payload).hexdigest()}
@@ -73,8 +73,8 @@ def write_artifact(
     try:
         make_folder(staging)
         write_synced(staging / TENSORS, payload)
-        if reference is not None:
-            write_synced(staging / REFERENCE, reference)
+        if distribution is not None:
+            write_synced(staging / DISTRIBUTION, distribution)
         write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
         try:
             staging.rename(path)
@@ -102,18 +102,18 @@ def read_file(path: Path, name: str, root: Path | None = None) -> bytes:
     return (path / name).read_bytes() if root is None else read_beneath(root, str(path.relative_to(root) / name))
 
 
-def called(path: Path) -> str:
-    """Return what errors call an artifact folder: its last two names, for the rest is the machine's own affair."""
+def display_name(path: Path) -> str:
+    """Return the last two names of an artifact folder's path, for errors: the rest of the path is private."""
     return "/".join(path.parts[-2:])
 
 
 def read_manifest(path: Path, root: Path | None = None) -> Manifest:
-    """The manifest of an artifact folder, checked against its own digest; `root` as in `read_file`.
+    """Read the manifest of an artifact folder and verify its digest; `root` as in `read_file`.
 
     Raises:
         ArtifactError: if it is missing, cannot be read, was altered, or is of a newer schema.
     """
-    name = called(path)
+    name = display_name(path)
     try:
         manifest = json.loads(read_file(path, MANIFEST, root))
         version, digest = manifest["schema_version"], manifest["manifest_sha256"]
@@ -135,9 +135,9 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
 
 
 def _require_plain(value: Any, depth: int = 0) -> None:
-    """Raise `ValueError` for JSON that Python's parser takes and others do not: what is read here is answered as JSON.
+    """Raise `ValueError` for JSON that Python's parser accepts and others do not, because manifests are sent as JSON.
 
-    That is deep nesting, integers of more than 64 bits, and text that is no Unicode.
+    That is deep nesting, integers of more than 64 bits, and text that is not Unicode.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
@@ -153,16 +153,16 @@ def _require_plain(value: Any, depth: int = 0) -> None:
 
 
 def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type]) -> None:
-    """Raise `ArtifactError` unless the fields of the manifest of `path` are missing, null, or of the types given."""
+    """Raise `ArtifactError` unless the fields of the manifest of `path` are missing, null, or of the given types."""
     for field, expected in types.items():
         if not isinstance(manifest.get(field), expected | None):
             raise ArtifactError(
-                f"the manifest of {called(path)} cannot be read: {field} must be of type {expected.__name__}"
+                f"the manifest of {display_name(path)} cannot be read: {field} must be of type {expected.__name__}"
             )
 
 
 def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
-    """Return the manifest and the tensors of an artifact folder, both checked; `root` as in `read_file`.
+    """Read and verify the manifest and the tensors of an artifact folder; `root` as in `read_file`.
 
     Raises:
         ArtifactError: if anything is missing, truncated, altered or too new.
@@ -174,11 +174,11 @@ def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict
     try:
         return manifest, load(payload)
     except SafetensorError as error:
-        raise ArtifactError(f"the tensors of {called(path)} cannot be read: {error}") from error
+        raise ArtifactError(f"the tensors of {display_name(path)} cannot be read: {error}") from error
 
 
 def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
-    """Return the manifest and the serialized tensors of an artifact folder, both checked against their digests.
+    """Read the manifest and the serialized tensors of an artifact folder, and verify their digests.
 
     `root` as in `read_file`.
 
@@ -189,13 +189,15 @@ def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Mani
     try:
         payload = read_file(path, TENSORS, root)
     except OSError as error:
-        raise ArtifactError(f"{TENSORS} of {called(path)} cannot be read: {error.strerror}") from error
+        raise ArtifactError(f"{TENSORS} of {display_name(path)} cannot be read: {error.strerror}") from error
     if hashlib.sha256(payload).hexdigest() != manifest.get("tensors_sha256"):
-        raise ArtifactError(f"the tensors of {called(path)} were truncated or altered: their SHA-256 does not match")
+        raise ArtifactError(
+            f"the tensors of {display_name(path)} were truncated or altered: their SHA-256 does not match"
+        )
     return manifest, payload
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of the manifest without its own digest, as canonical JSON."""
+    """Return the SHA-256 of the manifest as canonical JSON, without its own digest."""
     rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

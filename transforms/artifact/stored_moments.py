@@ -1,9 +1,9 @@
-"""Moments that travel with a chain's artifact.
+"""Moments of the fitted rows, stored in a chain's artifact so that rows can be added later.
 
 chain.safetensors   …, moments.<stage>.<count, mean, scatter, third, fourth>
 manifest.json       …, "moments": {"count": 9600, "stages": {"1": {"dimensions": 384, "rows": "unit"}}}
 
-They hold no rows, but they tell the mean and the covariance of the rows. Serving does not read them.
+They hold no rows, but they reveal the mean and the covariance of the rows. Serving does not read them.
 """
 
 from collections.abc import Mapping
@@ -14,63 +14,60 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.artifact.folder import called, read_artifact
+from transforms.artifact.folder import display_name, read_artifact
 from transforms.errors import ArtifactError
 from transforms.statistics.moments import Moments
 
 PREFIX = "moments."
 
 
-def tensors_of(moments: Mapping[int, Moments]) -> dict[str, Tensor]:
-    """Moments by stage as the tensors of an artifact."""
+def moments_to_tensors(moments: Mapping[int, Moments]) -> dict[str, Tensor]:
+    """Convert moments by refit stage to the tensors of an artifact."""
     return {
         f"{PREFIX}{stage}.{name}": torch.from_numpy(np.ascontiguousarray(array))
-        for stage, found in moments.items()
-        for name, array in found.arrays().items()
+        for stage, of_stage in moments.items()
+        for name, array in of_stage.arrays().items()
     }
 
 
-def described(moments: Mapping[int, Moments]) -> dict[str, Any]:
-    """What a manifest says of them; nothing if there are none."""
+def describe_moments(moments: Mapping[int, Moments]) -> dict[str, Any]:
+    """Return the manifest field that describes moments by refit stage; nothing if there are none."""
     if not moments:
         return {}
     stages = {
-        str(stage): {"dimensions": found.dimensions, "rows": "unit" if stage else "as they come"}
-        for stage, found in moments.items()
+        str(stage): {"dimensions": of_stage.dimensions, "rows": "unit" if stage else "as they come"}
+        for stage, of_stage in moments.items()
     }
     return {"moments": {"count": next(iter(moments.values())).count, "stages": stages}}
 
 
-def read_moments(path: Path) -> dict[int, Moments]:
-    """The moments of an artifact folder by stage; none if it was saved without.
+def load_moments(path: Path) -> dict[int, Moments]:
+    """Read the moments of an artifact folder by refit stage; an empty dictionary if it was saved without.
 
     Raises:
-        ArtifactError: if the artifact was damaged, or they are not what its manifest says.
+        ArtifactError: if the artifact is damaged, or the moments are not what its manifest says.
     """
     manifest, tensors = read_artifact(path)
     found = {}
     try:
-        said = manifest.get("moments", {"stages": {}})
-        for stage, about in said["stages"].items():
+        declared = manifest.get("moments", {"stages": {}})
+        for stage, of_stage in declared["stages"].items():
             prefix = f"{PREFIX}{stage}."
             arrays = {n.removeprefix(prefix): t.numpy() for n, t in tensors.items() if n.startswith(prefix)}
-            found[int(stage)] = checked(Moments.from_arrays(arrays), said["count"], about["dimensions"])
+            moments = Moments.from_arrays(arrays)
+            _require_plausible(moments, declared["count"], of_stage["dimensions"])
+            found[int(stage)] = moments
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ArtifactError(f"the moments of {called(path)} cannot be used: {error}") from error
+        raise ArtifactError(f"the moments of {display_name(path)} cannot be used: {error}") from error
     return found
 
 
-def checked(moments: Moments, count: int, dimensions: int) -> Moments:
-    """The moments, if they can be any of so many rows so wide.
-
-    Raises:
-        ArtifactError: if not.
-    """
+def _require_plausible(moments: Moments, count: int, dimensions: int) -> None:
+    """Raise `ArtifactError` unless these can be the moments of so many rows of so many dimensions."""
     shapes = (moments.mean.shape, moments.third.shape, moments.scatter.shape)
     if moments.count != count or shapes != ((dimensions,), (dimensions,), (dimensions, dimensions)):
-        raise ArtifactError(f"they are not of {count} rows {dimensions} wide")
+        raise ArtifactError(f"they are not of {count} rows of {dimensions} dimensions")
     if not all(np.isfinite(array).all() for array in moments.arrays().values()):
         raise ArtifactError("they are not finite")
     if not np.allclose(moments.scatter, moments.scatter.T) or (np.diag(moments.scatter) < 0).any():
-        raise ArtifactError("their scatter is none")
-    return moments
+        raise ArtifactError("their scatter is not a scatter matrix")

@@ -1,4 +1,4 @@
-"""The state of a fit on disk, from which a killed one goes on."""
+"""The state of a training on disk, from which a killed fit is resumed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,44 +11,44 @@ from torch import Tensor
 
 from transforms.files import replace_synced
 
-SECONDS = 10.0
-"""Between two writes: what a kill costs at most."""
+WRITE_INTERVAL = 10.0
+"""Seconds between two writes, which is what a kill costs at most."""
 
-WRITING_SHARE = 0.1
-"""Of the time, at most, that goes into writing a state that is large or to a disk that is slow."""
+MAX_WRITING_SHARE = 0.1
+"""Maximum share of the time spent on writing, for large states and slow disks."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One file of tensors that says what it belongs to.
+    """A file of tensors and the key of the fit it belongs to.
 
     Attributes:
-        path: of the file; its folder must be there.
-        key: what must be the same for the state to be taken up; a fit sets its own.
-        seconds: from one write to the next, at least.
-        share: of the time that writing may take, at most.
+        path: of the file, in an existing folder.
+        key: identifies the fit; only a state with the same key is loaded. A fit sets its own.
+        seconds: minimum time between two writes.
+        share: maximum share of the time spent on writing.
     """
 
     path: Path
     key: str = ""
-    seconds: float = SECONDS
-    share: float = WRITING_SHARE
+    seconds: float = WRITE_INTERVAL
+    share: float = MAX_WRITING_SHARE
 
     @classmethod
-    def at(cls, place: "Place") -> "Checkpoint":
-        """Return a place as a checkpoint."""
+    def at(cls, place: "CheckpointPath") -> "Checkpoint":
+        """Return a path as a checkpoint with default settings, and a checkpoint as it is."""
         return place if isinstance(place, Checkpoint) else cls(Path(place))
 
     def in_folder(self, name: str) -> "Checkpoint":
-        """Return the checkpoint of a file in the folder that this one names, written as often."""
+        """Return the checkpoint of a file in the folder that this checkpoint names, with the same settings."""
         return replace(self, path=self.path / name)
 
     def pause_after(self, took: float) -> float:
-        """Return the seconds to wait after a write that took so many seconds."""
+        """Return the seconds to wait for the next write after one that took `took` seconds."""
         return max(self.seconds, took / self.share)
 
     def load(self) -> dict[str, Tensor] | None:
-        """The tensors kept last; None if there are none, they are damaged, or belong to another fit."""
+        """Return the tensors saved last; None if there are none, they are damaged, or belong to another fit."""
         try:
             with safe_open(self.path, "pt") as file:
                 if (file.metadata() or {}).get("key") != self.key:
@@ -58,14 +58,14 @@ class Checkpoint:
             return None
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace what was kept, whole or not at all.
+        """Replace the saved tensors, completely or not at all.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the file cannot be written.
         """
         payload = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, {"key": self.key})
         replace_synced(self.path, payload)
 
 
-Place = str | PathLike[str] | Checkpoint
-"""Where a caller wants a state kept: a path, or a checkpoint that also says how often it is written."""
+CheckpointPath = str | PathLike[str] | Checkpoint
+"""Where a state is saved: a path, or a checkpoint that also says how often it is written."""

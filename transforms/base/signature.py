@@ -1,4 +1,4 @@
-"""What is known of vectors before any is seen: enough to refuse a chain that cannot work."""
+"""What is known of the vectors between two steps before any is seen: enough to refuse a chain that cannot work."""
 
 from dataclasses import dataclass, replace
 
@@ -6,39 +6,41 @@ from transforms.errors import StepError
 
 
 @dataclass(frozen=True)
-class Outline:
+class Signature:
     """Vectors between two steps of a chain.
 
     Attributes:
-        width: their dimensions; None while nothing says so.
-        missing: directions that earlier steps emptied: the rank is at most `width − missing`.
-        codes: the kind of the quantisation that made them; None for floats.
-        targets: the width of what steps that are fitted on pairs will make of them, if it is known.
+        dimensions: of the vectors; None while unknown.
+        empty_directions: number of directions in which earlier steps leave no variance, so that the rank is at most
+            `dimensions − empty_directions`.
+        codes: kind of the quantizer whose codes these are; None for floats.
+        target_dimensions: dimensions that steps fitted on pairs will output, if known.
     """
 
-    width: int | None = None
-    missing: int = 0
+    dimensions: int | None = None
+    empty_directions: int = 0
     codes: str | None = None
-    targets: int | None = None
+    target_dimensions: int | None = None
 
-    def without(self, directions: int) -> "Outline":
-        """The same vectors with so many more directions emptied."""
-        return replace(self, missing=self.missing + directions)
+    def add_empty(self, directions: int) -> "Signature":
+        """Return the signature with more directions left without variance."""
+        return replace(self, empty_directions=self.empty_directions + directions)
 
-    def reduced(self, kind: str, dimensions: int, whole: bool = True) -> "Outline":
-        """Vectors reduced to `dimensions`, by a map that keeps as much of the rank as fits.
+    def reduce(self, kind: str, dimensions: int, allow_same: bool = True) -> "Signature":
+        """Return the signature after a reduction that retains as much of the rank as fits.
 
         Args:
-            kind: of the step, for the message.
-            dimensions: the new width.
-            whole: whether a step that keeps the width makes sense.
+            kind: kind of the reducing step, for the message.
+            dimensions: of the outputs.
+            allow_same: whether the step may keep the number of dimensions.
 
         Raises:
-            StepError: if that is more than there are.
+            StepError: if the vectors have too few dimensions.
         """
-        if self.width is None:
-            return replace(self, width=dimensions, missing=0)
-        if dimensions > self.width or (dimensions == self.width and not whole):
-            wider = "at least that wide" if whole else "wider than that"
-            raise StepError(f"{kind} to {dimensions} must follow vectors {wider}, not {self.width}")
-        return replace(self, width=dimensions, missing=max(0, dimensions - (self.width - self.missing)))
+        if self.dimensions is None:
+            return replace(self, dimensions=dimensions, empty_directions=0)
+        if dimensions > self.dimensions or (dimensions == self.dimensions and not allow_same):
+            needed = f"at least {dimensions}" if allow_same else f"more than {dimensions}"
+            raise StepError(f"{kind} to {dimensions} needs vectors of {needed} dimensions, not {self.dimensions}")
+        rank = self.dimensions - self.empty_directions
+        return replace(self, dimensions=dimensions, empty_directions=max(0, dimensions - rank))

@@ -1,25 +1,28 @@
-"""How a transform is trained in steps, and how that went."""
+"""How a transform is trained in steps, and how a training went."""
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+MIN_IMPROVEMENT = 0.01
+"""Share of all earlier improvement that the last evaluation must add for a training to count as unfinished."""
+
 
 @dataclass(frozen=True)
-class Recipe:
-    """How to descend: AdamW, a linear warm-up, then a linear fall of the learning rate to 0.
+class TrainingConfig:
+    """How to train: AdamW, a linear warm-up, then a linear decay of the learning rate to 0.
 
     Attributes:
-        steps: batches at most.
-        batch: rows of each, drawn uniformly at random.
-        learning_rate: at its highest.
+        steps: maximum number of batches.
+        batch: rows of a batch, drawn uniformly at random.
+        learning_rate: the highest.
         weight_decay: of AdamW.
         warmup: share of the steps.
         betas: of AdamW.
-        heldout: rows never trained on, at most, that say when to stop; 0 for none.
-        check_every: steps between two looks at them.
-        patience: looks without a better loss before it stops.
+        heldout: maximum number of rows that are never trained on and decide when to stop; 0 for none.
+        check_every: steps between two evaluations on those rows.
+        patience: evaluations without a lower loss before the training stops.
     """
 
     steps: int
@@ -32,66 +35,33 @@ class Recipe:
     check_every: int = 0
     patience: int = 0
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+    def rate_at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
         warm = int(self.warmup * self.steps)
         if step < warm:
             return self.learning_rate * (step + 1) / warm
         return self.learning_rate * (self.steps - step) / max(1, self.steps - warm)
 
-
-PAPER = Recipe(
-    steps=0,  # so many as epochs have
-    batch=20_000,
-    learning_rate=1e-2,
-    weight_decay=0.1,
-    warmup=0.1,
-    heldout=10_000,
-    patience=3,
-)
-"""The GeoPres paper, section 4.2, for its map and its autoencoder; without what depends on the rows."""
-
-PAPER_EPOCHS = 10
-LEAST_BETWEEN_LOOKS = 20
-"""Steps; on 10,000 rows, a look at every second one ends training after 18: a recall@10 of .37 instead of .58."""
-
-
-def changed(recipe: Recipe, steps: int | None, batch: int | None, learning_rate: float | None) -> Recipe:
-    """A recipe with what was asked for otherwise; None leaves it as it is."""
-    asked: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": learning_rate}
-    return replace(recipe, **{name: value for name, value in asked.items() if value is not None})
-
-
-def paper_recipe(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> Recipe:
-    """The paper's recipe for so many rows: ten epochs unless `steps` says else, a look after each.
-
-    The paper's epochs have 500 steps. With few rows they have one or two, and the loss swings so
-    much from one to the next that patience would end at the start; so looks are not closer than
-    `LEAST_BETWEEN_LOOKS`.
-    """
-    recipe = changed(PAPER, steps, batch, learning_rate)
-    epoch = max(1, rows // recipe.batch)
-    steps = PAPER_EPOCHS * epoch if steps is None else steps
-    return replace(recipe, steps=steps, check_every=max(epoch, LEAST_BETWEEN_LOOKS))
-
-
-STILL_FALLING = 0.01
+    def override(self, steps: int | None, batch: int | None, learning_rate: float | None) -> "TrainingConfig":
+        """Return the config with the given values; None keeps a value."""
+        given: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": learning_rate}
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass
-class Record:
-    """What happened in training.
+class TrainingLog:
+    """What happened in a training.
 
     Attributes:
-        recipe: as it was followed.
-        steps: taken.
+        config: as it was followed.
+        steps: number of steps taken.
         loss: of the last batch, in the transform's own units.
-        heldout_losses: at every look, in order; the best one's parameters are those that are kept.
+        heldout_losses: at every evaluation, in order; the parameters of the lowest are the ones that are kept.
         stopped_early: whether patience ran out.
-        diverged: whether a loss was not finite, and the best parameters before were kept.
+        diverged: whether a loss was not finite, and the best parameters before it were kept.
     """
 
-    recipe: Recipe
+    config: TrainingConfig
     steps: int = 0
     loss: float = float("nan")
     heldout_losses: list[float] = field(default_factory=list)
@@ -100,16 +70,26 @@ class Record:
 
     @property
     def still_falling(self) -> bool:
-        """Whether the last look at held-out rows gained more than a hundredth of what all before it did.
+        """Whether the last evaluation improved the loss by over a hundredth of what all evaluations before it did.
 
-        Some gain there almost always is: the learning rate falls to 0.
+        Some improvement there almost always is, because the learning rate decays to 0.
         """
         if len(self.heldout_losses) < 3 or not np.isfinite(self.heldout_losses).all():
             return False
         first, *_, before, last = self.heldout_losses
-        return before - last > STILL_FALLING * (first - before)
+        return before - last > MIN_IMPROVEMENT * (first - before)
+
+    def warnings(self, kind: str) -> list[str]:
+        """Return what makes the trained transform of a kind less reliable, as sentences."""
+        if self.diverged:
+            return [f"the training of {kind} diverged after {self.steps} steps; the best map before that is kept"]
+        if self.still_falling:
+            return [f"the held-out loss of {kind} was still falling after {self.steps} steps; train it for longer"]
+        return []
 
     def as_json(self) -> dict[str, Any]:
-        """As a JSON object; what is not finite is null."""
+        """Return the log as a JSON object, with null for numbers that are not finite."""
         losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]
-        return asdict(self) | {"heldout_losses": losses[:-1], "loss": losses[-1]}
+        fields = asdict(self)
+        config = fields.pop("config")
+        return {"recipe": config} | fields | {"heldout_losses": losses[:-1], "loss": losses[-1]}

@@ -1,56 +1,33 @@
-"""Rows as they are after some map, computed when they are asked for."""
+"""Rows as a chain makes them, computed when they are read."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any
 
+from transforms.statistics.fit_data import RowTransform, SharedVectors
 from transforms.vectors import Vectors
 
-if TYPE_CHECKING:
-    from transforms.statistics.moments import Moments
 
-
-class Reduction(Protocol):
-    """What rows can be seen behind: a chain."""
-
-    def width_after(self, width: int) -> int:
-        """Return the width of what comes out for rows of some width."""
-
-    def transform(self, rows: Any) -> Any:
-        """Apply to rows `(n, d)`."""
-
-
-class View:
-    """Vectors `(n, d)` behind a map: what the next step is fitted on, never all at once.
+class TransformedView:
+    """Vectors `(n, k)` that are transformed block by block when they are read, never all at once.
 
     Args:
-        vectors: where they lie.
-        width: what the map makes of them.
-        transform: the map, of a block of rows.
+        vectors: `(n, d)`, where they are stored.
+        dimensions: k, of the outputs.
+        transform: applied to every block of rows that is read.
     """
 
-    def __init__(self, vectors: Vectors, width: int, transform: Callable[[Any], Any]) -> None:
+    def __init__(self, vectors: Vectors, dimensions: int, transform: Callable[[Any], Any]) -> None:
         self.vectors = vectors
         self.transform = transform
-        self.shape = (vectors.shape[0], width)
+        self.shape = (vectors.shape[0], dimensions)
 
     def __getitem__(self, rows: Any, /) -> Any:
-        """The chosen rows, transformed."""
+        """Return the chosen rows, transformed."""
         return self.transform(self.vectors[rows])
 
 
-@runtime_checkable
-class SharedVectors(Vectors, Protocol):
-    """Vectors that others can read where they lie, who take their moments."""
-
-    def behind(self, chain: Reduction) -> "SharedVectors":
-        """The same vectors after a fitted chain."""
-
-    def block_moments(self, unit: bool) -> Iterator["Moments"]:
-        """The moments of every `BLOCK_ROWS` rows, in order; of the rows at unit length if so asked."""
-
-
-def behind(vectors: Vectors, chain: Reduction) -> Vectors:
-    """Vectors `(n, d)` as they are after a fitted chain."""
+def view_through(vectors: Vectors, chain: RowTransform) -> Vectors:
+    """Return vectors `(n, d)` as a fitted chain transforms them, without computing any row yet."""
     if isinstance(vectors, SharedVectors):
-        return vectors.behind(chain)
-    return View(vectors, chain.width_after(vectors.shape[1]), chain.transform)
+        return vectors.view_through(chain)
+    return TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), chain.transform)

@@ -38,10 +38,10 @@ def require_rate(kind: str, name: str, value: Any) -> None:
         raise StepError(f"{kind}: {name} must lie between 0 and 1, got {value!r}")
 
 
-def require_training(kind: str, steps: Any, batch: Any, learning_rate: Any, seed: Any, least_steps: int = 1) -> None:
+def require_training(kind: str, steps: Any, batch: Any, learning_rate: Any, seed: Any, min_steps: int = 1) -> None:
     """Raise `StepError` unless what training in steps is asked for makes sense; None asks for nothing."""
     if steps is not None:
-        require_whole(kind, "steps", steps, at_least=least_steps, at_most=MAX_TRAINING_STEPS)
+        require_whole(kind, "steps", steps, at_least=min_steps, at_most=MAX_TRAINING_STEPS)
     if batch is not None:
         require_whole(kind, "batch", batch, at_least=2)
     if learning_rate is not None:

@@ -1,25 +1,25 @@
 """Multiplying neighbouring affine steps into one, so that a chain costs one product."""
 
-from transforms.base.transform import Transform
+from transforms.base.map import Map
 from transforms.linear.affine import Affine
 from transforms.linear.normalize import Normalize
-from transforms.linear.projection import Selection
+from transforms.linear.selection import Selection
 
 
-def fold_primitives(primitives: list[Transform]) -> list[Transform]:
-    """The same map with as few steps as it takes, in float64.
+def fold_primitives(primitives: list[Map]) -> list[Map]:
+    """Return the same map as few primitives, multiplied in float64.
 
-    A normalisation before bias-free maps that end in a normalisation changes nothing and is
+    A normalization before bias-free maps that end in a normalization changes nothing and is
     dropped; one right after an affine map becomes part of it.
 
     Args:
-        primitives: what `Transform.primitives` gave, in order.
+        primitives: what `Map.primitives` returned, in order.
     """
-    folded: list[Transform] = []
+    folded: list[Map] = []
     for position, primitive in enumerate(primitives):
-        if isinstance(primitive, Normalize) and cancels(primitives[position + 1 :]):
+        if isinstance(primitive, Normalize) and _is_redundant(primitives[position + 1 :]):
             continue
-        merged = merge(folded[-1], primitive) if folded else None
+        merged = _merge(folded[-1], primitive) if folded else None
         if merged is None:
             folded.append(primitive)
         else:
@@ -27,8 +27,8 @@ def fold_primitives(primitives: list[Transform]) -> list[Transform]:
     return folded
 
 
-def cancels(following: list[Transform]) -> bool:
-    """Whether a normalisation followed by these steps makes no difference to the output."""
+def _is_redundant(following: list[Map]) -> bool:
+    """Return whether a normalization followed by these steps makes no difference to the outputs."""
     for step in following:
         if isinstance(step, Normalize):
             return True
@@ -37,18 +37,18 @@ def cancels(following: list[Transform]) -> bool:
     return False
 
 
-def merge(before: Transform, step: Transform) -> Transform | None:
-    """One primitive that does two, multiplied in float64; None if there is none."""
+def _merge(before: Map, step: Map) -> Map | None:
+    """Return one primitive that applies two, multiplied in float64; None if there is none."""
     if isinstance(before, Affine) and not before.normalize:
         if isinstance(step, Affine):
             return before.then(step)
         if isinstance(step, Selection):
-            return step.of(before)
+            return step.select_from(before)
         if isinstance(step, Normalize):
             return Affine(before.weight, before.bias, normalize=True)
     if isinstance(before, Selection):
         if isinstance(step, Affine):
-            return before.affine().then(step)
+            return before.as_affine().then(step)
         if isinstance(step, Selection):
             return Selection(step.dimensions, before.columns[step.columns], before.input_dimensions)
     return None

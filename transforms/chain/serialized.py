@@ -1,4 +1,4 @@
-"""A fitted chain as bytes, to be sent to a process that applies it: safetensors whose header also names the steps."""
+"""A fitted chain as bytes, sent to a process that applies it: safetensors whose header also names the steps."""
 
 import json
 
@@ -7,17 +7,17 @@ from safetensors.torch import load, save
 from transforms.chain.chain import Chain
 
 LENGTH_BYTES = 8
-"""At the start of safetensors: how long its header is, little-endian."""
+"""At the start of safetensors: the length of its header, little-endian."""
 
 
-def packed(chain: Chain) -> bytes:
-    """A fitted chain with its tensors, without its metadata; its outputs are bit-equal after `unpacked`."""
+def serialize_chain(chain: Chain) -> bytes:
+    """Serialize a fitted chain without its metadata; the outputs of the deserialized chain are bit-equal."""
     header = {"steps": json.dumps(chain.specs()), "normalize": json.dumps(chain.normalize)}
     return save({name: tensor.cpu().contiguous() for name, tensor in chain.tensors().items()}, header)
 
 
-def unpacked(payload: bytes) -> Chain:
-    """The chain that `packed` gave."""
+def deserialize_chain(payload: bytes) -> Chain:
+    """Build the chain that `serialize_chain` serialized."""
     end = LENGTH_BYTES + int.from_bytes(payload[:LENGTH_BYTES], "little")
     header = json.loads(payload[LENGTH_BYTES:end])["__metadata__"]
-    return Chain.rebuilt(json.loads(header["steps"]), json.loads(header["normalize"]), load(payload))
+    return Chain.from_tensors(json.loads(header["steps"]), json.loads(header["normalize"]), load(payload))

@@ -5,19 +5,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transforms.base.transform import Spec, Transform, build, parameter_names
-from transforms.catalogue import TRANSFORMS
+from transforms.base.map import Spec, parameter_names
+from transforms.base.registry import TRANSFORMS, build_transform
+from transforms.base.transform import Transform
 from transforms.errors import StepError
 
 PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")
 MAX_STEPS = 64
-"""Steps of a chain; useful ones have a handful, and each is a product for every vector."""
+"""Useful chains have a handful of steps, and each costs a product for every vector."""
 
 OPENING, CLOSING = "[{(", "]})"
 
 
 def parse_steps(text: str) -> list[Transform]:
-    """Unfitted transforms from their command-line form.
+    """Build unfitted transforms from their command-line form.
 
     `kind`, `kind:value` (its first parameter, `dimensions` for most) or `kind:key=value,key=value`,
     joined by commas; a step may also be written as a JSON object, all of them as a JSON list, and
@@ -29,22 +30,22 @@ def parse_steps(text: str) -> list[Transform]:
     """
     specs: list[Spec] = []
     if text.lstrip().startswith("["):
-        return build_steps(parse_json(text))
-    for part in split_top_level(text):
+        return build_steps(_parse_json(text))
+    for part in _split_top_level(text):
         if PARAMETER.match(part):
             if not specs:
                 raise StepError(f"the parameter {part!r} stands before any step")
-            parameter = parse_parameter(part)
+            parameter = _parse_parameter(part)
             if twice := parameter.keys() & specs[-1].keys():
                 raise StepError(f"{specs[-1]['kind']} is given {', '.join(twice)} twice")
             specs[-1] |= parameter
         else:
-            specs.append(parse_step(part))
+            specs.append(_parse_step(part))
     return build_steps(specs)
 
 
 def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
-    """Unfitted transforms from a list of `{"kind": …, parameters}`.
+    """Build unfitted transforms from a list of `{"kind": …, parameters}`.
 
     Raises:
         StepError: for an unknown kind or parameter, for no steps at all, or for more than 64.
@@ -55,10 +56,10 @@ def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
         raise StepError(f"a chain has at most {MAX_STEPS} steps, these are {len(specs)}")
     if not specs:
         raise StepError("a chain needs at least one step, such as r2 or geopres:128")
-    return [build(spec) for spec in specs]
+    return [build_transform(spec) for spec in specs]
 
 
-def split_top_level(text: str) -> list[str]:
+def _split_top_level(text: str) -> list[str]:
     """Split at the commas that stand outside brackets and quotes."""
     parts, depth, quoted, start = [], 0, False, 0
     for position, character in enumerate(text):
@@ -77,37 +78,37 @@ def split_top_level(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def parse_step(part: str) -> Spec:
-    """One step: a JSON object, or its kind with what follows the colon."""
+def _parse_step(part: str) -> Spec:
+    """Parse one step: a JSON object, or its kind with what follows the colon."""
     if part.startswith("{"):
-        return dict(parse_json(part))  # a part that begins with a brace is an object or no JSON
+        return dict(_parse_json(part))  # a part that begins with a brace is an object or no JSON
     kind, _, rest = (piece.strip() for piece in part.partition(":"))
     if not rest:
         return {"kind": kind}
     if PARAMETER.match(rest):
-        return {"kind": kind} | parse_parameter(rest)
-    return {"kind": kind, main_parameter(kind): parse_value(rest)}
+        return {"kind": kind} | _parse_parameter(rest)
+    return {"kind": kind, _main_parameter(kind): _parse_value(rest)}
 
 
-def main_parameter(kind: str) -> str:
-    """What a bare value after the colon is: the first parameter of that kind, `dimensions` for most.
+def _main_parameter(kind: str) -> str:
+    """Return the parameter that a bare value after the colon sets: the first of that kind, `dimensions` for most.
 
     Raises:
         StepError: for a kind that has none.
     """
     if kind not in TRANSFORMS:
-        return "dimensions"  # the kind is what is wrong, and is told so
+        return "dimensions"  # the unknown kind is reported later
     names = parameter_names(TRANSFORMS[kind])
     if not names:
         raise StepError(f"{kind} takes no parameter: write {kind} alone")
     return names[0]
 
 
-def parse_json(text: str) -> Any:
-    """A JSON object or list.
+def _parse_json(text: str) -> Any:
+    """Parse a JSON object or list.
 
     Raises:
-        StepError: if it is none.
+        StepError: if the text is not JSON.
     """
     try:
         return json.loads(text)
@@ -115,16 +116,16 @@ def parse_json(text: str) -> Any:
         raise StepError(f"the step {text!r} is not JSON: {error}") from error
 
 
-def parse_parameter(part: str) -> Spec:
-    """`key=value` as a dictionary."""
+def _parse_parameter(part: str) -> Spec:
+    """Parse `key=value` into a dictionary."""
     key, _, value = part.partition("=")
     if key == "kind":
         raise StepError(f"write {value!r} as a step of its own, not as the parameter {part!r}")
-    return {key: parse_value(value)}
+    return {key: _parse_value(value)}
 
 
-def parse_value(text: str) -> Any:
-    """A JSON value; what is not JSON is a string."""
+def _parse_value(text: str) -> Any:
+    """Parse a JSON value; return text that is not JSON as a string."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

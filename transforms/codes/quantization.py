@@ -1,4 +1,4 @@
-"""Codes of a byte or a bit a dimension: the last step of a chain that is to be small."""
+"""Quantizers: codes of a byte or a bit per dimension, as the last step of a chain."""
 
 from typing import ClassVar
 
@@ -7,29 +7,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transforms.base.signature import Outline
-from transforms.base.transform import Inverse, Run, Transform
+from transforms.base.map import Inverse, Map
+from transforms.base.signature import Signature
+from transforms.base.transform import FitContext, Transform
 from transforms.statistics.moments import Moments
 from transforms.vectors import Vectors, finite_blocks
 
-SMALLEST_SIZE = 1e-30
+MIN_MAGNITUDE = 1e-30
+"""What a set bit stands for at least, so that the sign of a dimension that was always 0 survives decoding."""
 
-INT8_SPREAD = 4.0
-"""Standard deviations either side of the mean that int8 covers where only moments are known."""
+INT8_DEVIATIONS = 4.0
+"""Standard deviations on either side of the mean that int8 covers where only moments are known."""
 
 
 class Quantizer(Transform, registered=False):
-    """Floats `(n, k)` to codes; `inverse_transform` gives the floats that codes stand for.
+    """Encode floats `(n, k)` as codes; `inverse_transform` decodes them to the floats they stand for.
 
-    The ranges are learned and kept, so that one row is coded as any number of rows are. Compare
-    codes by the floats they stand for: a float query times raw codes means nothing.
+    The ranges are learned, so that the codes of a row do not depend on the other rows. Compare codes by the floats they
+    stand for: the product of a float query and raw codes means nothing.
     """
 
     bits: ClassVar[int]
+    """Bits per dimension."""
 
-    def after(self, before: Outline) -> Outline:
-        """Codes, which nothing can follow."""
-        return Outline(before.width, before.missing, self.kind)
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature of codes, which no step can follow."""
+        return Signature(inputs.dimensions, inputs.empty_directions, self.kind)
 
     @property
     def inverse_kind(self) -> Inverse:
@@ -38,11 +41,10 @@ class Quantizer(Transform, registered=False):
 
 
 class Int8(Quantizer):
-    """A byte a dimension: round(x/s) + z, within −128…127, with a step s and a zero z for each dimension.
+    """One byte per dimension: round(x/s) + z, within −128…127, with a step s and a zero point z for each dimension.
 
-    The range of each dimension is the smallest and the largest value among the fitted rows, 0
-    included, so that 0 is coded exactly; what lies outside is clipped. Fitted on moments, it is
-    μ ± 4σ. This is ONNX's QuantizeLinear.
+    The range of each dimension is that of the fitted rows, 0 included, so that 0 is coded exactly; values outside are
+    clipped. Fitted on moments, the range is μ ± 4σ. This is ONNX's QuantizeLinear.
     """
 
     kind = "int8"
@@ -55,28 +57,28 @@ class Int8(Quantizer):
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0))
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """The ranges."""
-        low, high = ranges(data)
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute step and zero point from the range of each dimension."""
+        low, high = _ranges(data)
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         scale = (high - low) / 255
-        scale[scale < np.finfo(np.float32).tiny] = 1  # always zero: any step will do
+        scale[scale < np.finfo(np.float32).tiny] = 1  # a dimension that is always 0: any step will do
         self.scale = torch.from_numpy(scale).float()
         self.zero_point = torch.from_numpy(np.clip(np.round(-128 - low / scale), -128, 127)).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Codes `(n, k)`, int8."""
+        """Encode rows `(n, k)` as int8 codes `(n, k)`."""
         return torch.clamp(torch.round(x / self.scale) + self.zero_point, -128, 127).to(torch.int8)
 
-    def inverse(self) -> Transform:
-        """(code − z) · s."""
-        return FromInt8(self.scale, self.zero_point)
+    def inverse(self) -> Map:
+        """Return the map (code − z) · s."""
+        return Int8Decoder(self.scale, self.zero_point)
 
 
-class FromInt8(Transform, registered=False):
-    """The floats that int8 codes stand for."""
+class Int8Decoder(Map):
+    """Decode int8 codes to the floats they stand for."""
 
-    kind = "from_int8"
+    kind = "int8_decoder"
 
     def __init__(self, scale: Tensor, zero_point: Tensor) -> None:
         super().__init__()
@@ -86,16 +88,19 @@ class FromInt8(Transform, registered=False):
         self.register_buffer("zero_point", zero_point)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Floats `(n, k)`."""
+        """Decode codes `(n, k)` to floats `(n, k)`."""
         return (x - self.zero_point) * self.scale
 
 
 class Binary(Quantizer):
-    """A bit a dimension, whether x > 0, eight to a byte, the first dimension in the highest bit.
+    """One bit per dimension, set if x > 0, eight to a byte, the first dimension in the highest bit.
 
-    `numpy.packbits` order; the last byte is filled with zeros. A set bit stands for +a and an
-    unset one for −a, with the mean size a of that dimension among the fitted rows. Zero has no
-    sign: it is coded as all bits unset, and those bits stand for it.
+    `numpy.packbits` order; the last byte is filled with zeros. A set bit stands for +a and an unset one for −a, with
+    the mean magnitude a of that dimension among the fitted rows. The zero vector has no signs: its code is all bits
+    unset, and that code stands for zero.
+
+    Attributes:
+        size: a, `(k,)`.
     """
 
     kind = "binary"
@@ -106,30 +111,29 @@ class Binary(Quantizer):
         self.size: Tensor
         self.register_buffer("size", torch.empty(0))
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """The mean sizes; of moments, the root mean squares."""
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute the mean magnitudes; from moments, the root mean squares."""
         if isinstance(data, Moments):
             size = np.sqrt(np.diag(data.second_moment()))
         else:
             size = sum(np.abs(block).sum(0, dtype=np.float64) for block in finite_blocks(data)) / data.shape[0]
-        # A dimension that was always 0 has a sign all the same, which codes of codes must keep.
-        self.size = torch.from_numpy(np.maximum(size, SMALLEST_SIZE)).float()
+        self.size = torch.from_numpy(np.maximum(size, MIN_MAGNITUDE)).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Codes `(n, ⌈k/8⌉)`, uint8."""
+        """Encode rows `(n, k)` as uint8 codes `(n, ⌈k/8⌉)`."""
         bits = torch.nn.functional.pad((x > 0).to(torch.uint8), (0, -x.shape[-1] % 8))
-        octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << shifts(x)
+        octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << _bit_shifts(x)
         return torch.sum(octets, dim=-1, dtype=torch.uint8)
 
-    def inverse(self) -> Transform:
-        """±a by each bit."""
-        return FromBinary(self.size)
+    def inverse(self) -> Map:
+        """Return the map from each bit to ±a."""
+        return BinaryDecoder(self.size)
 
 
-class FromBinary(Transform, registered=False):
-    """The floats that packed bits stand for."""
+class BinaryDecoder(Map):
+    """Decode packed bits to the floats they stand for."""
 
-    kind = "from_binary"
+    kind = "binary_decoder"
 
     def __init__(self, size: Tensor) -> None:
         super().__init__()
@@ -138,25 +142,25 @@ class FromBinary(Transform, registered=False):
 
     @property
     def input_dimensions(self) -> int | None:
-        """The bytes of a row."""
+        """Bytes of a row."""
         return -(-len(self.size) // 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Floats `(n, k)` of bytes `(n, ⌈k/8⌉)`."""
-        bits = (x.to(torch.uint8).unsqueeze(-1) >> shifts(x) & 1).flatten(-2)[..., : len(self.size)]
+        """Decode bytes `(n, ⌈k/8⌉)` to floats `(n, k)`."""
+        bits = (x.to(torch.uint8).unsqueeze(-1) >> _bit_shifts(x) & 1).flatten(-2)[..., : len(self.size)]
         signs = bits.to(self.size.dtype) * 2 - 1
         return torch.where(x.any(dim=-1, keepdim=True), signs * self.size, 0)
 
 
-def shifts(like: Tensor) -> Tensor:
-    """Where each bit of a byte stands, the highest first."""
+def _bit_shifts(like: Tensor) -> Tensor:
+    """Return the shift of each bit of a byte, the highest bit first, on the device of `like`."""
     return torch.arange(7, -1, -1, dtype=torch.uint8, device=like.device)
 
 
-def ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The smallest and largest value of each dimension, `(d,)` each, float64."""
+def _ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the smallest and the largest value of each dimension, `(d,)` each, float64."""
     if isinstance(data, Moments):
-        spread = INT8_SPREAD * np.sqrt(np.diag(data.covariance(ddof=0)))
+        spread = INT8_DEVIATIONS * np.sqrt(np.diag(data.covariance(ddof=0)))
         return data.mean - spread, data.mean + spread
     low, high = np.full(data.shape[1], np.inf), np.full(data.shape[1], -np.inf)
     for block in finite_blocks(data):

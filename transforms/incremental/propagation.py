@@ -1,40 +1,22 @@
-"""Moments of rows after a map, from the moments before it: no row is needed."""
+"""Moments of rows after a map, computed from the moments before it without any row."""
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from transforms.base.transform import Transform
 from transforms.errors import InputError
 from transforms.linear.affine import Affine
-from transforms.linear.normalize import Normalize
-from transforms.linear.projection import Selection
 from transforms.statistics.moments import Moments
 from transforms.statistics.spectrum import Spectrum
+from transforms.vectors import as_float64
 
-FloatMatrix = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-
-EXCESS_MOST = 0.05
-"""Of the variance in all, by which an estimate of a covariance may be no covariance."""
-
-
-def affine_parts(step: Transform) -> list[Affine] | None:
-    """The affine maps `(k, d)` of a fitted step, its normalisations left out; None if it is more than these."""
-    parts = []
-    for primitive in step.primitives():
-        if isinstance(primitive, Selection):
-            parts.append(primitive.affine())
-        elif isinstance(primitive, Affine):
-            parts.append(primitive)
-        elif not isinstance(primitive, Normalize):
-            return None
-    return parts
+MAX_NEGATIVE_SHARE = 0.05
+"""Maximum share of the total variance that the negative eigenvalues of an estimated covariance may have."""
 
 
-def mapped(moments: Moments, affine: Affine) -> Moments:
-    """The moments of Wx + b: Wμ + b and WSWᵀ, exactly.
+def propagate_moments(moments: Moments, affine: Affine) -> Moments:
+    """Return the moments of Wx + b, Wμ + b and WSWᵀ, exactly.
 
-    `third` and `fourth` cannot be had from moments (‖Wy‖² is no function of ‖y‖²) and are NaN, so
+    `third` and `fourth` do not follow from moments (‖Wy‖² is not a function of ‖y‖²) and are NaN, so
     that nothing is fitted on them. A row of zeros, which steps leave zero, counts as b.
     """
     weight = as_float64(affine.weight)
@@ -48,20 +30,14 @@ def mapped(moments: Moments, affine: Affine) -> Moments:
     return found
 
 
-def as_float64(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """A tensor as an array."""
-    array: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = tensor.to("cpu", torch.float64).numpy()
-    return array
+def approximate_normalized_moments(unit: Moments, before: Moments, after: Moments) -> Moments:
+    """Approximate the moments of z′ = y′/‖y′‖ from those of z = y/‖y‖, after a map that output y changed to output y′.
 
-
-def carried_over(unit: Moments, before: Moments, after: Moments) -> Moments:
-    """Moments of z′ = y′/‖y′‖ from those of z = y/‖y‖, where the map that gave y now gives y′.
-
-    No moments give these exactly. What the change of map does to y is known exactly, so that much
-    is added to what was measured of z, lengths taken for equal (their root mean square ρ):
+    Moments do not determine these exactly. The effect of the changed map on y is known exactly, so it is
+    added to the measured moments of z, as if all lengths were equal (their root mean square ρ):
     E[z′] = E[z] + E[y′]/ρ′ − E[y]/ρ, and E[z′z′ᵀ] likewise. The error is of the order of the change
-    times the spread of the lengths; without a change there is none. z′ lies where y′ does, so what
-    falls beside that is taken away. `third` and `fourth` stay those of z.
+    times the spread of the lengths; without a change there is none. z′ lies in the subspace of y′, so the
+    estimate is projected on it. `third` and `fourth` stay those of z.
 
     Args:
         unit: of z.
@@ -69,33 +45,33 @@ def carried_over(unit: Moments, before: Moments, after: Moments) -> Moments:
         after: of y′, of the same rows.
 
     Raises:
-        InputError: if the map changed so much that the result would be no rows' moments.
+        InputError: if the map changed so much that no rows could have such moments.
     """
     was, now = before.second_moment(), after.second_moment()
     was_square, now_square = float(np.trace(was)), float(np.trace(now))
     spectrum = Spectrum.of(now, after.rounding())
-    there = spectrum.directions[: spectrum.rank]
-    project = there.T @ there
+    spanned = spectrum.directions[: spectrum.rank]
+    project = spanned.T @ spanned
     found = Moments()
     found.count, found.third, found.fourth = unit.count, unit.third.copy(), unit.fourth
     found.mean = project @ (unit.mean + after.mean / np.sqrt(now_square) - before.mean / np.sqrt(was_square))
     second = project @ (unit.second_moment() + now / now_square - was / was_square) @ project
-    found.scatter = unit.count * covariance_nearest(second - np.outer(found.mean, found.mean))
+    found.scatter = unit.count * _nearest_covariance(second - np.outer(found.mean, found.mean))
     return found
 
 
-def covariance_nearest(found: FloatMatrix) -> FloatMatrix:
-    """A symmetric matrix without its negative eigenvalues, which no rows have; they are the error of an estimate.
+def _nearest_covariance(estimate: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the symmetric estimate without its negative eigenvalues, which are its error.
 
     Raises:
-        InputError: if they are more than rounding and a small change leave.
+        InputError: if they are larger than rounding and a small change of the map explain.
     """
-    variances, directions = np.linalg.eigh((found + found.T) / 2)
+    variances, directions = np.linalg.eigh((estimate + estimate.T) / 2)
     excess = -variances[variances < 0].sum()
-    if excess > EXCESS_MOST * variances.sum():
+    if excess > MAX_NEGATIVE_SHARE * variances.sum():
         raise InputError(
-            "the added rows move the steps too far for what the old rows would be now to be told from moments: "
-            "fit anew on all of them"
+            "the added rows change the steps too much for the moments of the old rows to be updated: "
+            "fit again on all rows"
         )
-    nearest: FloatMatrix = (directions * np.maximum(variances, 0)) @ directions.T
+    nearest: NDArray[np.float64] = (directions * np.maximum(variances, 0)) @ directions.T
     return nearest

@@ -4,14 +4,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from transforms.base.signature import Outline
-from transforms.base.training_log import paper_recipe
-from transforms.base.transform import Inverse, Run, Transform
+from transforms.base.map import Inverse, Map
+from transforms.base.signature import Signature
+from transforms.base.transform import FitContext, Transform
 from transforms.base.validation import require_flag, require_training, require_whole
 from transforms.errors import InputError
-from transforms.learned.descent import Batches, by_autograd, checkpoint_of, descend, mean_of_varied
-from transforms.linear.normalize import zero_where_zero
+from transforms.learned.descent import Batches, autograd_loss, checkpoint_for, mean_of_varied, train
+from transforms.learned.initialization import uniform_start
+from transforms.learned.paper_config import paper_config
 from transforms.statistics.moments import Moments
+from transforms.statistics.norms import zero_where_zero
 from transforms.vectors import Vectors
 
 
@@ -19,21 +21,21 @@ class Autoencoder(Transform):
     """relu(Ex + e), with E and e trained so that De' + d, of such outputs, comes back to x.
 
     The baseline of *Geometry-Preserving Dimensionality Reduction for Text Embeddings* (section
-    4.3): one layer each way, the mean squared error of reconstruction, and the budget of its map
-    (`recipe.PAPER`). Nothing in it asks for distances to be kept. At that learning rate outputs can
-    die, and losses swing: the certificate counts the former, `record` has the latter.
+    4.3): one layer each way, the mean squared error of reconstruction, and the training config of its map
+    (`paper_config.PAPER`). Nothing in it asks for distances to be kept. At that learning rate outputs can
+    become constant, and losses swing: the certificate counts constant outputs, `training_log` has the losses.
 
     Args:
         dimensions: k.
         literal: whether a ReLU follows the decoder too, as the paper's words can be read; then
             negative entries never come back.
-        steps: of training at most; None for the paper's ten epochs.
-        batch: rows a step; None for the paper's 20,000.
-        learning_rate: at its highest; None for the paper's.
+        steps: maximum number of training steps; None for the paper's ten epochs.
+        batch: rows of a batch; None for the paper's 20,000.
+        learning_rate: the highest; None for the paper's.
         seed: of start and batches.
 
     Attributes:
-        record: what happened in training; None after loading.
+        training_log: what happened in training; None after loading.
         weight: E, `(k, d)`.
         bias: e, `(k,)`.
         decoder_weight: D, `(d, k)`.
@@ -52,9 +54,6 @@ class Autoencoder(Transform):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        require_whole(self.kind, "dimensions", dimensions, at_least=1)
-        require_flag(self.kind, "literal", literal)
-        require_training(self.kind, steps, batch, learning_rate, seed)
         self.dimensions = dimensions
         self.literal = literal
         self.steps = steps
@@ -68,74 +67,78 @@ class Autoencoder(Transform):
         for name in ("weight", "bias", "decoder_weight", "decoder_bias"):
             self.register_buffer(name, torch.empty(0))
 
-    def after(self, before: Outline) -> Outline:
-        """The size reduced to.
+    def check_parameters(self) -> None:
+        """Raise `StepError` for a parameter out of range."""
+        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_flag(self.kind, "literal", self.literal)
+        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the reduced signature.
 
         Raises:
-            StepError: if that is not smaller than the input.
+            StepError: if the inputs do not have more dimensions.
         """
-        return before.reduced(self.kind, self.dimensions, whole=False)
+        return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """Train encoder and decoder from where a linear layer of torch starts.
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Train encoder and decoder from the random start of a linear layer.
 
         Raises:
             InputError: for moments, rows that are all the same, or a training that diverges at once.
         """
         if isinstance(data, Moments):
-            raise InputError("autoencoder is trained on vectors, and has no use for moments")
+            raise InputError("autoencoder is trained on vectors and cannot be fitted on moments")
         mean = mean_of_varied(self.kind, data)
-        recipe = paper_recipe(data.shape[0], self.steps, self.batch, self.learning_rate)
-        parameters = self.start(data.shape[1])
+        config = paper_config(data.shape[0], self.steps, self.batch, self.learning_rate)
+        parameters = self._initial_parameters(data.shape[1])
 
         def loss_of(batch: Tensor) -> Tensor:
             codes = functional.linear(batch, parameters["weight"], parameters["bias"]).relu()
             back = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
             return (batch - (back.relu() if self.literal else back)).square().sum(1).mean()
 
-        checkpoint = checkpoint_of(run, self.spec(), recipe, data, mean)
-        batches = Batches(data, recipe, self.seed, self.device)
-        grade = by_autograd(parameters, loss_of)
-        self.record = descend(self.kind, parameters, grade, batches, recipe, run, checkpoint)
+        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        batches = Batches(data, config, self.seed, self.device)
+        loss = autograd_loss(parameters, loss_of)
+        self.training_log = train(self.kind, parameters, loss, batches, config, context, checkpoint)
         for name, parameter in parameters.items():
             setattr(self, name, parameter.detach())
 
-    def start(self, width: int) -> dict[str, Tensor]:
-        """What linear layers of torch start from: uniform between ±1/√(their inputs)."""
+    def _initial_parameters(self, d: int) -> dict[str, Tensor]:
+        """Draw the weights and biases of both layers as torch draws those of linear layers."""
         generator = torch.Generator().manual_seed(self.seed)
         k = self.dimensions
-        shapes = {"weight": (k, width), "bias": (k,), "decoder_weight": (width, k), "decoder_bias": (width,)}
-        inputs = {"weight": width, "bias": width, "decoder_weight": k, "decoder_bias": k}
+        shapes = {"weight": (k, d), "bias": (k,), "decoder_weight": (d, k), "decoder_bias": (d,)}
+        inputs = {"weight": d, "bias": d, "decoder_weight": k, "decoder_bias": k}
         return {
-            name: ((2 * torch.rand(shape, generator=generator) - 1) / inputs[name] ** 0.5)
-            .to(self.device)
-            .requires_grad_()
+            name: uniform_start(shape, inputs[name], generator).to(self.device).requires_grad_()
             for name, shape in shapes.items()
         }
 
     @property
     def learned_directions(self) -> int:
-        """The rows of E."""
+        """Number of rows of E."""
         return self.dimensions
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows, `(n, d)` to `(n, k)`, nothing below zero."""
+        """Encode rows, `(n, d)` to `(n, k)`, with no entry below zero."""
         return zero_where_zero(functional.linear(x, self.weight, self.bias).relu(), x)
 
     @property
     def inverse_kind(self) -> Inverse:
-        """Approximate: what the decoder makes of it."""
+        """Approximate: the decoder's reconstruction."""
         return "approximate"
 
-    def inverse(self) -> Transform:
-        """The decoder."""
-        return Decoder(self.decoder_weight, self.decoder_bias, self.literal)
+    def inverse(self) -> Map:
+        """Return the decoder."""
+        return AutoencoderDecoder(self.decoder_weight, self.decoder_bias, self.literal)
 
 
-class Decoder(Transform, registered=False):
-    """The way back of an `Autoencoder`, `(n, k)` to `(n, d)`."""
+class AutoencoderDecoder(Map):
+    """Decode the outputs of an `Autoencoder`, `(n, k)` to `(n, d)`."""
 
-    kind = "decoder"
+    kind = "autoencoder_decoder"
 
     def __init__(self, weight: Tensor, bias: Tensor, literal: bool) -> None:
         super().__init__()

@@ -7,18 +7,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from transforms.base.signature import Outline
-from transforms.base.training_log import Recipe, changed
-from transforms.base.transform import Inverse, Run, Transform, apply
+from transforms.base.map import Inverse, Map, apply
+from transforms.base.signature import Signature
+from transforms.base.training_log import TrainingConfig
+from transforms.base.transform import FitContext, Transform
 from transforms.base.validation import require_between, require_training, require_whole
 from transforms.errors import InputError, NotFittedError, StepError
-from transforms.learned.descent import Batches, by_autograd, checkpoint_of, descend, mean_of_varied
-from transforms.linear.normalize import zero_where_zero
-from transforms.statistics.moments import Moments, moments_of
+from transforms.learned.descent import Batches, autograd_loss, checkpoint_for, mean_of_varied, train
+from transforms.learned.initialization import uniform_start
+from transforms.statistics.fit_data import moments_of
+from transforms.statistics.moments import Moments
+from transforms.statistics.norms import zero_where_zero
 from transforms.statistics.spectrum import Spectrum
 from transforms.vectors import Vectors
 
-RECIPE = Recipe(
+CONFIG = TrainingConfig(
     steps=600,
     batch=1024,
     learning_rate=3e-4,
@@ -33,10 +36,10 @@ RECIPE = Recipe(
 MAX_BLOCKS, MAX_HIDDEN = 64, 8192
 
 LOG_SCALE_LIMIT = 2.0
-"""A coupling scales by e^±2 at most, so that the way back keeps its digits."""
+"""A coupling scales by e^±2 at most, so that the inverse keeps its digits."""
 
-SMALLEST_SPREAD = 1e-6
-"""Of the widest direction's standard deviation, for those in which a first batch hardly varies."""
+MIN_DEVIATION = 1e-6
+"""Standard deviation at least, relative to the largest, for entries that hardly vary in the first batch."""
 
 BUFFERS = ("offset", "log_scale", "mixing", "hidden_weight", "hidden_bias", "coupling_weight", "coupling_bias")
 
@@ -46,8 +49,8 @@ class Flow(Transform):
 
     *Glow* (Kingma and Dhariwal, 2018), its 1×1 convolution being a d × d matrix here, trained to
     the maximum likelihood of the rows under z ~ N(0, I). Unit vectors and directions without
-    variance have no density: a little noise is added to every row in training. Keeps the width;
-    the way back is exact, to 1e-4 in float32.
+    variance have no density: a little noise is added to every row in training. The number of dimensions stays;
+    the inverse is exact, to 1e-4 in float32.
 
     A block does, with a, b the first ⌊d/2⌋ and the other entries:
 
@@ -55,16 +58,17 @@ class Flow(Transform):
         z = (a, b·exp(2 tanh(s/2)) + t)
 
     Args:
-        blocks: how many.
-        hidden: width of the couplings' hidden layer; None for half the vectors'.
+        blocks: number of blocks.
+        hidden: dimensions of the couplings' hidden layer; None for half of the vectors'.
         noise: standard deviation of the noise, relative to that of an entry, in the mean square.
-        steps: of training at most; three looks at held-out rows without a better likelihood end it sooner.
-        batch: rows a step.
-        learning_rate: at its highest.
+        steps: maximum number of training steps; three evaluations on held-out rows without a higher likelihood end the
+            training earlier.
+        batch: rows of a batch.
+        learning_rate: the highest.
         seed: of start, batches and noise.
 
     Attributes:
-        record: what happened in training; None after loading.
+        training_log: what happened in training; None after loading.
         offset: `(blocks, d)`.
         log_scale: `(blocks, d)`.
         mixing: M, `(blocks, d, d)`.
@@ -87,11 +91,6 @@ class Flow(Transform):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        require_whole(self.kind, "blocks", blocks, at_least=1, at_most=MAX_BLOCKS)
-        require_between(self.kind, "noise", noise, 0, 1)
-        if hidden is not None:
-            require_whole(self.kind, "hidden", hidden, at_least=1, at_most=MAX_HIDDEN)
-        require_training(self.kind, steps, batch, learning_rate, seed)
         self.blocks = blocks
         self.hidden = hidden
         self.noise = noise
@@ -109,17 +108,25 @@ class Flow(Transform):
         for name in BUFFERS:
             self.register_buffer(name, torch.empty(0))
 
-    def after(self, before: Outline) -> Outline:
-        """The same width.
+    def check_parameters(self) -> None:
+        """Raise `StepError` for a parameter out of range."""
+        require_whole(self.kind, "blocks", self.blocks, at_least=1, at_most=MAX_BLOCKS)
+        require_between(self.kind, "noise", self.noise, 0, 1)
+        if self.hidden is not None:
+            require_whole(self.kind, "hidden", self.hidden, at_least=1, at_most=MAX_HIDDEN)
+        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature of the inputs.
 
         Raises:
-            StepError: for vectors one wide, which have no two parts to couple.
+            StepError: for vectors of one dimension, which have no two parts to couple.
         """
-        if before.width == 1:
-            raise StepError("flow couples two parts of a vector: it cannot follow vectors 1 wide")
-        return before
+        if inputs.dimensions == 1:
+            raise StepError("flow couples two parts of a vector: it needs vectors of at least 2 dimensions, not 1")
+        return inputs
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Train to maximum likelihood; actnorm starts from the first batch.
 
         Raises:
@@ -127,122 +134,121 @@ class Flow(Transform):
                 directions without variance where no noise is added.
         """
         if isinstance(data, Moments):
-            raise InputError("flow is trained on vectors, and has no use for moments")
+            raise InputError("flow is trained on vectors and cannot be fitted on moments")
         mean = mean_of_varied(self.kind, data)
         if self.noise == 0:
             moments = moments_of(data)
             spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
-            spectrum.require("flow with noise=0", data.shape[1], data.shape[0])
-        recipe = changed(RECIPE, self.steps, self.batch, self.learning_rate)
-        batches = Batches(data, recipe, self.seed, self.device)
-        batches.noise = self.noise * float(batches.of_step(0).std(0, correction=0).square().mean().sqrt())
-        self.start(batches.of_step(0))
+            spectrum.require_rank("flow with noise=0", data.shape[1], data.shape[0])
+        config = CONFIG.override(self.steps, self.batch, self.learning_rate)
+        batches = Batches(data, config, self.seed, self.device)
+        batches.noise = self.noise * float(batches.sample(0).std(0, correction=0).square().mean().sqrt())
+        self._initialize(batches.sample(0))
         parameters = {name: getattr(self, name).clone().requires_grad_() for name in BUFFERS}
 
-        self.set_buffers(parameters)
-        grade = by_autograd(parameters, lambda batch: -self.log_densities(batch).mean())
+        self._set_buffers(parameters)
+        loss = autograd_loss(parameters, lambda batch: -self.log_densities(batch).mean())
 
-        checkpoint = checkpoint_of(run, self.spec(), recipe, data, mean)
-        self.record = descend(self.kind, parameters, grade, batches, recipe, run, checkpoint)
-        self.set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
+        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        self.training_log = train(self.kind, parameters, loss, batches, config, context, checkpoint)
+        self._set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
-    def set_buffers(self, tensors: dict[str, Tensor]) -> None:
-        """Compute with these from now on."""
+    def _set_buffers(self, tensors: dict[str, Tensor]) -> None:
+        """Set the buffers to tensors, which may require gradients."""
         for name, tensor in tensors.items():
             setattr(self, name, tensor)
 
-    def start(self, batch: Tensor) -> None:
-        """Random rotations, couplings that do nothing, and actnorms that standardise the batch."""
+    def _initialize(self, batch: Tensor) -> None:
+        """Start from random rotations, couplings that do nothing, and actnorms that standardize the batch."""
         d, blocks = batch.shape[1], self.blocks
         half, rest, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
         generator = torch.Generator().manual_seed(self.seed)
         rotations = torch.linalg.qr(torch.randn(blocks, d, d, generator=generator))[0].contiguous()
-        spread = (2 * torch.rand(blocks, hidden, half, generator=generator) - 1) / half**0.5
         tensors = {
             "offset": torch.zeros(blocks, d),
             "log_scale": torch.zeros(blocks, d),
             "mixing": rotations,
-            "hidden_weight": spread,
+            "hidden_weight": uniform_start((blocks, hidden, half), half, generator),
             "hidden_bias": torch.zeros(blocks, hidden),
             "coupling_weight": torch.zeros(blocks, 2 * rest, hidden),
             "coupling_bias": torch.zeros(blocks, 2 * rest),
         }
-        self.set_buffers({name: tensor.to(batch.device) for name, tensor in tensors.items()})
+        self._set_buffers({name: tensor.to(batch.device) for name, tensor in tensors.items()})
         x = batch
         for block in range(blocks):
             deviations = x.std(0, correction=0)
             self.offset[block] = -x.mean(0)
-            self.log_scale[block] = -deviations.clamp_(min=SMALLEST_SPREAD * float(deviations.max())).log()
-            x, _ = self.through(block, x)
+            self.log_scale[block] = -deviations.clamp_(min=MIN_DEVIATION * float(deviations.max())).log()
+            x, _ = self._apply_block(block, x)
 
-    def through(self, block: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """One block, `(n, d)` to `(n, d)`, and the log-scales of its coupling `(n, ⌈d/2⌉)`."""
+    def _apply_block(self, block: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs of one block `(n, d)`, and the log-scales of its coupling `(n, ⌈d/2⌉)`."""
         y = (x + self.offset[block]) * self.log_scale[block].exp()
         y = functional.linear(y, self.mixing[block])
-        first, second = halves(y)
+        first, second = _split_halves(y)
         log_scale, shift = self.coupling(block, first)
         return torch.cat([first, second * log_scale.exp() + shift], -1), log_scale
 
     def coupling(self, block: int, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-scale and shift, each `(n, ⌈d/2⌉)`, of the second part of rows whose first part is given."""
+        """Return log-scale and shift, each `(n, ⌈d/2⌉)`, for the second half of rows whose first half is given."""
         hidden = functional.linear(first, self.hidden_weight[block], self.hidden_bias[block]).relu()
         raw, shift = functional.linear(hidden, self.coupling_weight[block], self.coupling_bias[block]).chunk(2, dim=-1)
         return LOG_SCALE_LIMIT * torch.tanh(raw / LOG_SCALE_LIMIT), shift
 
     def log_densities(self, x: Tensor) -> Tensor:
-        """Log p of rows `(n, d)`: that of z under N(0, I), and the volume changes; `(n,)`."""
+        """Return log p of rows `(n, d)` as `(n,)`: that of z under N(0, I), plus the log-volume changes."""
         # One by one: with several threads torch factors the matrices of a batch at the same time, which MKL's LU is not
         # made for; it then gives wrong pivots or never ends (pytorch issues 141358 and 142815).
-        turned = torch.stack([torch.linalg.slogdet(mixing)[1] for mixing in self.mixing]).sum()
-        z, volume = x, self.log_scale.sum() + turned
+        mixing_volume = torch.stack([torch.linalg.slogdet(mixing)[1] for mixing in self.mixing]).sum()
+        z, volume = x, self.log_scale.sum() + mixing_volume
         for block in range(self.blocks):
-            z, log_scale = self.through(block, z)
+            z, log_scale = self._apply_block(block, z)
             volume = volume + log_scale.sum(-1)
         densities: Tensor = volume - 0.5 * z.square().sum(-1) - 0.5 * x.shape[-1] * math.log(2 * math.pi)
         return densities
 
     def log_likelihood(self, rows: Any) -> Any:
-        """Natural log of the density that was learned, at rows `(n, d)`, an array or a tensor; `(n,)`.
+        """Return the natural log of the learned density at rows `(n, d)`, an array or a tensor, as `(n,)`.
 
         Raises:
             NotFittedError: before `fit`.
-            InputError: for vectors of another width.
+            InputError: for vectors of other dimensions than fitted on.
         """
         if not self.fitted:
-            raise NotFittedError("fit comes before log_likelihood")
+            raise NotFittedError("call fit before log_likelihood")
         return apply(LogDensity(self), rows)
 
     @property
     def learned_directions(self) -> int:
-        """All there are."""
+        """All dimensions."""
         return self.offset.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows, `(n, d)` to `(n, d)`."""
         z = x
         for block in range(self.blocks):
-            z, _ = self.through(block, z)
+            z, _ = self._apply_block(block, z)
         return zero_where_zero(z, x)
 
     @property
     def inverse_kind(self) -> Inverse:
-        """Exact."""
+        """Exact: every block is invertible."""
         return "exact"
 
-    def inverse(self) -> Transform:
-        """The blocks undone, last first."""
-        return Unflow(self)
+    def inverse(self) -> Map:
+        """Return the map that inverts the blocks, the last first."""
+        return InverseFlow(self)
 
 
-def halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The first ⌊d/2⌋ entries of rows, and the others."""
+def _split_halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first ⌊d/2⌋ entries of rows, and the other entries."""
     return x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
 
 
-class Unflow(Transform, registered=False):
-    """The way back of a `Flow`."""
+class InverseFlow(Map):
+    """The inverse of a `Flow`."""
 
-    kind = "unflow"
+    kind = "inverse_flow"
 
     def __init__(self, flow: Flow) -> None:
         super().__init__()
@@ -253,9 +259,9 @@ class Unflow(Transform, registered=False):
         self.register_buffer("unmixing", inverses)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows back, `(n, d)` to `(n, d)`."""
+        """Invert the flow for rows, `(n, d)` to `(n, d)`."""
         for block in reversed(range(self.flow.blocks)):
-            first, second = halves(x)
+            first, second = _split_halves(x)
             log_scale, shift = self.flow.coupling(block, first)
             y = torch.cat([first, (second - shift) * (-log_scale).exp()], -1)
             y = functional.linear(y, self.unmixing[block])
@@ -263,7 +269,7 @@ class Unflow(Transform, registered=False):
         return x
 
 
-class LogDensity(Transform, registered=False):
+class LogDensity(Map):
     """The log-density of a `Flow` at rows, `(n, d)` to `(n,)`."""
 
     kind = "log_density"
@@ -273,5 +279,5 @@ class LogDensity(Transform, registered=False):
         self.flow = flow
 
     def forward(self, x: Tensor) -> Tensor:
-        """One number for each row."""
+        """Return the log-density of each row."""
         return self.flow.log_densities(x)

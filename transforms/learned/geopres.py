@@ -1,61 +1,61 @@
 """GeoPres: a learned linear map to fewer dimensions that keeps the geometry of embeddings."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from transforms.base.checkpoint import Checkpoint
-from transforms.base.signature import Outline
-from transforms.base.training_log import Recipe, Record, changed, paper_recipe
-from transforms.base.transform import Run
+from transforms.base.signature import Signature
+from transforms.base.training_log import TrainingConfig, TrainingLog
+from transforms.base.transform import FitContext, LearnsFrom
 from transforms.base.validation import require_between, require_choice, require_flag, require_training, require_whole
 from transforms.errors import InputError
-from transforms.learned.descent import Batches, checkpoint_of, descend, mean_of_varied, one_thread_if_small
-from transforms.learned.losses.objectives import Objective, angular, blend, blend_starts, spearman, through_map
-from transforms.learned.losses.positional import distances, positional
-from transforms.linear.debias import unit_moments
+from transforms.learned.descent import Batches, checkpoint_for, mean_of_varied, one_thread_if_small, train
+from transforms.learned.initialization import uniform_start
+from transforms.learned.losses import LOSSES, Loss, LossSetup, prefix_losses
+from transforms.learned.paper_config import paper_config
 from transforms.linear.linear import Linear
-from transforms.linear.normalize import unit_rows
+from transforms.statistics.distances import distances
+from transforms.statistics.fit_data import unit_moments
 from transforms.statistics.moments import Moments
+from transforms.statistics.norms import unit_rows
 from transforms.statistics.spectrum import Spectrum
 from transforms.vectors import Vectors
 
 PREFIX_SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
-"""The nested sizes that are looked after, relative to the whole."""
+"""Sizes that a nested map is trained for, relative to the whole."""
 
 RIDGE = 1e-6
 """Added to every eigenvalue, relative to their mean: fewer rows than dimensions leave some at 0."""
 
-LATHE = Recipe(steps=400, batch=512, learning_rate=5e-3)
+LATHE = TrainingConfig(steps=400, batch=512, learning_rate=5e-3)
 NESTED_STEPS = 1000
-"""Many sizes have a say in every row of the map, and agree more slowly."""
-
+"""Every row of the map serves several sizes, which takes more steps."""
 
 PRESET_LOSSES = {"lathe": "blend", "paper": "positional"}
 
 
 class GeoPres(Linear):
-    """Reduce to `dimensions` by a bias-free linear map fitted to keep the geometry of embeddings.
+    """Reduce dimensions by a bias-free linear map that is trained to keep the geometry of embeddings.
 
     After *Geometry-Preserving Dimensionality Reduction for Text Embeddings*.
 
     **Preset `lathe`**, the default, works on unit vectors and unit outputs, because those are what
     is served. It starts from the best map for Gaussian data, the projection on the top uncentred
     principal directions with the i-th scaled by √(1 + T/((k+2)λ_i)), T the energy left out, and
-    goes on with Adam, in the coordinates of the principal axes, on random batches. What it
-    descends is `objectives.blend`: the paper's angular loss, the correlation of an anchor's
-    cosines before and after, and who its neighbours are.
+    trains it with Adam, in the coordinates of the principal axes, on random batches. Its loss is
+    `losses.blend`: the paper's angular loss, the correlation of an anchor's cosines before and
+    after, and which rows are its neighbours.
 
     With `nested`, every prefix of the output is usable too: the same blend of the sizes k/16,
-    k/8, k/4, k/2, 3k/4 and k, each relative to its start, all counting the same.
+    k/8, k/4, k/2, 3k/4 and k, each relative to its start, with equal weights.
 
     **Preset `paper`** is section 4.2: a random start, Eq. 1 over all pairs of 20,000 rows as they
-    come, AdamW, linear warm-up and fall, ten epochs, early stopping on held-out rows, the best
-    map restored; held-out rows stand for its paraphrases, and batches are drawn anew each time.
-    With few rows that is few steps; `steps` sets others.
+    come, AdamW, linear warm-up and decay, ten epochs, early stopping on held-out rows, the best
+    map restored; held-out rows take the place of its paraphrases, and every batch is a new sample.
+    With few rows that is few steps; `steps` sets another number.
 
     **What was tried**, on MiniLM vectors of 10,000 Wikipedia sentences and as many headlines on
     gold, 384 → 128; recall@10 and local Spearman of 2,000 held-out rows of each:
@@ -83,22 +83,22 @@ class GeoPres(Linear):
 
     Args:
         dimensions: k.
-        nested: whether every prefix is to be usable.
+        nested: whether every prefix must be usable.
         preset: `lathe` or `paper`.
-        loss: None for the preset's own; `blend`, `positional` (Eq. 1; in the preset `lathe` of unit
-            rows and unit outputs, at their best scale), `angular` (Eq. 3) or `spearman` (A.1.2).
-        steps: of training; None for the preset's. 0 leaves the start.
-        batch: rows a step; None for the preset's.
-        learning_rate: at its highest; None for the preset's.
-        rank_strength: of the soft ranks of `spearman`; 1 is what was published, and makes it the
-            Pearson correlation. Ranks it gets only below the gaps of neighbouring cosines, which are
+        loss: one of `LOSSES`; None for the preset's own. `blend`, `positional` (Eq. 1; in the preset `lathe` of
+            unit rows and unit outputs, at their best scale), `angular` (Eq. 3) or `spearman` (A.1.2).
+        steps: number of training steps; None for the preset's. 0 keeps the start.
+        batch: rows of a batch; None for the preset's.
+        learning_rate: the highest; None for the preset's.
+        rank_strength: of the soft ranks of `spearman`; the published 1 makes them the Pearson
+            correlation. They are ranks only below the gaps of neighbouring cosines, which are
             smaller than 0.001 in a batch of 1,500; a step takes forty times as long there.
         seed: of start and batches.
 
-    Moments allow the spectral start only.
+    Fitted on moments, it is the spectral start without training.
 
     Attributes:
-        record: what happened in training, losses relative to the start; None where nothing was
+        training_log: what happened in training, losses relative to the start; None where nothing was
             trained, or after loading.
     """
 
@@ -117,13 +117,6 @@ class GeoPres(Linear):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        require_whole(self.kind, "dimensions", dimensions, at_least=1)
-        require_flag(self.kind, "nested", nested)
-        require_choice(self.kind, "preset", preset, tuple(PRESET_LOSSES))
-        if loss is not None:
-            require_choice(self.kind, "loss", loss, ("blend", "positional", "angular", "spearman"))
-        require_between(self.kind, "rank_strength", rank_strength, 1e-6, 1)
-        require_training(self.kind, steps, batch, learning_rate, seed, least_steps=0)
         self.dimensions = dimensions
         self.nested = nested
         self.preset = preset
@@ -133,27 +126,46 @@ class GeoPres(Linear):
         self.learning_rate = learning_rate
         self.rank_strength = rank_strength
         self.seed = seed
-        self.learns_from = "unit moments" if preset == "lathe" and steps == 0 else "rows"
 
-    def after(self, before: Outline) -> Outline:
-        """The size reduced to.
+    def check_parameters(self) -> None:
+        """Raise `StepError` for a parameter out of range."""
+        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_flag(self.kind, "nested", self.nested)
+        require_choice(self.kind, "preset", self.preset, tuple(PRESET_LOSSES))
+        if self.loss is not None:
+            require_choice(self.kind, "loss", self.loss, tuple(LOSSES))
+        require_between(self.kind, "rank_strength", self.rank_strength, 1e-6, 1)
+        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed, min_steps=0)
+
+    @property
+    def learns_from(self) -> LearnsFrom:  # type: ignore[override]  # depends on the parameters
+        """Rows, or the moments of unit rows for the spectral start alone."""
+        return "unit moments" if self.preset == "lathe" and self.steps == 0 else "rows"
+
+    @property
+    def chooses_axes(self) -> bool:
+        """Always, because a trained map has its own axes."""
+        return True
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the reduced signature.
 
         Raises:
-            StepError: if that is not smaller than the input.
+            StepError: if the inputs do not have more dimensions.
         """
-        return before.reduced(self.kind, self.dimensions, whole=False)
+        return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """The start, then descent on random batches.
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute the start, then train it on random batches.
 
         Raises:
             InputError: if every row is the same, or moments are given where vectors are needed.
         """
         if isinstance(data, Moments):
             if self.preset == "paper":
-                raise InputError("geopres: the preset paper is trained on vectors, and has no use for moments")
+                raise InputError("geopres: the preset paper is trained on vectors and cannot be fitted on moments")
             self.set_map(spectral_start(data, self.dimensions)[0])
-            self.record = None
+            self.training_log = None
             return
         if self.preset == "paper":
             mean = mean_of_varied(self.kind, data)
@@ -161,83 +173,79 @@ class GeoPres(Linear):
         else:
             moments = unit_moments(data)
             mean, (start, axes) = moments.mean, spectral_start(moments, self.dimensions)
-        recipe = self.recipe(data.shape[0])
-        checkpoint = checkpoint_of(run, self.spec(), recipe, data, mean)
-        weight, record = self.refine(start, axes, data, recipe, run, checkpoint) if recipe.steps else (start, None)
+        config = self._training_config(data.shape[0])
+        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        if config.steps:
+            weight, log = self._train(start, axes, data, config, context, checkpoint)
+        else:
+            weight, log = start, None
         self.set_map(weight)
-        self.record = record
+        self.training_log = log
 
-    def recipe(self, rows: int) -> Recipe:
-        """How to train: the preset's way, with what was asked for otherwise."""
-        asked = (self.steps, self.batch, self.learning_rate)
+    def _training_config(self, rows: int) -> TrainingConfig:
+        """Return the preset's training config for a number of rows, with the given parameters."""
+        given = (self.steps, self.batch, self.learning_rate)
         if self.preset == "paper":
-            return paper_recipe(rows, *asked)
-        return changed(replace(LATHE, steps=NESTED_STEPS) if self.nested else LATHE, *asked)
+            return paper_config(rows, *given)
+        return (replace(LATHE, steps=NESTED_STEPS) if self.nested else LATHE).override(*given)
 
-    def refine(
+    def _train(
         self,
         start: Tensor,
         axes: Tensor | None,
         vectors: Vectors,
-        recipe: Recipe,
-        run: Run,
+        config: TrainingConfig,
+        context: FitContext,
         checkpoint: Checkpoint | None,
-    ) -> tuple[Tensor, Record]:
-        """Descend from a weight `(k, d)`, in the coordinates of some axes `(d, d)` if there are any.
+    ) -> tuple[Tensor, TrainingLog]:
+        """Train a weight `(k, d)`, in the coordinates of some axes `(d, d)` if there are any.
 
-        Adam takes every coordinate at a pace of its own; so it is given those that differ.
+        Adam adapts the rate of every coordinate separately, so the coordinates should be those that differ in scale.
         """
         k, weight = self.dimensions, start.float().to(self.device)
         if axes is not None:
             axes = axes.float().to(self.device)
             weight = weight @ axes.T
         sizes = [*sorted({int(k * share) for share in PREFIX_SHARES} - {0, k}), k] if self.nested else [k]
-        batches = Batches(vectors, recipe, self.seed, self.device)
+        batches = Batches(vectors, config, self.seed, self.device)
         loss = self.loss or PRESET_LOSSES[self.preset]
-        # Eq. 1 speaks of the vectors as they come; all else, of unit vectors.
-        normalized = self.preset == "lathe" or loss != "positional"
+        # Eq. 1 is defined for vectors as they come, every other loss for unit vectors.
+        normalized = self.preset == "lathe" or LOSSES[loss].of_unit_rows
 
-        def prepared(batch: Tensor) -> Tensor:
+        def prepare(batch: Tensor) -> Tensor:
             rows = unit_rows(batch) if normalized else batch
             return rows if axes is None else rows @ axes.T
 
-        first = prepared(batches.of_step(0))
-        objective, importance = self.objective(loss, first, weight, sizes, normalized)
+        first = prepare(batches.sample(0))
+        set_up, importance = self._set_up_loss(loss, LossSetup(first, weight, sizes, normalized, self.rank_strength))
 
-        def grade(batch: Tensor) -> float:
-            x = prepared(batch)
-            losses, weight.grad = through_map(objective, x, weight, sizes, importance, normalized)
+        def loss_function(batch: Tensor) -> float:
+            losses, weight.grad = prefix_losses(set_up, prepare(batch), weight, sizes, importance, normalized)
             return sum(i * loss for i, loss in zip(importance, losses, strict=True)) / len(losses)
 
         with one_thread_if_small(batches.size, self.device):
-            record = descend(self.kind, {"weight": weight}, grade, batches, recipe, run, checkpoint)
-        if normalized:  # the loss left the scale open
+            log = train(self.kind, {"weight": weight}, loss_function, batches, config, context, checkpoint)
+        if normalized:  # such a loss does not depend on the scale
             weight *= best_scale(first, weight)
-        return weight if axes is None else weight @ axes, record
+        return weight if axes is None else weight @ axes, log
 
-    def objective(
-        self, loss: str, first: Tensor, weight: Tensor, sizes: list[int], normalized: bool
-    ) -> tuple[Objective, list[float]]:
-        """What to keep, and what each size counts for: the same, relative to its loss before any training.
+    def _set_up_loss(self, name: str, setup: LossSetup) -> tuple[Loss, list[float]]:
+        """Return a loss, and the importance of each size: one over its loss at the start, so that all count the same.
 
-        Else the smallest size, which errs most, would rule the others, and the unit of length the pace.
+        Without that the smallest size, which errs most, would dominate, and the unit of length would set the pace.
         """
-        if loss == "blend":
-            y = first @ weight.T
-            starts = blend_starts(first, [unit_rows(y[:, :size]) for size in sizes])
-            return partial(blend, starts=starts), [1.0] * len(sizes)
-        objectives: dict[str, Objective] = {
-            "positional": partial(positional, scaled=normalized),
-            "angular": angular,
-            "spearman": partial(spearman, strength=self.rank_strength),
-        }
-        objective = objectives[loss]
-        start, _ = through_map(objective, first, weight, sizes, [0.0] * len(sizes), normalized)
-        return objective, [1 / before if before > 0 else 1.0 for before in start]
+        loss = LOSSES[name].set_up(setup)
+        if LOSSES[name].relative:
+            return loss, [1.0] * len(setup.sizes)
+        unweighted = [0.0] * len(setup.sizes)
+        starts, _ = prefix_losses(loss, setup.batch, setup.weight, setup.sizes, unweighted, setup.normalized)
+        return loss, [1 / start if start > 0 else 1.0 for start in starts]
 
 
 def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """The minimiser of squared-distance loss for Gaussian data `(k, d)`, and the principal axes `(d, d)`; float64.
+    """Return the minimizer of the squared-distance loss for Gaussian data `(k, d)`, and the principal axes `(d, d)`.
+
+    Both in float64.
 
     Raises:
         InputError: if all rows are the same.
@@ -256,14 +264,12 @@ def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
 
 
 def random_start(width: int, dimensions: int, seed: int) -> Tensor:
-    """What a linear layer of torch starts from, `(k, d)`: uniform between ±1/√d."""
-    generator = torch.Generator().manual_seed(seed)
-    start: Tensor = (2 * torch.rand(dimensions, width, generator=generator) - 1) / width**0.5
-    return start
+    """Draw a weight `(k, d)` as torch draws that of a linear layer."""
+    return uniform_start((dimensions, width), width, torch.Generator().manual_seed(seed))
 
 
 def best_scale(x: Tensor, weight: Tensor) -> float:
-    """The factor on `weight` that brings the distances of its outputs closest to those of `x`."""
+    """Return the factor on `weight` that brings the distances of its outputs closest to those of `x`."""
     rows = x[:1024] - x[:1024].mean(0)
     before, after = distances(rows, rows), distances(rows @ weight.T, rows @ weight.T)
     return float((before * after).sum() / after.square().sum()) if after.any() else 1.0

@@ -1,27 +1,29 @@
-"""All-but-the-Top: centring, and removing the directions of largest variance."""
+"""All-but-the-Top: centering, and removing the directions of largest variance."""
 
 import torch
 from torch import Tensor
 
-from transforms.base.signature import Outline
-from transforms.base.transform import Inverse, Run, Transform
+from transforms.base.map import Inverse, Map
+from transforms.base.signature import Signature
+from transforms.base.transform import FitContext, Transform
 from transforms.base.validation import require_flag, require_whole
 from transforms.errors import StepError
-from transforms.linear.affine import Affine
-from transforms.linear.linear import Back
-from transforms.linear.normalize import Normalize, drop_rounding_residue, unit_image
-from transforms.statistics.moments import Moments, moments_of
+from transforms.linear.affine import Affine, InverseAffine
+from transforms.linear.normalize import Normalize
+from transforms.statistics.fit_data import moments_of
+from transforms.statistics.moments import Moments
+from transforms.statistics.norms import drop_rounding_residue, unit_image
 from transforms.statistics.spectrum import Spectrum
 from transforms.vectors import Vectors
 
 
 class ABTT(Transform):
-    """ABTT-D: v − μ, off its top D centred principal directions, then renormalised.
+    """ABTT-D: subtract the mean μ, remove the top D centred principal directions uᵢ, then renormalize.
 
-    Mu and Viswanath, *All-but-the-Top* (2018); D is `directions`, by default d/100 and at least 1.
-    By default y = ṽ − Σ(ṽ·uᵢ)uᵢ with ṽ = v − μ, as the text of the mean-bias paper says. With
-    `literal`, y = ṽ − Σ(v·uᵢ)uᵢ as the algorithm is printed and as some public copies have it: it
-    leaves a constant −Σ(μ·uᵢ)uᵢ in every vector. Fitted on vectors as they are.
+    Mu and Viswanath, *All-but-the-Top* (2018); D is `directions`, by default d/100 and at least 1. By default
+    y = ṽ − Σ(ṽ·uᵢ)uᵢ with ṽ = v − μ, as the text of the mean-bias paper says. With `literal`, y = ṽ − Σ(v·uᵢ)uᵢ as the
+    algorithm is printed and as some public copies have it: it leaves a constant −Σ(μ·uᵢ)uᵢ in every vector. Fitted on
+    vectors as they are.
     """
 
     kind = "abtt"
@@ -29,10 +31,6 @@ class ABTT(Transform):
 
     def __init__(self, directions: int | None = None, literal: bool = False, renormalize: bool = True) -> None:
         super().__init__()
-        if directions is not None:
-            require_whole(self.kind, "directions", directions, at_least=1)
-        require_flag(self.kind, "literal", literal)
-        require_flag(self.kind, "renormalize", renormalize)
         self.directions = directions
         self.literal = literal
         self.renormalize = renormalize
@@ -41,54 +39,65 @@ class ABTT(Transform):
         self.register_buffer("mean", torch.empty(0))
         self.register_buffer("removed", torch.empty(0))
 
-    def depth(self, width: int) -> int:
-        """D for vectors of that width."""
-        return self.directions or max(1, round(width / 100))
+    def check_parameters(self) -> None:
+        """Raise `StepError` for a parameter out of range."""
+        if self.directions is not None:
+            require_whole(self.kind, "directions", self.directions, at_least=1)
+        require_flag(self.kind, "literal", self.literal)
+        require_flag(self.kind, "renormalize", self.renormalize)
 
-    def after(self, before: Outline) -> Outline:
-        """D directions less; of the literal form's constant, renormalising makes one again.
+    def removed_count(self, dimensions: int) -> int:
+        """Return D, the number of directions to remove from vectors of so many dimensions."""
+        return self.directions or max(1, round(dimensions / 100))
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature with D more empty directions.
+
+        The constant that the literal form leaves becomes a direction again when outputs are renormalized.
 
         Raises:
             StepError: if nothing would be left.
         """
-        kept = int(self.literal and self.renormalize)
-        if before.width is None:
-            return before.without((self.directions or 1) - kept)
-        depth = self.depth(before.width)
-        if depth >= before.width:
-            raise StepError(f"abtt takes {depth} directions away; vectors {before.width} wide have no more")
-        return before.without(depth - kept)
+        restored = int(self.literal and self.renormalize)
+        if inputs.dimensions is None:
+            return inputs.add_empty((self.directions or 1) - restored)
+        count = self.removed_count(inputs.dimensions)
+        if count >= inputs.dimensions:
+            raise StepError(
+                f"{self.kind} removes {count} directions: it needs vectors of more dimensions than {inputs.dimensions}"
+            )
+        return inputs.add_empty(count - restored)
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """Mean and directions from the moments, float64, stored in float32.
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute mean and directions from the moments in float64; store them in float32.
 
         Raises:
-            InputError: if fewer than D directions vary.
+            InputError: if the vectors vary in fewer than D directions.
         """
         moments = moments_of(data)
-        depth = self.depth(moments.dimensions)
+        count = self.removed_count(moments.dimensions)
         spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
-        spectrum.require(self.kind, depth, moments.count)
+        spectrum.require_rank(self.kind, count, moments.count)
         self.mean = torch.from_numpy(moments.mean).float()
-        self.removed = torch.from_numpy(spectrum.directions[:depth].copy()).float()
+        self.removed = torch.from_numpy(spectrum.directions[:count].copy()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Debias rows, `(n, d)` to `(n, d)`; zero stays zero."""
+        """Remove the mean and the directions, `(n, d)` to `(n, d)`; zero stays zero."""
         centred = x - self.mean
         y = centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed
         return (unit_image if self.renormalize else drop_rounding_residue)(y, x)
 
     @property
     def inverse_kind(self) -> Inverse:
-        """Approximate: the directions removed come back as the mean has them; none once lengths are lost."""
+        """Approximate: removed directions come back with the coordinates of the mean; none if lengths are lost."""
         return "none" if self.renormalize else "approximate"
 
-    def inverse(self) -> Transform:
-        """The mean added back."""
-        return Back(None, self.mean)
+    def inverse(self) -> Map:
+        """Return the map that adds the mean back."""
+        return InverseAffine(None, self.mean)
 
-    def primitives(self) -> list[Transform]:
-        """The affine map, and a normalisation if there is one."""
+    def primitives(self) -> list[Map]:
+        """Return the affine map, and the normalization if there is one."""
         mean, removed = self.mean.double(), self.removed.double()
         projection = torch.eye(len(mean), dtype=torch.float64, device=mean.device) - removed.T @ removed
         affine = Affine(projection, -mean if self.literal else -(projection @ mean))

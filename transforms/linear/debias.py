@@ -1,20 +1,23 @@
-"""Removing the direction that all embeddings share, and the controls to compare that with."""
+"""Debiasing: removing the direction that all embeddings share, and the controls to compare that with."""
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from transforms.base.signature import Outline
-from transforms.base.transform import Inverse, Run, Transform
-from transforms.base.transformed_view import SharedVectors
+from transforms.base.map import Inverse, Map
+from transforms.base.signature import Signature
+from transforms.base.transform import FitContext, Transform
 from transforms.base.validation import require_flag, require_seed
 from transforms.errors import InputError, StepError
-from transforms.linear.affine import Affine
-from transforms.linear.linear import Back
-from transforms.linear.normalize import Normalize, drop_rounding_residue, norms_of, unit_image, unit_rows
-from transforms.statistics.moments import Moments, merged, moments_of, width_of
-from transforms.vectors import FloatArray, Vectors, row_blocks
+from transforms.linear.affine import Affine, InverseAffine, translation
+from transforms.linear.normalize import Normalize
+from transforms.statistics.fit_data import dimensions_of, moments_of, unit_moments
+from transforms.statistics.moments import Moments
+from transforms.statistics.norms import drop_rounding_residue, norms_of, unit_image, unit_rows
+from transforms.vectors import Vectors
+
+MIN_MEAN_NORM = 2.0
+"""In units of its noise floor: a shorter mean counts as no direction."""
 
 
 class DirectionRemoval(Transform, registered=False):
@@ -28,40 +31,45 @@ class DirectionRemoval(Transform, registered=False):
         self.direction: Tensor
         self.register_buffer("direction", torch.empty(0))
 
-    def after(self, before: Outline) -> Outline:
-        """One direction less.
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature with one more empty direction.
 
         Raises:
-            StepError: for vectors of width 1, which have nothing left off a direction.
+            StepError: for vectors of one dimension, of which nothing would be left.
         """
-        if before.width == 1:
-            raise StepError(f"{self.kind} needs vectors at least 2 wide: off one direction a number has nothing left")
-        return before.without(1)
+        if inputs.dimensions == 1:
+            raise StepError(f"{self.kind} removes a direction: it needs vectors of at least 2 dimensions, not 1")
+        return inputs.add_empty(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Project rows, `(n, d)` to `(n, d)`."""
+        """Remove the direction and normalize, `(n, d)` to `(n, d)`."""
         return unit_image(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
 
-    def primitives(self) -> list[Transform]:
-        """The projection I − uuᵀ and a normalisation."""
+    def primitives(self) -> list[Map]:
+        """Return the projection I − uuᵀ and a normalization."""
         direction = self.direction.double()
         identity = torch.eye(len(direction), dtype=torch.float64, device=direction.device)
         return [Affine(identity - torch.outer(direction, direction)), Normalize()]
 
 
 class R2(DirectionRemoval):
-    """Project off the mean direction, then renormalise.
+    """Project off the mean direction, then renormalize.
 
-    e' = (e − (e·μ̂)μ̂) / ‖e − (e·μ̂)μ̂‖ with μ̂ = μ/‖μ‖: R2 of *Correcting Mean Bias in Text
-    Embeddings*, Eq. 1. To first order it cancels the parallel part of the error in estimating μ,
-    which subtracting μ (R1) keeps (Eq. 2 there).
+    e' = (e − (e·μ̂)μ̂) / ‖e − (e·μ̂)μ̂‖ with μ̂ = μ/‖μ‖: R2 of *Correcting Mean Bias in Text Embeddings*, Eq. 1. To first
+    order it cancels the parallel part of the error in estimating μ, which subtracting μ (R1) keeps (Eq. 2 there).
 
-    μ is the mean of **unit** vectors: rows given to `fit` are normalised first, moments are taken
-    as they are. A row parallel to μ̂ becomes 0 and stays 0. The output has rank d−1.
+    μ is the mean of **unit** vectors: rows given to `fit` are normalized first, moments are taken as they are. A row
+    parallel to μ̂ becomes 0 and stays 0. The output has rank d−1.
+
+    Attributes:
+        direction: μ̂, `(d,)`.
+        mean_norm: ‖μ‖.
+        noise_floor: the length that ‖μ‖ would have by chance if the true mean were zero.
     """
 
     kind = "r2"
     learns_from = "unit moments"
+    normalizes_rows = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,8 +78,8 @@ class R2(DirectionRemoval):
         self.register_buffer("mean_norm", torch.empty(0))
         self.register_buffer("noise_floor", torch.empty(0))
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """Estimate μ̂; float64 throughout, stored in float32.
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Estimate the mean direction in float64; store it in float32.
 
         Raises:
             InputError: if the mean is exactly zero, so that it has no direction.
@@ -84,6 +92,10 @@ class R2(DirectionRemoval):
         self.mean_norm = torch.tensor(norm, dtype=torch.float32)
         self.noise_floor = torch.tensor(moments.noise_floor(), dtype=torch.float32)
 
+    def fit_warnings(self) -> list[str]:
+        """Return a warning if the mean is about as short as noise alone would make it."""
+        return _mean_warnings(self.kind, self.mean_norm, self.noise_floor)
+
 
 class RandomDirection(DirectionRemoval):
     """Project off one random direction, N(0, I) by `seed`: the control that R2 must beat."""
@@ -93,20 +105,23 @@ class RandomDirection(DirectionRemoval):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        require_seed(self.kind, seed)
         self.seed = seed
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """Draw the direction; of the data only the width counts."""
-        direction = np.random.default_rng(self.seed).standard_normal(width_of(data))
+    def check_parameters(self) -> None:
+        """Raise `StepError` for a parameter out of range."""
+        require_seed(self.kind, self.seed)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Draw the direction; of the data only the number of dimensions is used."""
+        direction = np.random.default_rng(self.seed).standard_normal(dimensions_of(data))
         self.direction = torch.from_numpy(direction / np.linalg.norm(direction)).float()
 
 
 class MeanCentering(Transform):
-    """e − μ and nothing else: the control that shows what renormalising adds.
+    """e − μ and nothing else: the control that shows what renormalizing adds.
 
-    μ is the mean of the rows as they are. Within a chain that must stay as it is, turn the
-    chain's own normalisation off. Undone exactly.
+    μ is the mean of the rows as they are. If the outputs of a chain must not be normalized, turn the chain's own
+    normalization off. Can be inverted exactly.
     """
 
     kind = "mc"
@@ -117,94 +132,90 @@ class MeanCentering(Transform):
         self.mean: Tensor
         self.register_buffer("mean", torch.empty(0))
 
-    def after(self, before: Outline) -> Outline:
-        """Nothing changes."""
-        return before
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature of the inputs."""
+        return inputs
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """The mean, float64, stored in float32."""
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute the mean in float64; store it in float32."""
         moments = moments_of(data)
         self.mean = torch.from_numpy(moments.mean).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Centre rows, `(n, d)` to `(n, d)`; zero stays zero."""
+        """Center rows, `(n, d)` to `(n, d)`; zero stays zero."""
         return drop_rounding_residue(x - self.mean, x)
 
-    def primitives(self) -> list[Transform]:
-        """The shift by −μ."""
-        return [shift(-self.mean.double())]
+    def primitives(self) -> list[Map]:
+        """Return the translation by −μ."""
+        return [translation(-self.mean.double())]
 
     @property
     def inverse_kind(self) -> Inverse:
         """Exact: the mean is added back."""
         return "exact"
 
-    def inverse(self) -> Transform:
-        """The mean added back."""
-        return Back(None, self.mean)
+    def inverse(self) -> Map:
+        """Return the map that adds the mean back."""
+        return InverseAffine(None, self.mean)
 
 
 class R1(Transform):
-    """Subtract the mean, then renormalise.
+    """Subtract the mean, then renormalize.
 
-    e' = (e − μ) / ‖e − μ‖: R1 of *Correcting Mean Bias in Text Embeddings*, Eq. 1, which writes e
-    for unit vectors. So rows are brought to unit length before both the fit and the subtraction;
-    moments are taken as they are.
+    e' = (e − μ) / ‖e − μ‖: R1 of *Correcting Mean Bias in Text Embeddings*, Eq. 1, which writes e for unit vectors. So
+    rows are brought to unit length before both the fit and the subtraction; moments are taken as they are.
     """
 
     kind = "r1"
     learns_from = "unit moments"
+    normalizes_rows = True
 
     def __init__(self, renormalize: bool = True) -> None:
         super().__init__()
-        require_flag(self.kind, "renormalize", renormalize)
         self.renormalize = renormalize
         self.mean: Tensor
         self.noise_floor: Tensor
         self.register_buffer("mean", torch.empty(0))
         self.register_buffer("noise_floor", torch.empty(0))
 
+    def check_parameters(self) -> None:
+        """Raise `StepError` for a parameter out of range."""
+        require_flag(self.kind, "renormalize", self.renormalize)
+
     @property
     def mean_norm(self) -> Tensor:
         """‖μ‖."""
         return norms_of(self.mean)[0]
 
-    def after(self, before: Outline) -> Outline:
-        """Nothing changes."""
-        return before
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature of the inputs."""
+        return inputs
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """The mean of unit rows, float64, stored in float32."""
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute the mean of the unit rows in float64; store it in float32."""
         moments = data if isinstance(data, Moments) else unit_moments(data)
         self.mean = torch.from_numpy(moments.mean).float()
         self.noise_floor = torch.tensor(moments.noise_floor(), dtype=torch.float32)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Debias rows, `(n, d)` to `(n, d)`; zero stays zero."""
+        """Subtract the mean from unit rows, `(n, d)` to `(n, d)`; zero stays zero."""
         unit = unit_rows(x)
         return (unit_image if self.renormalize else drop_rounding_residue)(unit - self.mean, unit)
 
-    def primitives(self) -> list[Transform]:
-        """A normalisation, the shift by −μ, and another normalisation if there is one."""
-        return [Normalize(), shift(-self.mean.double()), *([Normalize()] if self.renormalize else [])]
+    def primitives(self) -> list[Map]:
+        """Return a normalization, the translation by −μ, and another normalization if there is one."""
+        return [Normalize(), translation(-self.mean.double()), *([Normalize()] if self.renormalize else [])]
+
+    def fit_warnings(self) -> list[str]:
+        """Return a warning if the mean is about as short as noise alone would make it."""
+        return _mean_warnings(self.kind, self.mean_norm, self.noise_floor)
 
 
-def shift(offset: Tensor) -> Affine:
-    """X + offset as an affine map, for folding."""
-    return Affine(torch.eye(len(offset), dtype=torch.float64, device=offset.device), offset)
-
-
-def unit_moments(vectors: Vectors) -> Moments:
-    """Moments of the rows after L2 normalisation, streamed."""
-    if isinstance(vectors, SharedVectors):
-        return merged(vectors.block_moments(unit=True))
-    moments = Moments()
-    for block in row_blocks(vectors):
-        moments.update(at_unit_length(block))
-    return moments
-
-
-def at_unit_length(block: FloatArray) -> NDArray[np.float64]:
-    """Rows `(n, d)` in float64 after L2 normalisation."""
-    unit: NDArray[np.float64] = unit_rows(torch.from_numpy(block.astype(np.float64))).numpy()
-    return unit
+def _mean_warnings(kind: str, mean_norm: Tensor, noise_floor: Tensor) -> list[str]:
+    """Return a warning if ‖μ‖ is less than twice what chance alone would give."""
+    if float(mean_norm) >= MIN_MEAN_NORM * float(noise_floor):
+        return []
+    return [
+        f"the mean direction is within its noise: ‖μ‖ is {float(mean_norm):.3f}, "
+        f"chance alone gives {float(noise_floor):.3f}; fit on more text or leave {kind} out"
+    ]

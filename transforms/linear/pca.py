@@ -4,11 +4,12 @@ from typing import Literal, get_args
 
 import torch
 
-from transforms.base.signature import Outline
-from transforms.base.transform import Run
+from transforms.base.signature import Signature
+from transforms.base.transform import FitContext
 from transforms.base.validation import require_choice, require_whole
 from transforms.linear.linear import Linear
-from transforms.statistics.moments import Moments, moments_of
+from transforms.statistics.fit_data import moments_of
+from transforms.statistics.moments import Moments
 from transforms.statistics.spectrum import Spectrum
 from transforms.vectors import Vectors
 
@@ -16,49 +17,53 @@ Center = Literal["data", "directions", "none"]
 
 
 class PCA(Linear):
-    """Project on the directions of largest variance; every prefix is the PCA of that size.
+    """Project on the directions of largest variance; every prefix is the PCA of that many dimensions.
 
     - `center="data"`: (x − μ)Vᵀ, V the top eigenvectors of the centred covariance: what PCA is.
-    - `center="none"`: xVᵀ, V the top eigenvectors of the uncentred second moment. Centring changes
-      cosines; this keeps them better (MiniLM 384 → 96: local Spearman .940 against .871).
-    - `center="directions"`: xVᵀ, V of the centred covariance but the vector not centred: the form
-      of *Geometry-Preserving Dimensionality Reduction for Text Embeddings*, section 4.3.
+    - `center="none"`: xVᵀ, V the top eigenvectors of the uncentred second moment. Centring changes cosines; this form
+      keeps them better (MiniLM 384 → 96: local Spearman .940 against .871).
+    - `center="directions"`: xVᵀ, V of the centred covariance but the vector not centred: the form of
+      *Geometry-Preserving Dimensionality Reduction for Text Embeddings*, section 4.3.
 
-    Without `dimensions` it only rotates, and can be undone exactly. Fitted on vectors as they are.
+    Without `dimensions` it only rotates, and can be inverted exactly. Fitted on vectors as they are.
     """
 
     kind = "pca"
     learns_from = "moments"
     nested = True
+    chooses_axes = True
     orthogonal_rows = True
 
     def __init__(self, dimensions: int | None = None, center: Center = "data") -> None:
-        if dimensions is not None:
-            require_whole(self.kind, "dimensions", dimensions, at_least=1)
-        require_choice(self.kind, "center", center, get_args(Center))
         super().__init__(centered=center == "data")
         self.dimensions = dimensions
         self.center = center
 
-    def after(self, before: Outline) -> Outline:
-        """The size reduced to.
+    def check_parameters(self) -> None:
+        """Raise `StepError` for a parameter out of range."""
+        if self.dimensions is not None:
+            require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_choice(self.kind, "center", self.center, get_args(Center))
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the reduced signature.
 
         Raises:
-            StepError: if that is more than there is.
+            StepError: if the inputs have fewer dimensions.
         """
-        return before if self.dimensions is None else before.reduced(self.kind, self.dimensions)
+        return inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """Directions from the moments, float64.
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute the directions from the moments in float64.
 
         Raises:
-            InputError: if fewer directions vary than are asked for.
+            InputError: if the vectors vary in fewer directions than asked for.
         """
         moments = moments_of(data)
         matrix = moments.second_moment() if self.center == "none" else moments.covariance(ddof=0)
         spectrum = Spectrum.of(matrix, moments.rounding())
-        kept = self.dimensions or moments.dimensions
-        if kept < moments.dimensions:  # a whole rotation leaves nothing to chance
-            spectrum.require(self.kind, kept, moments.count)
+        dimensions = self.dimensions or moments.dimensions
+        if dimensions < moments.dimensions:  # a full rotation leaves nothing to chance
+            spectrum.require_rank(self.kind, dimensions, moments.count)
         mean = torch.from_numpy(moments.mean) if self.centered else None
-        self.set_map(torch.from_numpy(spectrum.directions[:kept].copy()), mean)
+        self.set_map(torch.from_numpy(spectrum.directions[:dimensions].copy()), mean)

@@ -7,26 +7,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transforms.base.signature import Outline
-from transforms.base.transform import Run
+from transforms.base.signature import Signature
+from transforms.base.transform import FitContext
 from transforms.base.validation import require_between, require_choice, require_flag, require_whole
 from transforms.errors import InputError, StepError
 from transforms.linear.linear import Linear
-from transforms.statistics.moments import Moments, moments_of
+from transforms.statistics.fit_data import moments_of
+from transforms.statistics.moments import Moments
 from transforms.statistics.spectrum import NOTHING, Spectrum
 from transforms.vectors import Vectors
 
 Form = Literal["pca", "zca"]
 
-FEW = 20
-"""One direction in this many, and one in any case, may be empty in vectors of an encoder."""
+ALLOWED_EMPTY = 20
+"""One direction in this many, and at least one, may be without variance in the vectors of an encoder."""
 
-SOFT = 1e-3
+MIN_REGULARIZATION = 1e-3
 """An ε, relative to tr(C)/d, or a shrinkage, that lengthens rounding error no more than thirtyfold."""
 
 
 class Whitening(Linear):
-    """y = (x − μ) U (Λ + ε)^{−p/2}, then renormalised; C = UΛUᵀ is the covariance (ddof=1).
+    """y = (x − μ) U (Λ + ε)^{−p/2}, then renormalized; C = UΛUᵀ is the covariance (ddof=1).
 
     The mean-bias paper finds that full whitening hurts every model it tests (its Table 2); its
     setting is `epsilon=1e-6, relative=false`. Softer ones, or fewer directions, hurt less.
@@ -64,19 +65,6 @@ class Whitening(Linear):
         rcond: float | None = None,
         renormalize: bool = True,
     ) -> None:
-        if dimensions is not None:
-            require_whole(self.kind, "dimensions", dimensions, at_least=1)
-        require_choice(self.kind, "form", form, get_args(Form))
-        require_between(self.kind, "power", power, 0, 2)
-        require_between(self.kind, "epsilon", epsilon, 0, 1e6)
-        require_flag(self.kind, "relative", relative)
-        if isinstance(shrinkage, str) and shrinkage != "ledoit-wolf":
-            raise StepError(f"{self.kind}: shrinkage must be ledoit-wolf or a number from 0 to 1, got {shrinkage!r}")
-        if not isinstance(shrinkage, str | None):
-            require_between(self.kind, "shrinkage", shrinkage, 0, 1)
-        if rcond is not None:
-            require_between(self.kind, "rcond", rcond, 0, 1)
-        require_flag(self.kind, "renormalize", renormalize)
         super().__init__(centered=True, renormalize=renormalize)
         self.dimensions = dimensions
         self.form = form
@@ -86,74 +74,104 @@ class Whitening(Linear):
         self.shrinkage = shrinkage
         self.rcond = rcond
 
+    def check_parameters(self) -> None:
+        """Raise `StepError` for a parameter out of range."""
+        if self.dimensions is not None:
+            require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_choice(self.kind, "form", self.form, get_args(Form))
+        require_between(self.kind, "power", self.power, 0, 2)
+        require_between(self.kind, "epsilon", self.epsilon, 0, 1e6)
+        require_flag(self.kind, "relative", self.relative)
+        if isinstance(self.shrinkage, str) and self.shrinkage != "ledoit-wolf":
+            raise StepError(
+                f"{self.kind}: shrinkage must be ledoit-wolf or a number from 0 to 1, got {self.shrinkage!r}"
+            )
+        if not isinstance(self.shrinkage, str | None):
+            require_between(self.kind, "shrinkage", self.shrinkage, 0, 1)
+        if self.rcond is not None:
+            require_between(self.kind, "rcond", self.rcond, 0, 1)
+        require_flag(self.kind, "renormalize", self.renormalize)
+
     @property
-    def nested(self) -> bool:
-        """Whether a prefix of the output is the whitening of that size."""
+    def nested(self) -> bool:  # type: ignore[override]  # depends on the form
+        """Whether a prefix of the output is the whitening of that many dimensions."""
         return self.form == "pca"
 
     @property
-    def orthogonal_rows(self) -> bool:  # type: ignore[override]  # by form here, not by class
-        """Whether the rows of the weight are orthogonal."""
+    def chooses_axes(self) -> bool:
+        """Whether the outputs are coordinates along the principal directions."""
         return self.form == "pca"
 
     @property
-    def regular(self) -> bool:
-        """Whether directions that are known to be empty do no harm."""
-        shrunk = isinstance(self.shrinkage, str) or (self.shrinkage or 0) >= SOFT
-        softened = self.relative and self.epsilon >= SOFT  # what an absolute ε amounts to, only the data tells
+    def needs_higher_moments(self) -> bool:
+        """Whether the shrinkage is chosen from fourth moments."""
+        return isinstance(self.shrinkage, str)
+
+    @property
+    def orthogonal_rows(self) -> bool:  # type: ignore[override]  # depends on the form
+        """Whether the rows of the weight are orthogonal to one another."""
+        return self.form == "pca"
+
+    @property
+    def regularized(self) -> bool:
+        """Whether directions without variance are scaled by a bounded factor."""
+        shrunk = isinstance(self.shrinkage, str) or (self.shrinkage or 0) >= MIN_REGULARIZATION
+        softened = self.relative and self.epsilon >= MIN_REGULARIZATION  # an absolute ε can only be judged by the data
         return self.rcond is not None or self.power == 0 or shrunk or softened
 
-    def after(self, before: Outline) -> Outline:
-        """The size reduced to; zca keeps the width.
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the reduced signature; `zca` keeps the dimensions and loses rank.
 
         Raises:
-            StepError: if earlier steps left directions empty and nothing says what to do with them.
+            StepError: if earlier steps left directions without variance and no parameter says what to do with them.
         """
-        kept = before if self.dimensions is None else before.reduced(self.kind, self.dimensions)
-        if kept.missing and not self.regular:
-            most = "" if before.width is None else f" ({self.kind}:{before.width - before.missing} or fewer)"
+        reduced = inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
+        if reduced.empty_directions and not self.regularized:
+            rank = "" if inputs.dimensions is None else inputs.dimensions - inputs.empty_directions
+            limit = f" ({self.kind}:{rank} or fewer)" if rank else ""
             raise StepError(
-                f"{self.kind} cannot follow steps that leave {before.missing} of the directions without variance: it "
-                f"would blow up rounding error; give the dimensions to keep{most}, or rcond, or shrinkage, "
-                f"or a relative epsilon of {SOFT:g} or more"
+                f"{self.kind} cannot follow steps that leave {inputs.empty_directions} directions without variance: it "
+                f"would amplify rounding error; give the dimensions to keep{limit}, or rcond, or shrinkage, "
+                f"or a relative epsilon of {MIN_REGULARIZATION:g} or more"
             )
         if self.form == "pca":
-            return kept
-        dropped = 0 if self.dimensions is None or before.width is None else before.width - self.dimensions
-        return replace(before, missing=kept.missing + dropped)
+            return reduced
+        dropped = 0 if self.dimensions is None or inputs.dimensions is None else inputs.dimensions - self.dimensions
+        return replace(inputs, empty_directions=reduced.empty_directions + dropped)
 
-    def learn(self, data: Moments | Vectors, run: Run) -> None:
-        """Directions and scales from the moments, float64.
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute directions and scales from the moments in float64.
 
         Raises:
-            InputError: if a direction to be scaled has no variance and nothing says what to do then.
+            InputError: if a direction to be scaled has no variance and no parameter says what to do then.
         """
         moments = moments_of(data)
-        spectrum = Spectrum.of(self.covariance(moments), moments.rounding())
-        kept = self.dimensions or moments.dimensions
-        if not self.regular:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
-            spectrum.require(self.kind, kept - (max(1, kept // FEW) if self.epsilon else 0), moments.count)
-        directions, scales = spectrum.directions[:kept], self.scales(spectrum)[:kept]
+        spectrum = Spectrum.of(self._covariance(moments), moments.rounding())
+        dimensions = self.dimensions or moments.dimensions
+        if not self.regularized:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
+            allowed = max(1, dimensions // ALLOWED_EMPTY) if self.epsilon else 0
+            spectrum.require_rank(self.kind, dimensions - allowed, moments.count)
+        directions, scales = spectrum.directions[:dimensions], self._scales(spectrum)[:dimensions]
         weight = scales[:, None] * directions
         if self.form == "zca":
             weight = directions.T @ weight
         self.set_map(torch.from_numpy(weight), torch.from_numpy(moments.mean))
 
-    def covariance(self, moments: Moments) -> NDArray[np.float64]:
-        """The covariance, shrunk if so said."""
+    def _covariance(self, moments: Moments) -> NDArray[np.float64]:
+        """Return the covariance `(d, d)`, shrunk towards the equal spectrum if `shrinkage` is set."""
         if self.shrinkage is None:
             return moments.covariance()
-        weight = ledoit_wolf(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
+        weight = ledoit_wolf_weight(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
         covariance = moments.covariance(ddof=0)
         level = covariance.trace() / moments.dimensions
         shrunk: NDArray[np.float64] = (1 - weight) * covariance + weight * level * np.eye(moments.dimensions)
         return shrunk
 
-    def scales(self, spectrum: Spectrum) -> NDArray[np.float64]:
-        """The factor of each direction `(d,)`; 0 for those that are dropped."""
+    def _scales(self, spectrum: Spectrum) -> NDArray[np.float64]:
+        """Return the factor of each direction `(d,)`; 0 for directions that are dropped."""
         values, total = spectrum.values, spectrum.values.sum()
         if total == 0:
-            raise InputError(f"{self.kind} needs rows that differ: there is no variance to equalise")
+            raise InputError(f"{self.kind} needs rows that differ: there is no variance to equalize")
         ridge = self.epsilon * (total / len(values) if self.relative else 1.0)
         floor = max(NOTHING * total, (self.rcond or 0) * values[0])
         dropped = values <= floor
@@ -165,8 +183,8 @@ class Whitening(Linear):
         return factors
 
 
-def ledoit_wolf(moments: Moments) -> float:
-    """The weight of the equal spectrum that Ledoit and Wolf (2004, Lemma 3.3) choose, 0 to 1."""
+def ledoit_wolf_weight(moments: Moments) -> float:
+    """Return the shrinkage weight that Ledoit and Wolf (2004, Lemma 3.3) choose, from 0 to 1."""
     n, d = moments.count, moments.dimensions
     covariance = moments.covariance(ddof=0)
     squares = float((covariance * covariance).sum())

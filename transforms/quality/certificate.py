@@ -1,4 +1,4 @@
-"""What a chain costs, measured on vectors it was not fitted on."""
+"""The certificate of a chain: how well it keeps the geometry of vectors that it was not fitted on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transforms.base.transform import Transform
 from transforms.chain.chain import Chain
-from transforms.linear.debias import R1, R2
-from transforms.linear.normalize import unit_rows
-from transforms.quality.diagnostics import DIRECTION_MARGIN, diagnose
+from transforms.quality.diagnostics import diagnose
 from transforms.quality.metrics import cross_recall_at_k, local_spearman, positional_stress, recall_at_k
+from transforms.statistics.norms import unit_rows
 from transforms.vectors import FloatArray
 
-FEW_ROWS_PER_DIMENSION = 10
-"""Fewer fitted rows than this for each output dimension, and the certificate says so."""
+MIN_ROWS_PER_DIMENSION = 10
+"""Fewer fitted rows for each output dimension give a warning."""
 
-SMALLEST_SPREAD = 1e-5
-"""An output whose standard deviation is less, relative to the largest, says nothing."""
+MIN_DEVIATION = 1e-5
+"""An output whose standard deviation is less, relative to the largest, counts as constant."""
 
 Certificate = dict[str, Any]
 
@@ -29,19 +29,19 @@ def certify(
     *,
     n_fit: int,
     seed: int = 0,
-    foreign: Mapping[str, FloatArray] | None = None,
+    out_of_domain: Mapping[str, FloatArray] | None = None,
     warnings: list[str] | None = None,
     targets: FloatArray | None = None,
 ) -> Certificate:
-    """Measure a fitted chain on held-out vectors and on foreign ones.
+    """Measure a fitted chain on held-out vectors and on out-of-domain ones.
 
     Args:
         chain: fitted.
-        heldout: `(n, d)` vectors of the corpus that were kept from the fit, without duplicates.
-        n_fit: how many rows it was fitted on.
+        heldout: `(n, d)` vectors of the corpus that the chain was not fitted on, without duplicates.
+        n_fit: number of rows the chain was fitted on.
         seed: of the split.
-        foreign: vectors of other corpora by name; an in-domain number alone misleads.
-        warnings: what the fit has to say already.
+        out_of_domain: vectors of other corpora by name, because an in-domain number alone misleads.
+        warnings: warnings from the fit, which come first.
         targets: what the held-out vectors should become, `(n, k)`, for a chain fitted on pairs.
 
     Returns:
@@ -49,11 +49,11 @@ def certify(
         recall_at_10_rescored_4x, positional_stress, mean_norm: {before, after},
         isoscore: {before, after}, bytes_per_vector: {before, after}, diagnostics: {before, after},
         foreign: {name: …}, warnings: []}`; `diagnostics` is what `diagnose` finds in the held-out
-        rows. What too few rows do not allow to measure is null. For a nested chain, `sizes` holds
-        the same quality measures of a quarter, a half and three quarters. Codes are measured by
-        the floats they stand for. With targets there is `alignment: {cosine, recall_at_10}`: the
-        mean cosine of an output to its target, and how many of the ten targets that are nearest
-        to a target its output finds among all.
+        rows, `foreign` holds the out-of-domain measures. A measure that needs more rows than there are is null. For a
+        nested chain, `sizes` holds the same measures of a quarter, a half and three quarters of the dimensions. Codes
+        are measured by the floats they stand for. With targets there is `alignment: {cosine, recall_at_10}`: the mean
+        cosine of an output to its target, and how many of the ten targets nearest to a target its output finds among
+        all targets.
     """
     after = chain.floats(heldout)
     diagnostics = {"before": diagnose(heldout), "after": diagnose(after)}
@@ -61,36 +61,36 @@ def certify(
         "n_fit": n_fit,
         "n_heldout": heldout.shape[0],
         "seed": seed,
-        **fidelity(heldout, after),
+        **geometry_measures(heldout, after),
         **{key: {side: found[key] for side, found in diagnostics.items()} for key in ("mean_norm", "isoscore")},
         "bytes_per_vector": {"before": 4 * heldout.shape[1], "after": chain.bytes_per_vector},
         "diagnostics": diagnostics,
     }
     if chain.nested:
         full = after.shape[1]
-        smaller = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
-        certificate["sizes"] = {str(k): fidelity(heldout, chain.transform(heldout, dimensions=k)) for k in smaller}
+        sizes = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
+        certificate["sizes"] = {
+            str(k): geometry_measures(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
+        }
     if targets is not None:
         certificate["alignment"] = {
-            "cosine": float((unit(after) * unit(targets)).sum(1).mean()),
+            "cosine": float((_unit(after) * _unit(targets)).sum(1).mean()),
             "recall_at_10": cross_recall_at_k(after, targets, 10) if len(targets) > 10 else None,
         }
     certificate["foreign"] = {
-        name: {"n": len(vectors), **fidelity(vectors, chain.floats(vectors))}
-        for name, vectors in (foreign or {}).items()
+        name: {"n": len(vectors), **geometry_measures(vectors, chain.floats(vectors))}
+        for name, vectors in (out_of_domain or {}).items()
     }
-    dead = dead_outputs(heldout, after)
-    certificate["warnings"] = [*(warnings or []), *doubts(chain, n_fit, heldout.shape[0]), *dead]
+    certificate["warnings"] = [
+        *(warnings or []),
+        *_fit_warnings(chain, n_fit, heldout.shape[0]),
+        *_constant_output_warnings(heldout, after),
+    ]
     return certificate
 
 
-def unit(vectors: FloatArray) -> Tensor:
-    """Rows of length 1, float64."""
-    return unit_rows(torch.from_numpy(vectors.astype(np.float64)))
-
-
-def fidelity(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
-    """The quality measures of a certificate; null where there are too few rows."""
+def geometry_measures(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
+    """Return how well outputs keep the geometry of their inputs; null for measures that need more rows."""
     n = before.shape[0]
     return {
         "local_spearman": local_spearman(before, after) if n >= 3 else None,
@@ -100,41 +100,36 @@ def fidelity(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
     }
 
 
-def dead_outputs(before: FloatArray, after: FloatArray) -> list[str]:
-    """A warning if outputs do not vary; where the width stays, if more of them than inputs."""
-    was, dead = (
-        int((spread <= SMALLEST_SPREAD * spread.max()).sum())
-        for spread in (side.std(axis=0) for side in (before, after))
+def _unit(vectors: FloatArray) -> Tensor:
+    """Return rows at unit length in float64."""
+    return unit_rows(torch.from_numpy(vectors.astype(np.float64)))
+
+
+def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
+    """Return a warning if outputs are constant; if the dimensions stay, only if more outputs than inputs are."""
+    constant_before, constant = (
+        int((deviations <= MIN_DEVIATION * deviations.max()).sum())
+        for deviations in (side.std(axis=0) for side in (before, after))
     )
-    if dead == 0 or len(after) < 2 or (before.shape[1] == after.shape[1] and dead <= was):
+    if constant == 0 or len(after) < 2 or (before.shape[1] == after.shape[1] and constant <= constant_before):
         return []
-    return [f"outputs that never vary, and are stored for nothing: {dead} of {after.shape[1]}"]
+    return [f"outputs that never vary and waste their bytes: {constant} of {after.shape[1]}"]
 
 
-def doubts(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
-    """Reasons to trust a fit less."""
+def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
+    """Return what makes the fit of each step, and the measures, less reliable."""
     found = []
     for step in chain.transforms:
-        if isinstance(step, R1 | R2) and float(step.mean_norm) < DIRECTION_MARGIN * float(step.noise_floor):
-            found.append(
-                f"the mean direction is within its noise: ‖μ‖ is {float(step.mean_norm):.3f}, "
-                f"chance alone gives {float(step.noise_floor):.3f}; fit on more text or leave {step.kind} out"
-            )
-        size = step.learned_directions
-        if n_fit < FEW_ROWS_PER_DIMENSION * size:
-            found.append(
-                f"{n_fit} rows are few for {size} dimensions; "
-                f"{FEW_ROWS_PER_DIMENSION * size} or more give a map to rely on"
-            )
-        record = step.record
-        if record is not None and record.diverged:
-            found.append(
-                f"the training of {step.kind} diverged after {record.steps} steps; the best map before is kept"
-            )
-        elif record is not None and record.still_falling:
-            found.append(
-                f"the held-out loss of {step.kind} still fell after {record.steps} steps; more would do better"
-            )
+        if isinstance(step, Transform):
+            found += step.fit_warnings()
+            needed = MIN_ROWS_PER_DIMENSION * step.learned_directions
+            if n_fit < needed:
+                found.append(
+                    f"{n_fit} rows are few for {step.learned_directions} dimensions; "
+                    f"{needed} or more give a reliable map"
+                )
+            if step.training_log is not None:
+                found += step.training_log.warnings(step.kind)
     if n_heldout <= 40:
-        found.append(f"{n_heldout} held-out rows are too few for every measure; those are null")
+        found.append(f"{n_heldout} held-out rows are too few for every measure; measures that need more are null")
     return found

@@ -1,4 +1,4 @@
-"""What is odd about a set of vectors: common direction, lengths, spectrum, rows that say nothing."""
+"""Diagnostics of a set of vectors: common direction, norms, spectrum, zero and duplicate rows."""
 
 from typing import Any
 
@@ -13,32 +13,29 @@ from transforms.vectors import FloatArray, Vectors, finite_blocks
 
 Diagnostics = dict[str, Any]
 
-UNIT = 1e-3
-"""A row this close to length 1 counts as unit; the norm audit of the mean-bias paper (its Appendix C)."""
-
-DIRECTION_MARGIN = 2.0
-"""Times its noise floor that ‖μ‖ must be long to count as a direction."""
+UNIT_TOLERANCE = 1e-3
+"""A row whose norm is this close to 1 counts as unit; the norm audit of the mean-bias paper (its Appendix C)."""
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 def diagnose(vectors: Vectors) -> Diagnostics:
-    """Look at the rows of an array, memmap or view `(n, d)`, in one pass.
+    """Describe the rows of an array, memmap or view `(n, d)`, in one pass.
 
-    Lengths are those of the rows as they are; all else is of the rows brought to unit length.
+    Norms are those of the rows as they are; everything else describes the rows at unit length.
 
     Returns:
         A JSON object:
 
         - `n`, `dimensions`; `zero_rows`; `duplicate_rows`: rows that repeat an earlier one.
-        - `norms`: `{mean, std, min, max, unit}`, the last the share of rows of length 1 ± 0.001.
-        - `mean_norm`: ‖μ‖; `noise_floor`: √(tr Σ/n), what chance alone would give.
-        - `participation_ratio`: tr(C)²/‖C‖²_F, the directions the variance is spread over;
+        - `norms`: `{mean, std, min, max, unit}`, the last the share of rows of norm 1 ± 0.001.
+        - `mean_norm`: ‖μ‖; `noise_floor`: √(tr Σ/n), its expected value if the true mean were zero.
+        - `participation_ratio`: tr(C)²/‖C‖²_F, the number of directions the variance is spread over;
           `isoscore`: (that − 1)/(d − 1); `rank`.
-        - `spectrum`: `[[i, share]]`, the share of the variance that the i-th direction has;
-          `dimensions_for`: how many directions hold a share of the variance.
+        - `spectrum`: `[[i, share]]`, the share of the variance along the i-th direction;
+          `dimensions_for`: number of directions that hold a share of the variance.
         - `alignment`: |cos| of μ̂ with the top direction, `centered` and `uncentered` (Appendix D
-          of the mean-bias paper); null where there is no mean or no variance.
+          of the mean-bias paper); null without mean or variance.
 
     Raises:
         InputError: for NaN, inf, no rows or a shape that is not `(n, d)`.
@@ -49,9 +46,9 @@ def diagnose(vectors: Vectors) -> Diagnostics:
         lengths = np.linalg.norm(exact, axis=1)
         moments.update(exact / np.where(lengths == 0, 1, lengths)[:, None])
         norms.append(lengths)
-        hashes.append(row_hashes(block))
+        hashes.append(_row_hashes(block))
     if moments.count == 0:
-        raise InputError("there are no rows to look at")
+        raise InputError("there are no rows to describe")
     lengths = np.concatenate(norms)
     return {
         "n": moments.count,
@@ -63,14 +60,14 @@ def diagnose(vectors: Vectors) -> Diagnostics:
             "std": float(lengths.std()),
             "min": float(lengths.min()),
             "max": float(lengths.max()),
-            "unit": float((np.abs(lengths - 1) <= UNIT).mean()),
+            "unit": float((np.abs(lengths - 1) <= UNIT_TOLERANCE).mean()),
         },
-        **shape_of(moments),
+        **_moment_diagnostics(moments),
     }
 
 
-def shape_of(moments: Moments) -> Diagnostics:
-    """What moments alone tell; see `diagnose`."""
+def _moment_diagnostics(moments: Moments) -> Diagnostics:
+    """Return the diagnostics that follow from moments; see `diagnose`."""
     covariance = moments.covariance(ddof=0)
     spectrum = Spectrum.of(covariance)
     total = spectrum.values.sum()
@@ -83,7 +80,7 @@ def shape_of(moments: Moments) -> Diagnostics:
         "participation_ratio": participation_ratio(covariance),
         "isoscore": isoscore(moments),
         "rank": spectrum.rank,
-        "spectrum": [[i, float(shares[i - 1])] for i in geometric_ranks(d)],
+        "spectrum": [[i, float(shares[i - 1])] for i in _geometric_ranks(d)],
         "dimensions_for": {
             str(share): int(np.searchsorted(held, share * (1 - 1e-12)) + 1) if total > 0 else 0 for share in SHARES
         },
@@ -95,7 +92,7 @@ def shape_of(moments: Moments) -> Diagnostics:
 
 
 def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """|cos(μ̂, u₁)| with the top eigenvector u₁ of the centred covariance."""
+    """Return |cos(μ̂, u₁)| with the top eigenvector u₁ of the centred covariance."""
     norm = np.linalg.norm(mean)
     if norm == 0 or spectrum.rank == 0:
         return None
@@ -103,11 +100,11 @@ def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float |
 
 
 def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """|cos(μ̂, v₁)| with the top eigenvector v₁ of the uncentred second moment C + μμᵀ.
+    """Return |cos(μ̂, v₁)| with the top eigenvector v₁ of the uncentred second moment C + μμᵀ.
 
     In closed form from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*,
     Appendix D): with αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of
-    1 = ‖μ‖² Σ αᵢ²/(λ* − λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ) uᵢ. It is looked for as λ₁ + t, t in (0, ‖μ‖²].
+    1 = ‖μ‖² Σ αᵢ²/(λ* − λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ) uᵢ. It is found by bisection as λ₁ + t, t in (0, ‖μ‖²].
     """
     norm = float(np.linalg.norm(mean))
     if norm == 0:
@@ -128,19 +125,19 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
     return min(1.0, float(abs(alpha @ top) / np.linalg.norm(top)))
 
 
-def row_hashes(block: FloatArray) -> NDArray[np.uint64]:
-    """A 64-bit hash of each row's bytes: equal rows have equal hashes, others hardly ever."""
+def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each row's bytes: equal rows have equal hashes, others hardly ever."""
     block = block + block.dtype.type(0)  # −0 becomes 0
     words = np.ascontiguousarray(block).view(np.dtype(f"u{block.dtype.itemsize}")).astype(np.uint64)
-    words ^= words >> np.uint64(29)  # 1.0 and 2.0 differ in their high bits only; multiplying moves none down
+    words ^= words >> np.uint64(29)  # 1.0 and 2.0 differ in high bits only, and a product moves no bit down
     factors = np.random.default_rng(0).integers(0, 2**64 - 1, words.shape[1], dtype=np.uint64) | np.uint64(1)
     mixed = (words + factors) * (factors >> np.uint64(7) | np.uint64(1))
     mixed ^= mixed >> np.uint64(31)
     return np.asarray((mixed * factors).sum(axis=1, dtype=np.uint64))
 
 
-def geometric_ranks(d: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, … up to d, and d."""
+def _geometric_ranks(d: int) -> list[int]:
+    """Return 1, 2, 3, 4, 6, 8, 12, … up to d, and d."""
     found = {d}
     step = 1
     while step <= d:

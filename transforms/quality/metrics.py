@@ -1,4 +1,4 @@
-"""How well a reduced space keeps the geometry of the original one; all in blocks of rows.
+"""Metrics of how well a reduced space keeps the geometry of the original one, computed in blocks of rows.
 
 Arguments named `before` and `after` are the same n rows in both spaces, `(n, d)` and `(n, k)`.
 Similarities are cosines; distances are Euclidean, of the vectors as they are.
@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transforms.errors import InputError
-from transforms.learned.losses.positional import distances
-from transforms.linear.normalize import unit_rows
+from transforms.statistics.distances import distances
 from transforms.statistics.moments import Moments
+from transforms.statistics.norms import unit_rows
 from transforms.statistics.spectrum import participation_ratio
 from transforms.vectors import FloatArray, as_numpy
 
-BLOCK_ENTRIES = 2**20
-"""Similarities held at once: 52 anchors with n=20,000 rows, 8 MB a matrix in float64."""
+MAX_BLOCK_ENTRIES = 2**20
+"""Similarities in memory at a time: 52 anchors with n=20,000 rows, 8 MB a matrix in float64."""
 
 COMPAT_TOLERANCE = 1e-3
 """What ann-benchmarks adds to the distance of the k-th neighbour."""
 
 
 def local_spearman(before: FloatArray, after: FloatArray) -> float:
-    """Mean over anchors of the rank correlation between their similarities before and after.
+    """Return the mean over anchors of the rank correlation between their similarities before and after.
 
-    True Spearman: ties get their average rank, the anchor itself is left out. The GeoPres paper
-    finds this to go with downstream quality (its Table 1, ρ=0.94).
+    True Spearman: ties get their average rank, the anchor itself is left out. In the GeoPres paper
+    it correlates with downstream quality (its Table 1, ρ=0.94).
 
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
@@ -38,37 +38,37 @@ def local_spearman(before: FloatArray, after: FloatArray) -> float:
 
 
 def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
-    """`local_spearman` of each row `(n,)`, for intervals."""
-    require_pairs(before, after, at_least=3)
+    """Return the `local_spearman` of each row `(n,)`, for confidence intervals."""
+    _require_same_rows(before, after, at_least=3)
 
     def rank_correlation(original: Tensor, reduced: Tensor) -> Tensor:
         return correlation(average_ranks(original), average_ranks(reduced))
 
-    return of_anchors(before, after, None, rank_correlation)
+    return _measure_anchors(before, after, None, rank_correlation)
 
 
 def pearson_compat(before: FloatArray, after: FloatArray) -> float:
-    """Mean over anchors of the Pearson correlation between their similarities before and after.
+    """Return the mean over anchors of the Pearson correlation between their similarities before and after.
 
-    What the published GeoPres code reports as Spearman: its soft ranks, at strength 1, are an
+    This is what the published GeoPres code reports as Spearman: its soft ranks, at strength 1, are an
     affine function of the similarities. For comparison with its numbers only.
 
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
     """
-    require_pairs(before, after, at_least=3)
-    return float(of_anchors(before, after, None, lambda x, y: correlation(x.double(), y.double())).mean())
+    _require_same_rows(before, after, at_least=3)
+    return float(_measure_anchors(before, after, None, lambda x, y: correlation(x.double(), y.double())).mean())
 
 
 def recall_at_k(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> float:
-    """Share of each anchor's k nearest neighbours that the reduced space finds again.
+    """Return the mean share of an anchor's k nearest neighbours that are also nearest in the reduced space.
 
-    Strict set overlap, the anchor left out. With `oversampling` the reduced space only nominates
+    Strict set overlap, the anchor left out. With `oversampling` the reduced space selects
     k·oversampling candidates, which the original similarities then rank: what a search with
-    rescoring returns. With `compat`, as ann-benchmarks counts: whatever is found within 1e-3 of
-    the k-th neighbour's cosine distance is right, so that ties and near-ties do no harm.
+    rescoring returns. With `compat`, as ann-benchmarks counts: a result within 1e-3 of
+    the k-th neighbour's cosine distance is right, so that ties and near-ties do not count as errors.
 
     Raises:
         InputError: if there are not more than k·oversampling rows.
@@ -79,10 +79,10 @@ def recall_at_k(
 def recall_of_anchors(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """`recall_at_k` of each row `(n,)`, for intervals."""
+    """Return the `recall_at_k` of each row `(n,)`, for confidence intervals."""
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
-    require_pairs(before, after, at_least=k * oversampling + 1)
+    _require_same_rows(before, after, at_least=k * oversampling + 1)
 
     def shares(original: Tensor, reduced: Tensor) -> Tensor:
         nearest = original.topk(k, dim=1)
@@ -94,23 +94,23 @@ def recall_of_anchors(
             right = (nearest.indices.unsqueeze(2) == candidates.unsqueeze(1)).any(2)
         return right.double().mean(1)
 
-    return of_anchors(before, after, -torch.inf, shares)
+    return _measure_anchors(before, after, -torch.inf, shares)
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Share of each target's k nearest other targets that its output, searching the targets, finds.
+    """Return the mean share of a target's k nearest other targets that its output finds among the targets.
 
-    What is kept of a search when the queries come through an alignment and the index does not.
+    This is the recall of a search whose queries are aligned to the space of an index.
 
     Args:
         outputs: `(n, d)`, aligned vectors.
         targets: `(n, d)`, what they should be.
-        k: neighbours.
+        k: number of neighbours.
 
     Raises:
         InputError: if there are not more than k rows, or the two do not correspond.
     """
-    require_pairs(outputs, targets, at_least=k + 1)
+    _require_same_rows(outputs, targets, at_least=k + 1)
     x, y = (unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (outputs, targets))
     found = np.empty(len(x))
     for rows in anchor_blocks(len(x)):
@@ -123,30 +123,30 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
 
 
 def positional_stress(before: FloatArray, after: FloatArray) -> float:
-    """Mean over pairs of (δ_ij − d_ij)², the loss of GeoPres (Eq. 1), in squared units of distance.
+    """Return the mean over pairs of (δ_ij − d_ij)², the loss of GeoPres (Eq. 1), in squared units of distance.
 
     Raises:
         InputError: with fewer than 2 rows, or rows that do not correspond.
     """
-    require_pairs(before, after, at_least=2)
+    _require_same_rows(before, after, at_least=2)
     x, y = (torch.from_numpy(as_numpy(a).astype(np.float64)) for a in (before, after))
     x, y = x - x.mean(0), y - y.mean(0)
-    return mean_of_pairs(len(x), lambda rows: distances(x[rows], x) - distances(y[rows], y))
+    return _mean_square_over_pairs(len(x), lambda rows: distances(x[rows], x) - distances(y[rows], y))
 
 
 def angular_stress(before: FloatArray, after: FloatArray) -> float:
-    """Mean over pairs of (s_ij − s_ij')² with cosines s: the angular loss of GeoPres (Eq. 3).
+    """Return the mean over pairs of (s_ij − s_ij')² with cosines s: the angular loss of GeoPres (Eq. 3).
 
     Raises:
         InputError: with fewer than 2 rows, or rows that do not correspond.
     """
-    require_pairs(before, after, at_least=2)
+    _require_same_rows(before, after, at_least=2)
     x, y = (unit_rows(torch.from_numpy(as_numpy(a).astype(np.float64))) for a in (before, after))
-    return mean_of_pairs(len(x), lambda rows: x[rows] @ x.T - y[rows] @ y.T)
+    return _mean_square_over_pairs(len(x), lambda rows: x[rows] @ x.T - y[rows] @ y.T)
 
 
-def mean_of_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
-    """The mean square of what `errors` gives for some anchors with all rows, a row with itself left out."""
+def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
+    """Return the mean square over pairs of rows of the errors that `errors` returns for a block of anchors."""
     total = 0.0
     for rows in anchor_blocks(n):
         block = errors(rows)
@@ -156,7 +156,7 @@ def mean_of_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
 
 
 def isoscore(moments: Moments) -> float:
-    """Isotropy of the centred space, 0 (one direction) to 1 (all alike).
+    """Return the isotropy of the centred space, 0 (one direction) to 1 (equal variance in all).
 
     IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F, so that no
     eigenvalues are needed.
@@ -168,34 +168,34 @@ def isoscore(moments: Moments) -> float:
 
 
 def anchor_blocks(n: int) -> Iterator[slice]:
-    """The anchors 0…n in blocks that keep a matrix of them with all rows small."""
-    step = max(1, BLOCK_ENTRIES // n)
+    """Yield the anchors 0…n in blocks whose similarities to all rows fit `MAX_BLOCK_ENTRIES`."""
+    step = max(1, MAX_BLOCK_ENTRIES // n)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 
 
-def of_anchors(
+def _measure_anchors(
     before: FloatArray, after: FloatArray, own: float | None, measure: Callable[[Tensor, Tensor], Tensor]
 ) -> NDArray[np.float64]:
-    """A measure of each anchor `(n,)`, from its similarities in both spaces; see `similarity_blocks`.
+    """Return a measure of each anchor `(n,)`, computed from its similarities in both spaces; see `_similarity_blocks`.
 
-    The answer is allocated first: small results kept between large blocks would pin the heap, and
+    The result is allocated first: small results between large blocks would fragment the heap, and
     20,000 rows would take gigabytes.
     """
     found = np.empty(before.shape[0])
-    blocks = similarity_blocks(before, after, own)
+    blocks = _similarity_blocks(before, after, own)
     for rows, (original, reduced) in zip(anchor_blocks(len(found)), blocks, strict=True):
         found[rows] = measure(original, reduced).numpy()
     return found
 
 
-def similarity_blocks(before: FloatArray, after: FloatArray, own: float | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cosines of some anchors to all rows, in both spaces, a block of anchors at a time.
+def _similarity_blocks(before: FloatArray, after: FloatArray, own: float | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the cosines of a block of anchors to all rows, in both spaces.
 
     Args:
         before: `(n, d)`.
         after: `(n, k)`.
-        own: what stands for an anchor's similarity to itself; None leaves the column out.
+        own: value in place of an anchor's similarity to itself; None leaves the column out.
     """
     spaces = [unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (before, after)]
     n = before.shape[0]
@@ -212,7 +212,7 @@ def similarity_blocks(before: FloatArray, after: FloatArray, own: float | None) 
 
 
 def average_ranks(values: Tensor) -> Tensor:
-    """Rank of each entry within its row `(b, n)`, ties sharing their average rank."""
+    """Return the rank of each entry within its row `(b, n)`, tied entries having their average rank."""
     ordered, order = values.sort(dim=1)
     groups = torch.zeros_like(order)
     groups[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
@@ -225,15 +225,15 @@ def average_ranks(values: Tensor) -> Tensor:
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Pearson correlation of corresponding rows `(b, n)`; 0 where a row is constant."""
+    """Return the Pearson correlation of corresponding rows `(b, n)`; 0 where a row is constant."""
     a = a - a.mean(1, keepdim=True)
     b = b - b.mean(1, keepdim=True)
     scale = a.norm(dim=1) * b.norm(dim=1)
     return (a * b).sum(1) / torch.where(scale == 0, 1, scale)
 
 
-def require_pairs(before: FloatArray, after: FloatArray, at_least: int) -> None:
-    """Raise `InputError` unless both hold the same number of rows, at least so many."""
+def _require_same_rows(before: FloatArray, after: FloatArray, at_least: int) -> None:
+    """Raise `InputError` unless both have the same number of rows, at least `at_least`."""
     if before.shape[0] != after.shape[0]:
         raise InputError(f"{before.shape[0]} rows before and {after.shape[0]} after do not correspond")
     if before.shape[0] < at_least:

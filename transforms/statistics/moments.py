@@ -1,6 +1,6 @@
-"""Count, mean and centred second moment: what every spectral fit starts from."""
+"""Count, mean and centred second moment of rows, from which every spectral fit starts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -8,12 +8,11 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load, save
 
-from transforms.base.transformed_view import SharedVectors
 from transforms.errors import ArtifactError, InputError
 from transforms.vectors import BLOCK_ROWS, FloatArray, Vectors, as_numpy, require_finite, require_matrix, row_blocks
 
 ROUNDING = 1e-28
-"""Of the mean square: rows are centred to 1e-16 of their length."""
+"""Relative to the mean square: rows are centred to 1e-16 of their length."""
 
 Precision = Literal["float64", "float32"]
 
@@ -23,7 +22,7 @@ class Moments:
 
     Updates and merges follow Chan, Golub and LeVeque (1979): every block is centred on its own
     mean before its product is taken, so data whose mean is far larger than its spread stays
-    accurate, and the order and grouping of shards does not matter beyond rounding.
+    accurate, and the order and grouping of blocks does not matter beyond rounding.
     Memory is O(d²) and one block.
 
     Precision `float64` is exact to rounding: any order and grouping agree to 1e-10, relative.
@@ -32,11 +31,11 @@ class Moments:
     (measured on embeddings: 1e-6), the mean is exact.
 
     Attributes:
-        count: rows seen.
+        count: number of rows.
         mean: `(d,)`, float64.
         scatter: `(d, d)`, float64: Σ yyᵀ with y = x − μ.
-        third: `(d,)`, float64: Σ ‖y‖² y. It carries `fourth` through merges.
-        fourth: Σ ‖y‖⁴: how uncertain the covariance is, for Ledoit–Wolf shrinkage.
+        third: `(d,)`, float64: Σ ‖y‖² y, needed to merge `fourth`.
+        fourth: Σ ‖y‖⁴, from which Ledoit–Wolf shrinkage estimates the error of the covariance.
     """
 
     def __init__(self, precision: Precision = "float64") -> None:
@@ -56,12 +55,12 @@ class Moments:
         block_rows: int = BLOCK_ROWS,
         precision: Precision = "float64",
     ) -> Self:
-        """Moments of all rows of an array, memmap or view of shape `(n, d)`, in one pass.
+        """Take the moments of all rows of an array, memmap or view of shape `(n, d)`, in one pass.
 
         Args:
-            vectors: floats of any width; memmaps in float16 and float32 too.
-            block_rows: rows held at once.
-            precision: see above.
+            vectors: floats of any precision.
+            block_rows: rows in memory at a time.
+            precision: of the products, see above.
 
         Raises:
             InputError: for NaN, inf, or a shape that is not `(n, d)`.
@@ -75,31 +74,31 @@ class Moments:
 
     @property
     def dimensions(self) -> int:
-        """The width d of the vectors seen; 0 before the first."""
+        """Dimensions d of the rows; 0 before the first."""
         return len(self.mean)
 
     @property
     def source_dimensions(self) -> int:
-        """The width of what a transform fitted on these takes."""
+        """Dimensions of the inputs of a transform that is fitted on these moments."""
         return self.dimensions
 
     def update(self, batch: Vectors) -> Self:
         """Add the rows of one batch `(n, d)`.
 
         Raises:
-            InputError: for NaN, inf, or a width other than before.
+            InputError: for NaN, inf, or other dimensions than before.
         """
         require_matrix(batch)
         block: FloatArray = as_numpy(batch)
         if block.shape[0] == 0:
             return self
-        return self.merge(centred_moments(block, self.precision, first_row=self.count))
+        return self.merge(block_moments(block, self.precision, first_row=self.count))
 
     def merge(self, other: "Moments") -> Self:
-        """Add another's rows to these, in place.
+        """Add the rows of other moments in place.
 
         Raises:
-            InputError: if the widths differ.
+            InputError: if the dimensions differ.
         """
         if other.count == 0:
             return self
@@ -108,12 +107,12 @@ class Moments:
             self.third, self.fourth = other.third.copy(), other.fourth
             return self
         if self.dimensions != other.dimensions:
-            raise InputError(f"cannot merge vectors {other.dimensions} wide into moments {self.dimensions} wide")
+            raise InputError(f"cannot merge moments of {other.dimensions} dimensions into moments of {self.dimensions}")
         total = self.count + other.count
         delta = other.mean - self.mean
         (third, fourth), (their_third, their_fourth) = (
-            self.higher_about(delta * (other.count / total)),
-            other.higher_about(delta * (-self.count / total)),
+            self._higher_moments_about(delta * (other.count / total)),
+            other._higher_moments_about(delta * (-self.count / total)),
         )
         self.third, self.fourth = third + their_third, fourth + their_fourth
         self.mean = self.mean + delta * (other.count / total)
@@ -122,15 +121,15 @@ class Moments:
         self.count = total
         return self
 
-    def higher_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """`third` and `fourth` about the point `mean + shift` instead of the mean."""
+    def _higher_moments_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        """Return `third` and `fourth` about the point `mean + shift` instead of the mean."""
         spread, along, square = np.trace(self.scatter), self.scatter @ shift, float(shift @ shift)
         third = self.third - shift * spread - 2 * along - self.count * square * shift
         fourth = self.fourth - 4 * shift @ self.third + 4 * shift @ along + 2 * square * spread + self.count * square**2
         return third, float(fourth)
 
     def covariance(self, ddof: int = 1) -> NDArray[np.float64]:
-        """The centred covariance `(d, d)`, the scatter over `count − ddof`.
+        """Return the centred covariance `(d, d)`, the scatter divided by `count − ddof`.
 
         Raises:
             InputError: with no more than `ddof` rows.
@@ -140,23 +139,23 @@ class Moments:
         return self.scatter / (self.count - ddof)
 
     def second_moment(self) -> NDArray[np.float64]:
-        """The uncentred second moment `(d, d)`, the mean of xxᵀ."""
+        """Return the uncentred second moment `(d, d)`, the mean of xxᵀ."""
         return self.covariance(ddof=0) + np.outer(self.mean, self.mean)
 
     def rounding(self) -> float:
-        """A variance this small is what float64 makes of rows that are all the same."""
+        """Return the variance that rounding in float64 gives rows that are all the same."""
         return ROUNDING * float(np.trace(self.second_moment()))
 
     def mean_norm(self) -> float:
-        """‖μ‖: for unit vectors 0 is no common direction, 1 is nothing else."""
+        """Return ‖μ‖: for unit vectors 0 without any common direction, 1 if all are the same."""
         return float(np.linalg.norm(self.mean))
 
     def noise_floor(self) -> float:
-        """√(tr Σ / n): the length ‖μ‖ would have by chance if the true mean were zero."""
+        """Return √(tr Σ / n), the expected length of μ if the true mean were zero."""
         return float(np.sqrt(np.trace(self.scatter)) / max(self.count, 1))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is saved of these moments."""
+        """Return the arrays to save."""
         return {
             "count": np.array([self.count], np.int64),
             "mean": self.mean,
@@ -167,51 +166,31 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Moments of what `arrays` gave."""
+        """Build moments from the arrays that `arrays` returned."""
         moments = cls()
         moments.count, moments.fourth = int(arrays["count"][0]), float(arrays["fourth"][0])
         moments.mean, moments.scatter, moments.third = arrays["mean"], arrays["scatter"], arrays["third"]
         return moments
 
     def to_bytes(self) -> bytes:
-        """These moments as safetensors, bit-equal after `from_bytes`; the precision is that of what comes next."""
+        """Serialize as safetensors, bit-equal after `from_bytes`, without `precision`."""
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self.arrays().items()})
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
-        """Moments that were saved by `to_bytes`.
+        """Build moments from what `to_bytes` returned.
 
         Raises:
-            ArtifactError: if these are none.
+            ArtifactError: if the payload is not that of moments.
         """
         try:
             return cls.from_arrays({name: tensor.numpy() for name, tensor in load(payload).items()})
-        except Exception as error:  # the library raises its own, by what is wrong
-            raise ArtifactError(f"these are no saved moments: {error}") from error
+        except Exception as error:  # safetensors, NumPy and torch raise their own
+            raise ArtifactError(f"these are not saved moments: {error}") from error
 
 
-def moments_of(data: Moments | Vectors) -> Moments:
-    """What a spectral fit starts from: the moments it was given, or those of the vectors."""
-    if isinstance(data, SharedVectors):
-        return merged(data.block_moments(unit=False))
-    return data if isinstance(data, Moments) else Moments.from_vectors(data)
-
-
-def merged(parts: Iterable[Moments]) -> Moments:
-    """The moments of the rows of all parts; in the order of the blocks, to the last bit those of one pass."""
-    moments = Moments()
-    for part in parts:
-        moments.merge(part)
-    return moments
-
-
-def width_of(data: Moments | Vectors) -> int:
-    """The width of what is fitted on."""
-    return data.dimensions if isinstance(data, Moments) else data.shape[1]
-
-
-def centred_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:
-    """The moments of one block `(n, d)`.
+def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:
+    """Take the moments of one block `(n, d)`.
 
     Raises:
         InputError: for NaN or inf, naming the row, counted from `first_row`.
@@ -220,7 +199,7 @@ def centred_moments(block: FloatArray, precision: Precision, first_row: int = 0)
     part.count = block.shape[0]
     with np.errstate(invalid="ignore", over="ignore"):
         part.mean = block.mean(axis=0, dtype=np.float64)
-    if not np.isfinite(part.mean).all():  # finite only if all it sums is; so the rows need no look of their own
+    if not np.isfinite(part.mean).all():  # the mean is finite only if every row is
         require_finite(block, first_row)
     if precision == "float64":
         centred = np.subtract(block, part.mean, dtype=np.float64)
@@ -231,7 +210,7 @@ def centred_moments(block: FloatArray, precision: Precision, first_row: int = 0)
     squares = np.vecdot(centred, centred)
     part.third = np.asarray(squares @ centred, dtype=np.float64)
     part.fourth = float(squares @ squares)
-    if precision == "float32":  # what rounding the mean left over
+    if precision == "float32":  # correct for the rounded mean
         rest = centred.mean(axis=0, dtype=np.float64)
         part.scatter -= part.count * np.outer(rest, rest)
     return part

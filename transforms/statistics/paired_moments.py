@@ -1,4 +1,4 @@
-"""Moments of pairs: vectors of one space beside what they are in another."""
+"""Moments of pairs of vectors, from two spaces."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -12,10 +12,10 @@ from transforms.vectors import FloatArray, Vectors, as_numpy, require_matrix, ro
 
 
 class PairedMoments(Moments):
-    """Moments of the rows [x; y], x `(d,)` beside y `(k,)`: they hold the cross-covariance of the two.
+    """Moments of the concatenated rows [x; y], x `(d,)` and y `(k,)`, which include their cross-covariance.
 
     Attributes:
-        split: d, where x ends and y begins.
+        split: d, at which x ends and y begins.
     """
 
     def __init__(self, precision: Precision = "float64", split: int = 0) -> None:
@@ -24,31 +24,31 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_vectors(cls, vectors: Vectors, *_arguments: Any, **_keywords: Any) -> Self:
-        """Refuse: pairs are two sets of vectors.
+        """Refuse to build from one set of vectors.
 
         Raises:
             InputError: always.
         """
-        raise InputError("moments of pairs are made by from_pairs(vectors, targets)")
+        raise InputError("moments of pairs are taken by from_pairs(vectors, targets)")
 
     @classmethod
     def from_pairs(cls, vectors: Vectors, targets: Vectors, precision: Precision = "float64") -> Self:
-        """Moments of the rows of `vectors` `(n, d)` beside those of `targets` `(n, k)`, streamed.
+        """Take the moments of the rows of `vectors` `(n, d)` paired with those of `targets` `(n, k)`, streamed.
 
         Raises:
-            InputError: if they do not correspond row by row, or hold NaN or inf.
+            InputError: if their numbers differ, or they hold NaN or inf.
         """
-        pairs = Pairs(vectors, targets)
+        pairs = _ConcatenatedRows(vectors, targets)
         moments = cls(precision, vectors.shape[1])
         for block in row_blocks(pairs):
             moments.update(block)
         return moments
 
     def merge(self, other: Moments) -> Self:
-        """Add another's pairs to these, in place.
+        """Add the pairs of other moments in place.
 
         Raises:
-            InputError: if the widths differ.
+            InputError: if the dimensions differ.
         """
         theirs = getattr(other, "split", self.split)
         if self.count == 0 and self.split == 0:
@@ -58,46 +58,46 @@ class PairedMoments(Moments):
         return super().merge(other)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is saved of these moments."""
+        """Return the arrays to save."""
         return super().arrays() | {"split": np.array([self.split], np.int64)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Moments of what `arrays` gave."""
+        """Build moments from the arrays that `arrays` returned."""
         moments = super().from_arrays(arrays)
         moments.split = int(arrays["split"][0])
         return moments
 
     @property
     def source_dimensions(self) -> int:
-        """The width d of x."""
+        """Dimensions d of x."""
         return self.split
 
     def source_mean(self) -> NDArray[np.float64]:
-        """The mean of x, `(d,)`."""
+        """Return the mean of x, `(d,)`."""
         return self.mean[: self.split]
 
     def target_mean(self) -> NDArray[np.float64]:
-        """The mean of y, `(k,)`."""
+        """Return the mean of y, `(k,)`."""
         return self.mean[self.split :]
 
     def blocks(self, centered: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Second moments of x with x `(d, d)` and of x with y `(d, k)`, centred or not."""
+        """Return the second moments of x with x `(d, d)` and of x with y `(d, k)`, centred or not."""
         joint = self.covariance(ddof=0) if centered else self.second_moment()
         return joint[: self.split, : self.split], joint[: self.split, self.split :]
 
 
-class Pairs:
-    """Rows of two sources side by side, put together when they are asked for."""
+class _ConcatenatedRows:
+    """Rows of two sources side by side, concatenated when they are read."""
 
     def __init__(self, vectors: Vectors, targets: Vectors) -> None:
         require_matrix(vectors)
         require_matrix(targets)
         if vectors.shape[0] != targets.shape[0]:
-            raise InputError(f"{vectors.shape[0]} vectors and {targets.shape[0]} targets are no pairs")
+            raise InputError(f"{vectors.shape[0]} vectors and {targets.shape[0]} targets are not pairs")
         self.vectors, self.targets = vectors, targets
         self.shape = (vectors.shape[0], vectors.shape[1] + targets.shape[1])
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """The chosen pairs."""
+        """Return the chosen pairs."""
         return np.concatenate([as_numpy(self.vectors[rows]), as_numpy(self.targets[rows])], axis=1)

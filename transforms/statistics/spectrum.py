@@ -1,4 +1,4 @@
-"""Eigenvalues and principal directions of a symmetric matrix, repeatable and in falling order."""
+"""Eigenvalues and principal directions of a symmetric matrix, repeatable and in descending order."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from transforms.errors import InputError
 
 NOTHING = 1e-13
-"""A variance below this share of the total is rounding: float32 rows leave 1e-14 and less where
-they have none, float64 arithmetic 1e-16."""
+"""A variance below this share of the total is rounding error: directions without variance have 1e-14 and less of it
+in float32 rows, 1e-16 in float64 arithmetic."""
 
 TIE = 1e-6
 """Entries of a direction this close in size, relatively, count as equal."""
@@ -20,9 +20,9 @@ class Spectrum:
     """The eigendecomposition of a covariance or second moment.
 
     Attributes:
-        values: `(d,)`, falling, none below zero.
+        values: `(d,)`, descending, none below zero.
         directions: `(d, d)`, the i-th row a unit vector that belongs to the i-th value. The sign
-            is free; each has its largest entry (the first of several) positive, so that fits repeat.
+            is arbitrary; each has its largest entry (the first of several) positive, so that fits are repeatable.
     """
 
     values: NDArray[np.float64]
@@ -34,20 +34,20 @@ class Spectrum:
         values, vectors = np.linalg.eigh(matrix)
         directions = np.ascontiguousarray(vectors[:, ::-1].T)
         sizes = np.abs(directions)
-        # Of entries that are equal but for rounding, rounding must not choose: (1, −1)/√2 would be either sign.
+        # Rounding must not choose among entries that are equal up to rounding: (1, −1)/√2 could get either sign.
         largest = (sizes >= (1 - TIE) * sizes.max(axis=1, keepdims=True)).argmax(axis=1)
         directions *= np.sign(directions[np.arange(len(directions)), largest])[:, None]
         return cls(np.where(values[::-1] > rounding, values[::-1], 0), directions)
 
     @property
     def rank(self) -> int:
-        """How many values are more than rounding."""
+        """Number of values above rounding error."""
         return int((self.values > NOTHING * self.values.sum()).sum())
 
-    def require(self, kind: str, dimensions: int, rows: int) -> None:
-        """Raise `InputError` if fewer directions than `dimensions` were ever seen to vary.
+    def require_rank(self, kind: str, dimensions: int, rows: int) -> None:
+        """Raise `InputError` if the rank is below `dimensions`.
 
-        The rest of the eigenvectors are arbitrary: a map that uses them looks fitted and is not.
+        Eigenvectors beyond the rank are arbitrary: a map that uses them looks fitted and is not.
         """
         if self.rank < dimensions:
             remedy = f", or ask for at most {self.rank}" if self.rank else ""
@@ -58,6 +58,6 @@ class Spectrum:
 
 
 def participation_ratio(matrix: NDArray[np.float64]) -> float:
-    """tr(C)²/‖C‖²_F: how many directions the variance is spread over, 1 to d; 0 without any variance."""
+    """Return tr(C)²/‖C‖²_F, the number of directions that the variance is spread over, 1 to d; 0 without variance."""
     squares = float((matrix * matrix).sum())
     return float(matrix.trace()) ** 2 / squares if squares > 0 else 0.0

@@ -19,7 +19,7 @@ from service.index.milvus.collections import ID, METADATA, ORIGINAL, VECTOR, mat
 from service.index.milvus.expressions import EVERYTHING, among, expression
 from service.index.protocol import Change, Hit, Payload
 from service.index.reducer import Reducer, Vectors, unit
-from transforms.base.transform import Progress
+from transforms.progress import Progress
 
 CANDIDATES_MOST = 16_384
 """Of one query, Milvus's limit; `k` is at most 10,000."""

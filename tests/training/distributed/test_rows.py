@@ -8,11 +8,11 @@ from training.distributed.worker import Worker
 from training.engines import LOCAL
 from training.stacked import Part, Stacked
 from transforms import Chain, InputError, parse_steps
-from transforms.base.transform import no_progress
-from transforms.chain.serialized import packed, unpacked
+from transforms.chain.serialized import deserialize_chain, serialize_chain
 from transforms.incremental.stages import Stages
-from transforms.linear.debias import unit_moments
-from transforms.statistics.moments import Moments, moments_of
+from transforms.progress import no_progress
+from transforms.statistics.fit_data import moments_of, unit_moments
+from transforms.statistics.moments import Moments
 from transforms.vectors import BLOCK_ROWS
 
 WIDTH = 12
@@ -110,7 +110,7 @@ def test_only_the_files_of_a_block_go_with_it(vectors, values):
 def test_a_packed_chain_is_the_same_map_and_holds_no_metadata(vectors, values, normalize):
     chain = Chain(parse_steps("r2,normalize,geopres:4,steps=0"), normalize).fit(vectors, no_progress)
     chain.metadata = {"provenance": {"command": "lathe fit --source secret"}}
-    again = unpacked(packed(chain))
-    assert again == chain and again.metadata == {} and b"secret" not in packed(chain)
+    again = deserialize_chain(serialize_chain(chain))
+    assert again == chain and again.metadata == {} and b"secret" not in serialize_chain(chain)
     np.testing.assert_array_equal(again.transform(values[:9]), chain.transform(values[:9]))
-    assert unpacked(packed(Chain(parse_steps("normalize"), normalize))).normalize == normalize
+    assert deserialize_chain(serialize_chain(Chain(parse_steps("normalize"), normalize))).normalize == normalize

@@ -6,7 +6,7 @@ from training.finetuning.job import read_settings
 from training.synthesis.endpoint import open_endpoint
 from training.synthesis.job import SynthesisJob
 from training.synthesis.run import prepare, run
-from transforms.base.transform import no_progress
+from transforms.progress import no_progress
 
 
 @pytest.fixture

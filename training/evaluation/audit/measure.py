@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.statistics import Array
 from transforms import Moments
-from transforms.quality.diagnostics import UNIT, centered_alignment, uncentered_alignment
+from transforms.quality.diagnostics import UNIT_TOLERANCE, centered_alignment, uncentered_alignment
 from transforms.statistics.spectrum import Spectrum
 from transforms.vectors import BLOCK_ROWS, FloatArray
 
@@ -146,7 +146,7 @@ def norms_of(vectors: FloatArray) -> Norms | None:
         std=float(lengths.std()),
         min=float(lengths.min()),
         max=float(lengths.max()),
-        unit=float((np.abs(lengths - 1) <= UNIT).mean()),
+        unit=float((np.abs(lengths - 1) <= UNIT_TOLERANCE).mean()),
         zero_rows=int((lengths == 0).sum()),
     )
 

@@ -9,7 +9,7 @@ from training.evaluation.audit.measure import RUNS, Direction, MeanPoint, Norms
 from training.evaluation.audit.profile import Profile, RandomControl
 from training.evaluation.audit.record import Audit, Languages, Prompts
 from training.evaluation.audit.texts import LANGUAGE_LEAST
-from transforms.quality.diagnostics import DIRECTION_MARGIN
+from transforms.linear.debias import MIN_MEAN_NORM
 
 NEAR = 0.99
 """A cosine from which a mean has the direction of all."""
@@ -59,7 +59,7 @@ def of_mean(name: str, found: Direction) -> Iterator[str]:
     if found.centered is None:
         yield f"{name} gives every sentence the same vector: nothing varies, so there is no principal component."
         return
-    more = "more" if found.mean_norm > DIRECTION_MARGIN * found.noise_floor else "no more"
+    more = "more" if found.mean_norm > MIN_MEAN_NORM * found.noise_floor else "no more"
     yield (
         f"‖μ‖ of {name} is {found.mean_norm:.3f} over {found.rows:,} sentences, {more} than chance "
         f"({found.noise_floor:.3f}); the first principal component lies at |cos| = {found.uncentered:.3f} to μ before "

@@ -1,1 +1,37 @@
-"""What GeoPres can be trained to keep of a batch: each loss with its gradient."""
+"""What GeoPres can be trained to keep of a batch: each loss in a file, with its gradient in closed form.
+
+To add a loss, write it in a new file and add a line to `LOSSES`.
+"""
+
+from functools import partial
+
+from transforms.learned.losses.angular import angular
+from transforms.learned.losses.blend import blend, blend_starts
+from transforms.learned.losses.linear_map import prefix_losses
+from transforms.learned.losses.loss import Loss, LossAndGradient, LossKind, LossSetup
+from transforms.learned.losses.positional import positional
+from transforms.learned.losses.spearman import spearman
+
+__all__ = [
+    "LOSSES",
+    "Loss",
+    "LossAndGradient",
+    "LossKind",
+    "LossSetup",
+    "angular",
+    "blend",
+    "blend_starts",
+    "positional",
+    "prefix_losses",
+    "spearman",
+]
+
+LOSSES = {
+    "blend": LossKind(
+        lambda setup: partial(blend, starts=blend_starts(setup.batch, setup.unit_outputs())), relative=True
+    ),
+    "positional": LossKind(lambda setup: partial(positional, scaled=setup.normalized), of_unit_rows=False),
+    "angular": LossKind(lambda _: angular),
+    "spearman": LossKind(lambda setup: partial(spearman, strength=setup.rank_strength)),
+}
+"""The losses of GeoPres by name."""

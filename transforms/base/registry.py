@@ -1,0 +1,66 @@
+"""Transforms by kind, and unfitted transforms from their JSON description."""
+
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from transforms.base.map import parameter_names
+from transforms.base.transform import Transform
+from transforms.errors import StepError
+from transforms.kinds import KINDS
+
+
+class Registry(Mapping[str, type[Transform]]):
+    """Transform classes by kind: those that ship with Lathe, and every subclass of `Transform` defined so far.
+
+    A class that ships with Lathe is imported when it is first asked for.
+    """
+
+    def __getitem__(self, kind: str) -> type[Transform]:
+        """Return the class of a kind."""
+        if kind not in Transform.defined and kind in KINDS:
+            importlib.import_module(KINDS[kind])
+        return Transform.defined[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the kinds, sorted."""
+        return iter(sorted({*KINDS, *Transform.defined}))
+
+    def __len__(self) -> int:
+        """Return the number of kinds."""
+        return len({*KINDS, *Transform.defined})
+
+
+TRANSFORMS = Registry()
+"""Every transform class by its kind."""
+
+
+def build_transform(spec: Mapping[str, Any]) -> Transform:
+    """Build an unfitted transform from its JSON description, `{"kind": …, parameters}`.
+
+    Raises:
+        StepError: for an unknown kind or parameter, or a value out of range.
+    """
+    if not isinstance(spec, Mapping):
+        raise StepError(f"a step is an object such as {{'kind': 'r2'}}, got {spec!r}")
+    kind = spec.get("kind")
+    if not isinstance(kind, str) or kind not in TRANSFORMS:
+        raise StepError(f"unknown kind of step {kind!r}; there are {', '.join(TRANSFORMS)}")
+    cls = TRANSFORMS[kind]
+    known = parameter_names(cls)
+    parameters = {name: value for name, value in spec.items() if name != "kind"}
+    if unknown := sorted(set(parameters) - set(known)):
+        takes = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise StepError(f"{kind} has no parameter {', '.join(map(repr, unknown))}; {takes}")
+    if missing := [name for name in _required_parameters(cls) if name not in parameters]:
+        raise StepError(f"{kind} needs {', '.join(missing)}, as in {kind}:128")
+    transform = cls(**parameters)
+    transform.check_parameters()
+    return transform
+
+
+def _required_parameters(cls: type[Transform]) -> list[str]:
+    """Return the names of the parameters that have no default."""
+    given = inspect.signature(cls.__init__).parameters
+    return [name for name in parameter_names(cls) if given[name].default is inspect.Parameter.empty]
