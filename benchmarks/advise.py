@@ -35,11 +35,10 @@ from training.evaluation.suites import Entry, open_suite
 from training.evaluation.words import percent, points
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
 from training.spec import DEFAULT_ENCODER
-from transforms.chain.chain import Chain
-from transforms.chain.steps import parse_steps
+from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
 from transforms.files import replace_synced
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments
 from transforms.vectors import FloatArray
 
 MODEL = ":layer6-mean"

@@ -22,9 +22,9 @@ from training.encoders import Encoder
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps, recall_at_k
-from transforms.artifact.fit_distribution import FitDistribution
-from transforms.chain.retained_subspace import retained_subspace
-from transforms.statistics.subspace import Subspace
+from transforms.artifact import FitDistribution
+from transforms.chain import retained_subspace
+from transforms.statistics import Subspace
 from transforms.vectors import FloatArray
 
 GENERAL = ("general/clinc_wiki_sentences", "general/wikisplit_sentences", "general/wikitext2_sentences")

@@ -24,10 +24,9 @@ from training.encoders import Encoder
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import GeoPres
-from transforms.learned.losses.linear_map import prefix_losses
-from transforms.learned.losses.positional import positional
-from transforms.quality.metrics import local_spearman_of_anchors, positional_stress, recall_of_anchors
-from transforms.statistics.norms import unit_rows
+from transforms.learned.losses import positional, prefix_losses
+from transforms.quality import local_spearman_of_anchors, positional_stress, recall_of_anchors
+from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray
 
 PARTS = ("step", "fit", "stream")

@@ -14,8 +14,7 @@ from training.encoders import Encoder
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, local_spearman, parse_steps, recall_at_k
-from transforms.incremental.stages import Stages
-from transforms.incremental.update import update_chain
+from transforms.incremental import Stages, update_chain
 from transforms.vectors import FloatArray
 
 HELDOUT_MOST = 3000

@@ -22,7 +22,7 @@ from training.rows import Rows
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps
-from transforms.quality.metrics import local_spearman_of_anchors, recall_of_anchors
+from transforms.quality import local_spearman_of_anchors, recall_of_anchors
 from transforms.vectors import FloatArray
 
 MOST = 3000

@@ -23,8 +23,8 @@ from training.fitting import split
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from transforms import Chain, parse_steps
-from transforms.quality.metrics import local_spearman_of_anchors
-from transforms.statistics.norms import unit_rows
+from transforms.quality import local_spearman_of_anchors
+from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray
 
 OURS, NESTED = "geopres:{k}", "geopres:{k},nested=true"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import transforms
-from transforms.base.transform import Transform
+from transforms.base import Transform
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -15,7 +15,7 @@ from training.errors import AdviceError, TrainingError
 from training.fit_request import FitRequest
 from training.local import RootedFile
 from training.spec import EncoderSpec
-from transforms.chain.steps import parse_steps
+from transforms.chain import parse_steps
 from transforms.errors import TransformError
 from transforms.files import write_synced
 from transforms.progress import Progress, part_of

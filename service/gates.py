@@ -7,7 +7,7 @@ from service.errors import ConflictError
 from service.places import Places
 from service.registry import Pointer
 from training.gates import gated_figure, holds, require_gates, wants_little
-from transforms.artifact.folder import Manifest
+from transforms.artifact import Manifest
 
 
 @dataclass(frozen=True)

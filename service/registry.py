@@ -26,7 +26,7 @@ from service.engine.chain_ref import ChainRef
 from service.errors import ConflictError, UnknownNameError
 from service.names import is_name, require_name, split_ref, whole_number
 from training.locks import lock_file
-from transforms.artifact.folder import (
+from transforms.artifact import (
     DISTRIBUTION,
     MANIFEST,
     TENSORS,
@@ -41,9 +41,8 @@ from transforms.errors import ArtifactError
 from transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
 
 if TYPE_CHECKING:
-    from transforms.artifact.fit_distribution import FitDistribution
-    from transforms.artifact.fit_statistics import FitStatistics
-    from transforms.chain.chain import Chain
+    from transforms.artifact import FitDistribution, FitStatistics
+    from transforms.chain import Chain
 
 LOADED_MOST = 64
 """Chains kept in memory; one of 4096 × 1024 floats is 16 MB."""
@@ -134,7 +133,7 @@ class LoadedChain:
     @cached_property
     def reference(self) -> "FitDistribution | ArtifactError":
         """What the rows it was fitted on look like, read when first asked for; or why nobody knows."""
-        from transforms.artifact.fit_distribution import FitDistribution
+        from transforms.artifact import FitDistribution
 
         try:
             return FitDistribution.load(self.folder)
@@ -160,7 +159,7 @@ class LoadedChain:
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":
     """Read a chain as `Chain.load` does; torch is imported only here, for listing chains does without it."""
-    from transforms.chain.chain import Chain
+    from transforms.chain import Chain
 
     chain = Chain.load(folder, root)
     require_fit_fields(folder, chain.metadata)

@@ -25,7 +25,7 @@ from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
 from service.settings import Settings
 from training.encoders import Encoder
 from training.locks import lock_file
-from transforms.artifact.folder import MANIFEST, TENSORS
+from transforms.artifact import MANIFEST, TENSORS
 from transforms.beneath import read_beneath
 from transforms.files import make_folder, replace_synced, write_synced
 from transforms.progress import Progress

@@ -12,7 +12,7 @@ from service.places import Places
 from service.registry import LoadedChain, Registry
 from training.space import space_id
 from training.spec import HasSpace
-from transforms.chain.chain import Chain
+from transforms.chain import Chain
 
 RAW = "none"
 """What raw vectors say their chain is, and what asks for them by name."""

@@ -28,16 +28,13 @@ from training.readers import BUILT_IN
 from training.rows import Rows
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
-from transforms.artifact.fit_distribution import FitDistribution
-from transforms.artifact.fit_statistics import FitStatistics
-from transforms.base.transform import Transform
-from transforms.chain.chain import Chain
-from transforms.chain.retained_subspace import retained_subspace
-from transforms.chain.steps import build_steps
+from transforms.artifact import FitDistribution, FitStatistics
+from transforms.base import Transform
+from transforms.chain import Chain, build_steps, retained_subspace
 from transforms.files import create_file, make_folder
 from transforms.progress import Progress, part_of
-from transforms.quality.certificate import Certificate, certify
-from transforms.statistics.moments import Moments
+from transforms.quality import Certificate, certify
+from transforms.statistics import Moments
 from transforms.vectors import FloatArray
 
 HELDOUT_SHARE = 0.2

@@ -7,14 +7,12 @@ from typing import Any
 
 from training.encoders import Encoder
 from training.errors import FitError
-from transforms.artifact.fit_distribution import FitDistribution
-from transforms.artifact.stored_moments import load_moments
-from transforms.chain.chain import Chain
-from transforms.incremental.stages import Stages
-from transforms.incremental.update import update_chain
+from transforms.artifact import FitDistribution, load_moments
+from transforms.chain import Chain
+from transforms.incremental import Stages, update_chain
 from transforms.progress import Progress
-from transforms.quality.certificate import Certificate, certify
-from transforms.statistics.moments import Moments
+from transforms.quality import Certificate, certify
+from transforms.statistics import Moments
 from transforms.vectors import FloatArray, Vectors
 
 COMPARED = (

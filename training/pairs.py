@@ -11,7 +11,7 @@ from training.errors import FitError
 from training.keys import place_key
 from training.sources import Source, open_source
 from training.workspace import claimed_folder
-from transforms.chain.chain import Chain
+from transforms.chain import Chain
 from transforms.progress import Progress
 from transforms.vectors import Vectors
 

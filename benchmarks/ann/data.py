@@ -15,7 +15,7 @@ from training.encoding import encode_source
 from training.sources import open_source
 from training.spec import DEFAULT_ENCODER
 from training.stores import open_hdf5
-from transforms.statistics.norms import unit_rows
+from transforms.statistics import unit_rows
 
 QUERIES, TRAIN = "test", "train"
 """What ann-benchmarks calls them in its files."""

@@ -9,8 +9,8 @@ from service.home import Home
 from service.settings import read_settings
 from service.starters import open_registry
 from transforms import Chain, Transform, build_steps, parse_steps
-from transforms.base.registry import TRANSFORMS
-from transforms.linear.affine import Affine
+from transforms.base import TRANSFORMS
+from transforms.linear import Affine
 
 FULL = "none"
 """The method that leaves vectors as they are."""

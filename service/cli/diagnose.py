@@ -9,7 +9,7 @@ from service.cli.options import SOURCE, ProgressBar, flag, load_encoder, registr
 from service.errors import BadValueError
 
 if TYPE_CHECKING:
-    from transforms.quality.diagnostics import Diagnostics
+    from transforms.quality import Diagnostics
 
 BAR = 40
 """Characters of the longest bar of the spectrum."""
@@ -31,8 +31,8 @@ def diagnose(
     from training.keys import place_key
     from training.sources import open_source
     from training.workspace import claimed_folder
-    from transforms.base.transformed_view import TransformedView
-    from transforms.quality.diagnostics import diagnose as diagnose_vectors
+    from transforms.base import TransformedView
+    from transforms.quality import diagnose as diagnose_vectors
 
     settings, home = state()
     opened = open_source(source)

@@ -28,7 +28,7 @@ def doctor() -> None:
     from service.index.indexes import index_folders, without_record
     from service.index.schema import find_damage
     from service.registry import Registry
-    from transforms.chain.chain import Chain
+    from transforms.chain import Chain
 
     settings, home = state()
     machine = read_machine(settings)

@@ -12,7 +12,7 @@ from training.spec import EncoderSpec
 if TYPE_CHECKING:
     from service.settings import Settings
     from training.encoders import Encoder
-    from transforms.chain.chain import Chain
+    from transforms.chain import Chain
 
 Format = Literal["sentence-transformers", "onnx", "faiss"]
 

@@ -23,7 +23,7 @@ from service.errors import BadValueError
 from training.bad_shards import BadShards
 from training.fit_request import FitRequest
 from training.gates import require_gates
-from transforms.artifact.folder import Manifest
+from transforms.artifact import Manifest
 from transforms.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def fit(
     from service.fit_job import run_fit
     from service.names import require_name
     from training.sources import open_source
-    from transforms.chain.steps import parse_steps
+    from transforms.chain import parse_steps
 
     if (steps is None) == (add_to is None):
         raise BadValueError("give --steps, or --add-to with the version whose steps and rows to go on from")

@@ -32,7 +32,7 @@ from training.encoders import Encoder
 from training.errors import EncoderError, TooLongError
 from training.precision import PROBES
 from training.spec import EncoderSpec
-from transforms.chain.chain import Chain
+from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
 FORESEEN = (TooLongError, EncoderError, ArtifactError)

@@ -11,10 +11,10 @@ from typing import Any
 
 from service.index.reducer import Vectors
 from service.index.spec import IndexSpec, spec_of
-from transforms.chain.chain import Chain
+from transforms.chain import Chain
 from transforms.files import replace_synced
-from transforms.linear.alignment import LowRankAffine
-from transforms.quality.metrics import cross_recall_at_k
+from transforms.linear import LowRankAffine
+from transforms.quality import cross_recall_at_k
 from transforms.vectors import FloatArray
 
 FOLDER = "alignment"

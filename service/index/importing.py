@@ -21,7 +21,7 @@ from training.kinds import Batch
 from training.raw import Record
 from training.sources import Source
 from transforms.progress import Progress
-from transforms.quality.certificate import geometry_measures
+from transforms.quality import geometry_measures
 
 SAMPLE_ROWS = 2000
 NOTE = "import"

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from service.errors import BadValueError
 from service.index.spec import IndexSpec, Metric
-from transforms.artifact.folder import MANIFEST, TENSORS
-from transforms.chain.chain import Chain
-from transforms.statistics.norms import row_norms, unit_rows, without_direction
+from transforms.artifact import MANIFEST, TENSORS
+from transforms.chain import Chain
+from transforms.statistics import row_norms, unit_rows, without_direction
 
 HALF_MOST, HALF_LEAST = 65504.0, 2.0**-14
 """The largest float16, and the smallest with all its digits."""

@@ -16,7 +16,7 @@ from service.names import is_name
 from training.advice.question import Question
 from training.fit_request import FitRequest
 from training.spec import EncoderSpec
-from transforms.artifact.folder import MANIFEST, TENSORS
+from transforms.artifact import MANIFEST, TENSORS
 
 FILE_OF_NEW_TEXTS = "source.texts.json"
 INPUT_NAMES = frozenset({FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS, FILE_OF_NEW_TEXTS, MANIFEST, TENSORS})

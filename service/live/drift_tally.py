@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.artifact.fit_distribution import FitDistribution, row_norms
-from transforms.statistics.subspace import Subspace
+from transforms.artifact import FitDistribution, row_norms
+from transforms.statistics import Subspace
 
 TENTHS = 10
 FAR = 1000.0

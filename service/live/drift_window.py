@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from service.live.drift_tally import Tally
 from service.live.tap import DROPPED
 from service.registry import LoadedChain
-from transforms.artifact.fit_distribution import FitDistribution
-from transforms.chain.retained_subspace import retained_subspace
+from transforms.artifact import FitDistribution
+from transforms.chain import retained_subspace
 
 Rows = NDArray[np.float32]
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.quality.metrics import recall_of_anchors
+from transforms.quality import recall_of_anchors
 
 Rows = NDArray[np.float32] | None
 NORMAL_95 = 1.96

@@ -22,8 +22,7 @@ from training.gates import require_gates
 from training.incremental import require_moments
 from training.pairs import require_pairs_or_none
 from training.spec import EncoderSpec
-from transforms.chain.chain import Chain
-from transforms.chain.steps import build_steps
+from transforms.chain import Chain, build_steps
 
 router = APIRouter(tags=["jobs"], responses=ERRORS)
 

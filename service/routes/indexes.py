@@ -36,7 +36,7 @@ from service.jobs.store import Job
 from service.names import require_name
 from service.routes.originals import encoded_texts, given_vectors, require_said, require_space, space_said
 from service.services import ADMIN, USE, Services, ServicesDep
-from transforms.artifact.folder import MANIFEST, TENSORS
+from transforms.artifact import MANIFEST, TENSORS
 
 router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
 

@@ -11,9 +11,8 @@ from redis.client import Pipeline
 
 from service.errors import UnavailableError
 from service.registry import Pointer
-from transforms.artifact.fit_statistics import FitStatistics
-from transforms.artifact.folder import DISTRIBUTION, MANIFEST, TENSORS, read_file
-from transforms.chain.chain import Chain
+from transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitStatistics, read_file
+from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
 SCHEMA = 1

@@ -50,9 +50,8 @@ from service.shared.record import (
     write_pointer,
     write_version,
 )
-from transforms.artifact.fit_statistics import FitStatistics
-from transforms.artifact.folder import DISTRIBUTION, MANIFEST, TENSORS, read_file
-from transforms.chain.chain import Chain
+from transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitStatistics, read_file
+from transforms.chain import Chain
 from transforms.errors import ArtifactError
 from transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
 

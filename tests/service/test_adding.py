@@ -8,8 +8,7 @@ from service.fit_job import run_fit
 from service.places import Places
 from service.registry import Registry
 from training.fit_request import FitRequest
-from transforms.artifact.folder import TENSORS
-from transforms.artifact.stored_moments import load_moments
+from transforms.artifact import TENSORS, load_moments
 from transforms.progress import no_progress
 
 

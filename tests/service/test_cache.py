@@ -15,7 +15,7 @@ from service.registry import Registry
 from service.starters import STARTERS
 from service.targets import Targets
 from training.spec import DEFAULT_ENCODER, EncoderSpec
-from transforms.chain.chain import Chain
+from transforms.chain import Chain
 
 PROMPTS = {"query": "find: ", "same": "find: ", "passage": ""}
 INFO = EncoderInfo(DEFAULT_ENCODER, "f" * 32, 384, 256, PROMPTS, None, "cpu", 1024, None)

@@ -19,8 +19,7 @@ from service.starters import STARTERS
 from training.docstrings import docstring_paragraphs
 from training.fit_request import FitRequest
 from transforms import parse_steps
-from transforms.artifact.fit_statistics import FitStatistics
-from transforms.artifact.folder import DISTRIBUTION
+from transforms.artifact import DISTRIBUTION, FitStatistics
 from transforms.progress import no_progress
 
 ENCODER = "all-MiniLM-L6-v2"

@@ -25,7 +25,8 @@ from service.index.filters import CONDITIONS_MOST, Condition, evaluate, parse_fi
 from service.places import parse_places
 from service.registry import Pointer, Registry
 from service.starters import STARTERS
-from transforms.artifact.folder import MANIFEST, manifest_digest
+from transforms.artifact import MANIFEST
+from transforms.artifact.folder import manifest_digest
 from transforms.errors import ArtifactError
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")

@@ -9,7 +9,7 @@ from training.fit_request import FitRequest
 from training.fitting import fit_chain, split
 from training.incremental import Earlier
 from transforms import ArtifactError, Chain, StepError, parse_steps
-from transforms.artifact.folder import TENSORS
+from transforms.artifact import TENSORS
 from transforms.progress import no_progress
 
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}

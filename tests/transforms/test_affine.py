@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from transforms import R2, Chain, Normalize, StepError, build_steps
-from transforms.base.signature import Signature
-from transforms.linear.affine import Affine
+from transforms.base import Signature
+from transforms.linear import Affine
 
 
 def affine(k, d, bias, seed):

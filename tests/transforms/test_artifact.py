@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from transforms import R2, ArtifactError, Chain, GeoPres
-from transforms.artifact.folder import MANIFEST, TENSORS, manifest_digest, read_artifact, read_manifest, write_artifact
+from transforms.artifact import MANIFEST, TENSORS, read_artifact, read_manifest, write_artifact
+from transforms.artifact.folder import manifest_digest
 
 
 @pytest.fixture(scope="module")

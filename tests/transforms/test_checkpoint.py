@@ -14,9 +14,7 @@ from safetensors.torch import save_file
 
 import transforms
 from transforms import PCA, Autoencoder, Chain, Flow, GeoPres
-from transforms.base.checkpoint import Checkpoint
-from transforms.base.training_log import TrainingConfig
-from transforms.base.transform import FitContext
+from transforms.base import Checkpoint, FitContext, TrainingConfig
 from transforms.learned.descent import checkpoint_for, mean_of_varied
 
 TENSORS = {

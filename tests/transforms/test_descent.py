@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from transforms import InputError
-from transforms.base.training_log import TrainingConfig
-from transforms.base.transform import FitContext
+from transforms.base import FitContext, TrainingConfig
 from transforms.learned.descent import Batches, mean_of_varied, one_thread_if_small
 from transforms.learned.descent import train as train_parameters
 from transforms.learned.paper_config import PAPER_EPOCHS, paper_config

@@ -6,14 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import R2, InputError, Moments, diagnose, isoscore
-from transforms.quality.diagnostics import (
-    _geometric_ranks,
-    _moment_diagnostics,
-    _row_hashes,
-    centered_alignment,
-    uncentered_alignment,
-)
-from transforms.statistics.spectrum import Spectrum
+from transforms.quality import centered_alignment, uncentered_alignment
+from transforms.quality.diagnostics import _geometric_ranks, _moment_diagnostics, _row_hashes
+from transforms.statistics import Spectrum
 
 
 def direct_alignment(moments):

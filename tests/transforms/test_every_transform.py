@@ -19,7 +19,7 @@ from transforms import (
     StepError,
     build_steps,
 )
-from transforms.chain.serialized import deserialize_chain, serialize_chain
+from transforms.chain import deserialize_chain, serialize_chain
 
 WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine")

@@ -5,15 +5,14 @@ import pytest
 import torch
 
 from transforms import Chain, GeoPres, InputError, Moments, StepError, local_spearman, recall_at_k
-from transforms.base.training_log import TrainingConfig
+from transforms.base import TrainingConfig
 from transforms.learned.descent import Batches
 from transforms.learned.geopres import random_start
+from transforms.learned.losses import positional, prefix_losses
 from transforms.learned.losses.angular import angular
 from transforms.learned.losses.blend import blend, blend_starts
-from transforms.learned.losses.linear_map import prefix_losses
-from transforms.learned.losses.positional import positional
 from transforms.learned.losses.spearman import spearman
-from transforms.statistics.norms import unit_rows
+from transforms.statistics import unit_rows
 
 
 @pytest.fixture(scope="module")

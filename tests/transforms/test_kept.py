@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from transforms import ArtifactError, Chain, parse_steps
-from transforms.artifact.fit_statistics import FitStatistics
-from transforms.artifact.folder import MANIFEST, TENSORS, read_artifact, write_artifact
-from transforms.artifact.stored_moments import load_moments
-from transforms.incremental.stages import Stages
+from transforms.artifact import MANIFEST, TENSORS, FitStatistics, load_moments, read_artifact, write_artifact
+from transforms.incremental import Stages
 
 
 @pytest.fixture(scope="module")

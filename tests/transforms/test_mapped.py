@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from transforms import ABTT, PCA, R1, R2, Autoencoder, Chain, MeanCentering, Moments, Truncation, Whitening
-from transforms.chain.affine_parts import affine_parts
+from transforms.chain import affine_parts
 from transforms.incremental.propagation import approximate_normalized_moments, propagate_moments
-from transforms.linear.affine import Affine
+from transforms.linear import Affine
 
 
 @pytest.fixture(scope="module")

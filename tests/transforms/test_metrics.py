@@ -4,7 +4,7 @@ from scipy.spatial.distance import pdist
 from scipy.stats import rankdata, spearmanr
 
 from transforms import InputError, Moments, isoscore, local_spearman, positional_stress, recall_at_k
-from transforms.quality.metrics import local_spearman_of_anchors, recall_of_anchors
+from transforms.quality import local_spearman_of_anchors, recall_of_anchors
 
 METRICS = [local_spearman, positional_stress, lambda before, after: recall_at_k(before, after, 2)]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transforms import InputError, angular_stress, pearson_compat, recall_at_k
-from transforms.quality.metrics import cross_recall_at_k, recall_of_anchors
+from transforms.quality import cross_recall_at_k, recall_of_anchors
 
 PEAK = """
 import sys

@@ -15,7 +15,7 @@ from transforms import (
     Truncation,
     Whitening,
 )
-from transforms.base.signature import Signature
+from transforms.base import Signature
 
 
 @pytest.mark.parametrize(

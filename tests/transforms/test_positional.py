@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from transforms.learned.losses.linear_map import prefix_losses
-from transforms.learned.losses.positional import positional
-from transforms.statistics.distances import distances
+from transforms.learned.losses import positional, prefix_losses
+from transforms.statistics import distances
 
 
 def positional_losses(x, weight, sizes, importance):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from transforms import ArtifactError, Chain, Moments, parse_steps
-from transforms.artifact.fit_distribution import FitDistribution, _weighted_percentiles, row_norms
-from transforms.artifact.fit_statistics import FitStatistics
-from transforms.artifact.folder import DISTRIBUTION, MANIFEST, TENSORS, manifest_digest
-from transforms.chain.retained_subspace import retained_subspace
-from transforms.statistics.gaussian import MAX_DIRECTIONS, Gaussian
+from transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, FitStatistics, row_norms
+from transforms.artifact.fit_distribution import _weighted_percentiles
+from transforms.artifact.folder import manifest_digest
+from transforms.chain import retained_subspace
+from transforms.statistics import Gaussian
+from transforms.statistics.gaussian import MAX_DIRECTIONS
 
 WIDTH = 160
 

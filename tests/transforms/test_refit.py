@@ -3,11 +3,10 @@ import pytest
 import torch
 
 from transforms import Chain, InputError, Moments, StepError, parse_steps
-from transforms.artifact.fit_statistics import FitStatistics
-from transforms.artifact.stored_moments import load_moments
-from transforms.base.registry import TRANSFORMS
-from transforms.incremental.stages import Stages
-from transforms.incremental.update import ChainUpdate, update_chain
+from transforms.artifact import FitStatistics, load_moments
+from transforms.base import TRANSFORMS
+from transforms.incremental import Stages, update_chain
+from transforms.incremental.update import ChainUpdate
 
 EXACT = [
     "r2", "r1", "r1:renormalize=false", "mc", "abtt", "abtt:literal=true", "pca:8", "pca", "pca:8,center=none",

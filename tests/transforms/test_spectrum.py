@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from transforms.statistics.spectrum import Spectrum
+from transforms.statistics import Spectrum
 
 
 def tied(width):

@@ -29,8 +29,8 @@ from training.keys import source_key
 from training.sources import open_source
 from training.workspace import claimed_folder
 from transforms.progress import Progress, part_of
-from transforms.quality.diagnostics import Diagnostics, diagnose
-from transforms.statistics.norms import unit_rows
+from transforms.quality import Diagnostics, diagnose
+from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray, row_blocks
 
 TRIED, ENCODED = 0.8, 0.7

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 from training.advice.halves import reciprocal_ranks
 from training.advice.sample import HALVES_LEAST, Halves, Sample
 from training.evaluation.statistics import Interval, mean_interval
-from transforms.chain.chain import Chain
-from transforms.chain.steps import parse_steps
+from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
-from transforms.quality.metrics import recall_at_k
-from transforms.statistics.moments import Moments
+from transforms.quality import recall_at_k
+from transforms.statistics import Moments
 
 NOTHING = "nothing"
 METHODS = {

@@ -9,8 +9,8 @@ from training.advice.debiasing import GEOMETRY_ROWS, ranks_behind
 from training.advice.halves import reciprocal_ranks
 from training.advice.sample import Halves, Sample
 from training.evaluation.statistics import Interval, mean_interval
-from transforms.chain.chain import Chain
-from transforms.quality.certificate import geometry_measures
+from transforms.chain import Chain
+from transforms.quality import geometry_measures
 from transforms.vectors import FloatArray
 
 HERE, FOREIGN = "held out", "foreign"

@@ -8,7 +8,7 @@ from training.advice.debiasing import Debiasing
 from training.advice.halves import WORDS_LEAST
 from training.advice.recommendation import ROWS_LEAST, Recommendation
 from training.advice.sample import HALVES_LEAST, HELDOUT_MOST, HELDOUT_SHARE, HELDOUT_WANTED, Sample
-from transforms.quality.certificate import MIN_ROWS_PER_DIMENSION
+from transforms.quality import MIN_ROWS_PER_DIMENSION
 
 LEAST = 100
 """Distinct rows: of fewer nothing is recommended."""

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transforms.quality.metrics import anchor_blocks
-from transforms.statistics.norms import unit_rows
+from transforms.quality import anchor_blocks
+from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray, require_finite
 
 WORDS_LEAST = 4

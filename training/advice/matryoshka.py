@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.advice.sizes import NEIGHBOURS
-from transforms.quality.metrics import recall_at_k
+from transforms.quality import recall_at_k
 from transforms.vectors import FloatArray
 
 SHARES = (1 / 2, 1 / 4, 1 / 8)

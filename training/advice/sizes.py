@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from training.advice.debiasing import GEOMETRY_ROWS, ranks_behind
 from training.advice.sample import Sample
 from training.evaluation.statistics import Interval, mean_interval
-from transforms.chain.chain import Chain
-from transforms.chain.steps import parse_steps
+from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
 from transforms.progress import Progress
-from transforms.quality.metrics import local_spearman, recall_of_anchors
+from transforms.quality import local_spearman, recall_of_anchors
 from transforms.vectors import FloatArray
 
 SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8, 1 / 12, 1 / 16)

@@ -9,7 +9,7 @@ from training.advice.matryoshka import AHEAD, against
 from training.advice.recommendation import lower
 from training.evaluation.statistics import Interval
 from training.evaluation.words import percent
-from transforms.linear.debias import MIN_MEAN_NORM
+from transforms.linear import MIN_MEAN_NORM
 
 SMALL_MEAN = 0.2
 """‖μ‖ up to which it is called so."""

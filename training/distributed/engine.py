@@ -19,7 +19,7 @@ from training.engines import Report
 from training.errors import EngineError
 from training.run import Run
 from training.shards import Shard
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments
 from transforms.vectors import Vectors
 
 BLOCKS_AHEAD = 2

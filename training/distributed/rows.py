@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from training.distributed.worker import Block
 from training.rows import Rows
 from training.stacked import Part, Stacked
-from transforms.chain.chain import Chain
-from transforms.chain.serialized import serialize_chain
-from transforms.statistics.moments import Moments
+from transforms.chain import Chain, serialize_chain
+from transforms.statistics import Moments
 from transforms.vectors import BLOCK_ROWS, Vectors
 
 BlockMoments = Callable[[Iterator[Block], bytes | None, bool], Iterator[Moments]]

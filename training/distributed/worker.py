@@ -23,10 +23,8 @@ from training.remote import is_remote
 from training.shards import Shard, at_hand
 from training.spec import EncoderSpec
 from training.stacked import Part, Stacked
-from transforms.chain.chain import Chain
-from transforms.chain.serialized import deserialize_chain
-from transforms.statistics.fit_data import at_unit_length
-from transforms.statistics.moments import block_moments
+from transforms.chain import Chain, deserialize_chain
+from transforms.statistics import at_unit_length, block_moments
 from transforms.vectors import as_numpy
 
 

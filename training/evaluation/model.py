@@ -9,7 +9,7 @@ from mteb.models.model_meta import ModelMeta, ScoringFunction
 from numpy.typing import NDArray
 
 from training.evaluation.store import MemoryStore, VectorStore, text_key
-from transforms.chain.chain import Chain
+from transforms.chain import Chain
 
 BATCH_ROWS = 100_000
 """Rows that mteb hands over at once: none of them meets a model."""

@@ -15,7 +15,7 @@ from training.evaluation.methods import CONTROL, Method
 from training.evaluation.worker import FittedMethod
 from transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
 from transforms.files import replace_synced
-from transforms.statistics.norms import unit_rows
+from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray
 
 

@@ -21,7 +21,7 @@ from training.evaluation.records import Warnings
 from training.evaluation.scores import Collected, Score
 from training.evaluation.store import VECTORS, VectorStore
 from training.evaluation.suites import Entry
-from transforms.chain.chain import Chain
+from transforms.chain import Chain
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,10 @@ from training.finetuning.run import MODEL, save_model
 from training.finetuning.targets import prepare_targets
 from training.finetuning.trainer import Trained, train
 from training.spec import EncoderSpec
-from transforms.chain.chain import Chain
-from transforms.chain.steps import parse_steps
+from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
-from transforms.quality.metrics import isoscore
-from transforms.statistics.moments import Moments
+from transforms.quality import isoscore
+from transforms.statistics import Moments
 
 SHOWN_PAIRS = 40
 """Of each source, whose relations are kept for the picture of the shift (Figure 4)."""

@@ -21,11 +21,9 @@ from training.export.folder import (
     staged_folder,
     write_about,
 )
-from transforms.base.map import Map
-from transforms.chain.chain import Chain
-from transforms.linear.affine import Affine
-from transforms.linear.normalize import Normalize
-from transforms.linear.selection import Selection
+from transforms.base import Map
+from transforms.chain import Chain
+from transforms.linear import Affine, Normalize, Selection
 
 USAGE = """```python
 import faiss

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from training.encoders import Encoder
 from training.errors import ExportError
-from transforms.chain.chain import Chain
-from transforms.linear.affine import Affine
-from transforms.linear.normalize import Normalize
-from transforms.linear.selection import Selection
+from transforms.chain import Chain
+from transforms.linear import Affine, Normalize, Selection
 
 TOLERANCE = 1e-4
 """How far an export may be from the chain, in float32, relative to the largest number if that is above 1."""

@@ -29,13 +29,11 @@ from training.export.folder import (
     staged_folder,
     write_about,
 )
-from transforms.base.map import Map
-from transforms.chain.chain import Chain
-from transforms.codes.quantization import Binary, Int8
-from transforms.linear.affine import Affine
-from transforms.linear.normalize import Normalize
-from transforms.linear.selection import Selection
-from transforms.statistics.norms import residue_ratio
+from transforms.base import Map
+from transforms.chain import Chain
+from transforms.codes import Binary, Int8
+from transforms.linear import Affine, Normalize, Selection
+from transforms.statistics import residue_ratio
 
 OPSET = 18
 VECTORS, EMBEDDINGS, CODES = "vectors", "embeddings", "codes"

@@ -30,12 +30,10 @@ from training.export.folder import (
     write_about,
 )
 from training.spec import EncoderSpec
-from transforms.base.map import Map
-from transforms.chain.chain import Chain
-from transforms.codes.quantization import Quantizer
-from transforms.linear.affine import Affine
-from transforms.linear.normalize import Normalize
-from transforms.linear.selection import Selection
+from transforms.base import Map
+from transforms.chain import Chain
+from transforms.codes import Quantizer
+from transforms.linear import Affine, Normalize, Selection
 
 SHIPPED = Path(__file__).parent / "shipped" / "lathe_quantization.py"
 DENSE = "sentence_transformers.base.modules.dense.Dense"

@@ -14,7 +14,7 @@ from training.evaluation.store import VectorStore, text_key
 from training.finetuning.mixture import Mixture
 from training.finetuning.values import Prompts
 from transforms.progress import Progress
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments
 from transforms.vectors import FloatArray
 
 ENCODE_TEXTS = 2048

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.finetuning.job import RegularizerSettings
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments
 
 Array = NDArray[np.float64]
 

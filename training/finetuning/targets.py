@@ -27,7 +27,7 @@ from training.finetuning.reference import Reference, blocks, open_rows, source_m
 from training.finetuning.shrinkage import Shrinkage, between_source_variance, fit_shrinkage, merged
 from transforms.files import replace_synced
 from transforms.progress import Progress
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments
 
 MANIFEST, RELATIONS, TARGETS, SHRINKAGE = "manifest.json", "relations.npy", "targets.npy", "shrinkage.safetensors"
 GEOMETRY = "geometry.json"

@@ -21,9 +21,7 @@ from safetensors.torch import load, save
 
 from transforms.artifact.folder import DISTRIBUTION, read_manifest
 from transforms.errors import ArtifactError
-from transforms.statistics.gaussian import Gaussian
-from transforms.statistics.moments import Moments
-from transforms.statistics.subspace import Subspace
+from transforms.statistics import Gaussian, Moments, Subspace
 from transforms.vectors import BLOCK_ROWS, FloatArray, Vectors
 
 MAX_ROWS = 20_000

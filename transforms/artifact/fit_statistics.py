@@ -8,7 +8,7 @@ from torch import Tensor
 
 from transforms.artifact.fit_distribution import FitDistribution
 from transforms.artifact.stored_moments import describe_moments, moments_to_tensors
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transforms.artifact.folder import display_name, read_artifact
 from transforms.errors import ArtifactError
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments
 
 PREFIX = "moments."
 

@@ -1,1 +1,44 @@
 """What every transform is: the contract of fitting and applying, parameters, signatures, checkpoints."""
+
+from transforms.base.checkpoint import Checkpoint, CheckpointPath
+from transforms.base.map import Inverse, Map, Spec, apply, parameter_names
+from transforms.base.registry import TRANSFORMS, build_transform
+from transforms.base.signature import Signature
+from transforms.base.training_log import TrainingConfig, TrainingLog
+from transforms.base.transform import FitContext, LearnsFrom, Transform, restore_on_error
+from transforms.base.transformed_view import TransformedView, view_through
+from transforms.base.validation import (
+    require_between,
+    require_choice,
+    require_flag,
+    require_seed,
+    require_training,
+    require_whole,
+)
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointPath",
+    "FitContext",
+    "Inverse",
+    "LearnsFrom",
+    "Map",
+    "Signature",
+    "Spec",
+    "TRANSFORMS",
+    "TrainingConfig",
+    "TrainingLog",
+    "Transform",
+    "TransformedView",
+    "apply",
+    "build_transform",
+    "parameter_names",
+    "require_between",
+    "require_choice",
+    "require_flag",
+    "require_seed",
+    "require_training",
+    "require_whole",
+    "restore_on_error",
+    "view_through",
+]

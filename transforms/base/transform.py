@@ -15,8 +15,7 @@ from transforms.base.signature import Signature
 from transforms.base.training_log import TrainingLog
 from transforms.errors import ArtifactError, InputError
 from transforms.progress import Progress, no_progress
-from transforms.statistics.moments import Moments
-from transforms.statistics.paired_moments import PairedMoments
+from transforms.statistics import Moments, PairedMoments
 from transforms.vectors import Vectors, require_matrix
 
 LearnsFrom = Literal["rows", "moments", "unit moments", "nothing"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from transforms.statistics.fit_data import RowTransform, SharedVectors
+from transforms.statistics import RowTransform, SharedVectors
 from transforms.vectors import Vectors
 
 

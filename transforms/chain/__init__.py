@@ -1,1 +1,17 @@
 """Transforms in order, applied as one."""
+
+from transforms.chain.affine_parts import affine_parts
+from transforms.chain.chain import Chain
+from transforms.chain.retained_subspace import retained_subspace
+from transforms.chain.serialized import deserialize_chain, serialize_chain
+from transforms.chain.steps import build_steps, parse_steps
+
+__all__ = [
+    "Chain",
+    "affine_parts",
+    "build_steps",
+    "deserialize_chain",
+    "parse_steps",
+    "retained_subspace",
+    "serialize_chain",
+]

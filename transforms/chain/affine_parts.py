@@ -1,9 +1,7 @@
 """The affine maps that a fitted step consists of."""
 
-from transforms.base.map import Map
-from transforms.linear.affine import Affine
-from transforms.linear.normalize import Normalize
-from transforms.linear.selection import Selection
+from transforms.base import Map
+from transforms.linear import Affine, Normalize, Selection
 
 
 def affine_parts(step: Map) -> list[Affine] | None:

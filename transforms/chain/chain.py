@@ -10,22 +10,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from transforms.artifact.fit_statistics import FitStatistics
-from transforms.artifact.folder import Manifest, display_name, read_artifact, write_artifact
-from transforms.base.checkpoint import Checkpoint, CheckpointPath
-from transforms.base.map import Inverse, Map, Spec, apply
-from transforms.base.registry import TRANSFORMS
-from transforms.base.signature import Signature
-from transforms.base.transform import Transform, restore_on_error
-from transforms.base.transformed_view import view_through
+from transforms.artifact import FitStatistics, Manifest, display_name, read_artifact, write_artifact
+from transforms.base import (
+    TRANSFORMS,
+    Checkpoint,
+    CheckpointPath,
+    Inverse,
+    Map,
+    Signature,
+    Spec,
+    Transform,
+    apply,
+    restore_on_error,
+    view_through,
+)
 from transforms.chain.folding import fold_primitives
 from transforms.chain.steps import build_steps
-from transforms.codes.quantization import Quantizer
+from transforms.codes import Quantizer
 from transforms.errors import ArtifactError, InputError, NotFittedError, StepError
-from transforms.linear.normalize import Normalize
-from transforms.linear.selection import Selection
+from transforms.linear import Normalize, Selection
 from transforms.progress import Progress, no_progress
-from transforms.statistics.norms import unit_rows
+from transforms.statistics import unit_rows
 from transforms.vectors import Vectors, require_matrix
 
 

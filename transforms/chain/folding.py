@@ -1,9 +1,7 @@
 """Multiplying neighbouring affine steps into one, so that a chain costs one product."""
 
-from transforms.base.map import Map
-from transforms.linear.affine import Affine
-from transforms.linear.normalize import Normalize
-from transforms.linear.selection import Selection
+from transforms.base import Map
+from transforms.linear import Affine, Normalize, Selection
 
 
 def fold_primitives(primitives: list[Map]) -> list[Map]:

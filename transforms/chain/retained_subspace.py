@@ -4,7 +4,7 @@ import numpy as np
 
 from transforms.chain.affine_parts import affine_parts
 from transforms.chain.chain import Chain
-from transforms.statistics.subspace import Subspace
+from transforms.statistics import Subspace
 from transforms.vectors import as_float64
 
 

@@ -5,9 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transforms.base.map import Spec, parameter_names
-from transforms.base.registry import TRANSFORMS, build_transform
-from transforms.base.transform import Transform
+from transforms.base import TRANSFORMS, Spec, Transform, build_transform, parameter_names
 from transforms.errors import StepError
 
 PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")

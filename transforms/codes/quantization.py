@@ -7,10 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transforms.base.map import Inverse, Map
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext, Transform
-from transforms.statistics.moments import Moments
+from transforms.base import FitContext, Inverse, Map, Signature, Transform
+from transforms.statistics import Moments
 from transforms.vectors import Vectors, finite_blocks
 
 MIN_MAGNITUDE = 1e-30

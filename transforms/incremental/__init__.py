@@ -1,1 +1,6 @@
 """Adding rows to a fitted chain from stored moments."""
+
+from transforms.incremental.stages import Stages
+from transforms.incremental.update import update_chain
+
+__all__ = ["Stages", "update_chain"]

@@ -4,9 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transforms.errors import InputError
-from transforms.linear.affine import Affine
-from transforms.statistics.moments import Moments
-from transforms.statistics.spectrum import Spectrum
+from transforms.linear import Affine
+from transforms.statistics import Moments, Spectrum
 from transforms.vectors import as_float64
 
 MAX_NEGATIVE_SHARE = 0.05

@@ -11,14 +11,10 @@ stage learns from the moments at the beginning of its stage.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from transforms.base.map import Map
-from transforms.base.transform import Transform
-from transforms.base.transformed_view import view_through
-from transforms.chain.affine_parts import affine_parts
-from transforms.chain.chain import Chain
-from transforms.linear.normalize import Normalize
-from transforms.statistics.fit_data import moments_of, unit_moments
-from transforms.statistics.moments import Moments
+from transforms.base import Map, Transform, view_through
+from transforms.chain import Chain, affine_parts
+from transforms.linear import Normalize
+from transforms.statistics import Moments, moments_of, unit_moments
 from transforms.vectors import Vectors
 
 

@@ -4,14 +4,13 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from transforms.base.transform import Transform
-from transforms.chain.affine_parts import affine_parts
-from transforms.chain.chain import Chain
+from transforms.base import Transform
+from transforms.chain import Chain, affine_parts
 from transforms.errors import InputError
 from transforms.incremental.propagation import approximate_normalized_moments, propagate_moments
 from transforms.incremental.stages import Stages
 from transforms.progress import Progress, no_progress
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments
 from transforms.vectors import Vectors
 
 

@@ -4,16 +4,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from transforms.base.map import Inverse, Map
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext, Transform
-from transforms.base.validation import require_flag, require_training, require_whole
+from transforms.base import (
+    FitContext,
+    Inverse,
+    Map,
+    Signature,
+    Transform,
+    require_flag,
+    require_training,
+    require_whole,
+)
 from transforms.errors import InputError
 from transforms.learned.descent import Batches, autograd_loss, checkpoint_for, mean_of_varied, train
 from transforms.learned.initialization import uniform_start
 from transforms.learned.paper_config import paper_config
-from transforms.statistics.moments import Moments
-from transforms.statistics.norms import zero_where_zero
+from transforms.statistics import Moments, zero_where_zero
 from transforms.vectors import Vectors
 
 

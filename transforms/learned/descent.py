@@ -13,10 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transforms.base.checkpoint import Checkpoint
-from transforms.base.map import Spec
-from transforms.base.training_log import TrainingConfig, TrainingLog
-from transforms.base.transform import FitContext
+from transforms.base import Checkpoint, FitContext, Spec, TrainingConfig, TrainingLog
 from transforms.errors import InputError
 from transforms.files import make_root
 from transforms.vectors import Vectors, as_numpy, finite_blocks

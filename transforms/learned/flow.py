@@ -7,18 +7,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from transforms.base.map import Inverse, Map, apply
-from transforms.base.signature import Signature
-from transforms.base.training_log import TrainingConfig
-from transforms.base.transform import FitContext, Transform
-from transforms.base.validation import require_between, require_training, require_whole
+from transforms.base import (
+    FitContext,
+    Inverse,
+    Map,
+    Signature,
+    TrainingConfig,
+    Transform,
+    apply,
+    require_between,
+    require_training,
+    require_whole,
+)
 from transforms.errors import InputError, NotFittedError, StepError
 from transforms.learned.descent import Batches, autograd_loss, checkpoint_for, mean_of_varied, train
 from transforms.learned.initialization import uniform_start
-from transforms.statistics.fit_data import moments_of
-from transforms.statistics.moments import Moments
-from transforms.statistics.norms import zero_where_zero
-from transforms.statistics.spectrum import Spectrum
+from transforms.statistics import Moments, Spectrum, moments_of, zero_where_zero
 from transforms.vectors import Vectors
 
 CONFIG = TrainingConfig(

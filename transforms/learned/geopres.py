@@ -6,22 +6,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.base.checkpoint import Checkpoint
-from transforms.base.signature import Signature
-from transforms.base.training_log import TrainingConfig, TrainingLog
-from transforms.base.transform import FitContext, LearnsFrom
-from transforms.base.validation import require_between, require_choice, require_flag, require_training, require_whole
+from transforms.base import (
+    Checkpoint,
+    FitContext,
+    LearnsFrom,
+    Signature,
+    TrainingConfig,
+    TrainingLog,
+    require_between,
+    require_choice,
+    require_flag,
+    require_training,
+    require_whole,
+)
 from transforms.errors import InputError
 from transforms.learned.descent import Batches, checkpoint_for, mean_of_varied, one_thread_if_small, train
 from transforms.learned.initialization import uniform_start
 from transforms.learned.losses import LOSSES, Loss, LossSetup, prefix_losses
 from transforms.learned.paper_config import paper_config
-from transforms.linear.linear import Linear
-from transforms.statistics.distances import distances
-from transforms.statistics.fit_data import unit_moments
-from transforms.statistics.moments import Moments
-from transforms.statistics.norms import unit_rows
-from transforms.statistics.spectrum import Spectrum
+from transforms.linear import Linear
+from transforms.statistics import Moments, Spectrum, distances, unit_moments, unit_rows
 from transforms.vectors import Vectors
 
 PREFIX_SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from transforms.base.training_log import TrainingConfig
+from transforms.base import TrainingConfig
 
 PAPER = TrainingConfig(
     steps=0,  # the number of epochs decides

@@ -3,17 +3,11 @@
 import torch
 from torch import Tensor
 
-from transforms.base.map import Inverse, Map
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext, Transform
-from transforms.base.validation import require_flag, require_whole
+from transforms.base import FitContext, Inverse, Map, Signature, Transform, require_flag, require_whole
 from transforms.errors import StepError
 from transforms.linear.affine import Affine, InverseAffine
 from transforms.linear.normalize import Normalize
-from transforms.statistics.fit_data import moments_of
-from transforms.statistics.moments import Moments
-from transforms.statistics.norms import drop_rounding_residue, unit_image
-from transforms.statistics.spectrum import Spectrum
+from transforms.statistics import Moments, Spectrum, drop_rounding_residue, moments_of, unit_image
 from transforms.vectors import Vectors
 
 

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from transforms.base.map import Map
-from transforms.base.signature import Signature
+from transforms.base import Map, Signature
 from transforms.errors import StepError
-from transforms.statistics.norms import drop_rounding_residue, unit_image
+from transforms.statistics import drop_rounding_residue, unit_image
 
 GAIN_ITERATIONS = 30
 """Of power iteration; it comes within some percent of the norm, and the tolerance is no finer."""

@@ -7,17 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from transforms.base.map import Map
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext
-from transforms.base.validation import require_between, require_flag, require_whole
+from transforms.base import FitContext, Map, Signature, require_between, require_flag, require_whole
 from transforms.errors import InputError
 from transforms.linear.affine import Affine, InverseAffine, pseudo_inverse
 from transforms.linear.linear import Linear
-from transforms.statistics.moments import Moments
-from transforms.statistics.norms import drop_rounding_residue
-from transforms.statistics.paired_moments import PairedMoments
-from transforms.statistics.spectrum import Spectrum
+from transforms.statistics import Moments, PairedMoments, Spectrum, drop_rounding_residue
 from transforms.vectors import Vectors
 
 

@@ -4,16 +4,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.base.map import Inverse, Map
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext, Transform
-from transforms.base.validation import require_flag, require_seed
+from transforms.base import FitContext, Inverse, Map, Signature, Transform, require_flag, require_seed
 from transforms.errors import InputError, StepError
 from transforms.linear.affine import Affine, InverseAffine, translation
 from transforms.linear.normalize import Normalize
-from transforms.statistics.fit_data import dimensions_of, moments_of, unit_moments
-from transforms.statistics.moments import Moments
-from transforms.statistics.norms import drop_rounding_residue, norms_of, unit_image, unit_rows
+from transforms.statistics import (
+    Moments,
+    dimensions_of,
+    drop_rounding_residue,
+    moments_of,
+    norms_of,
+    unit_image,
+    unit_moments,
+    unit_rows,
+)
 from transforms.vectors import Vectors
 
 MIN_MEAN_NORM = 2.0

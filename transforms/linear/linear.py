@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from transforms.base.map import Inverse, Map
-from transforms.base.transform import Transform
+from transforms.base import Inverse, Map, Transform
 from transforms.linear.affine import Affine, InverseAffine, largest_gain, pseudo_inverse
 from transforms.linear.normalize import Normalize
-from transforms.statistics.norms import drop_rounding_residue, unit_image
+from transforms.statistics import drop_rounding_residue, unit_image
 
 
 class Linear(Transform, registered=False):

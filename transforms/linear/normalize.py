@@ -2,10 +2,8 @@
 
 from torch import Tensor
 
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext, Transform
-from transforms.statistics.moments import Moments
-from transforms.statistics.norms import unit_rows
+from transforms.base import FitContext, Signature, Transform
+from transforms.statistics import Moments, unit_rows
 from transforms.vectors import Vectors
 
 

@@ -4,13 +4,9 @@ from typing import Literal, get_args
 
 import torch
 
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext
-from transforms.base.validation import require_choice, require_whole
+from transforms.base import FitContext, Signature, require_choice, require_whole
 from transforms.linear.linear import Linear
-from transforms.statistics.fit_data import moments_of
-from transforms.statistics.moments import Moments
-from transforms.statistics.spectrum import Spectrum
+from transforms.statistics import Moments, Spectrum, moments_of
 from transforms.vectors import Vectors
 
 Center = Literal["data", "directions", "none"]

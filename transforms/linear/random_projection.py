@@ -3,12 +3,9 @@
 import numpy as np
 import torch
 
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext
-from transforms.base.validation import require_seed, require_whole
+from transforms.base import FitContext, Signature, require_seed, require_whole
 from transforms.linear.linear import Linear
-from transforms.statistics.fit_data import dimensions_of
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments, dimensions_of
 from transforms.vectors import Vectors
 
 

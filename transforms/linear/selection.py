@@ -4,15 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.base.map import Inverse, Map
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext, Transform
-from transforms.base.validation import require_seed, require_whole
+from transforms.base import FitContext, Inverse, Map, Signature, Transform, require_seed, require_whole
 from transforms.linear.affine import Affine
 from transforms.linear.normalize import Normalize
-from transforms.statistics.fit_data import dimensions_of
-from transforms.statistics.moments import Moments
-from transforms.statistics.norms import unit_rows
+from transforms.statistics import Moments, dimensions_of, unit_rows
 from transforms.vectors import Vectors
 
 

@@ -7,14 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transforms.base.signature import Signature
-from transforms.base.transform import FitContext
-from transforms.base.validation import require_between, require_choice, require_flag, require_whole
+from transforms.base import FitContext, Signature, require_between, require_choice, require_flag, require_whole
 from transforms.errors import InputError, StepError
 from transforms.linear.linear import Linear
-from transforms.statistics.fit_data import moments_of
-from transforms.statistics.moments import Moments
-from transforms.statistics.spectrum import NOTHING, Spectrum
+from transforms.statistics import NOTHING, Moments, Spectrum, moments_of
 from transforms.vectors import Vectors
 
 Form = Literal["pca", "zca"]

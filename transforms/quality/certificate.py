@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.base.transform import Transform
-from transforms.chain.chain import Chain
+from transforms.base import Transform
+from transforms.chain import Chain
 from transforms.quality.diagnostics import diagnose
 from transforms.quality.metrics import cross_recall_at_k, local_spearman, positional_stress, recall_at_k
-from transforms.statistics.norms import unit_rows
+from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray
 
 MIN_ROWS_PER_DIMENSION = 10

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from transforms.errors import InputError
 from transforms.quality.metrics import isoscore
-from transforms.statistics.moments import Moments
-from transforms.statistics.spectrum import Spectrum, participation_ratio
+from transforms.statistics import Moments, Spectrum, participation_ratio
 from transforms.vectors import FloatArray, Vectors, finite_blocks
 
 Diagnostics = dict[str, Any]

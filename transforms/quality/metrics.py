@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transforms.errors import InputError
-from transforms.statistics.distances import distances
-from transforms.statistics.moments import Moments
-from transforms.statistics.norms import unit_rows
-from transforms.statistics.spectrum import participation_ratio
+from transforms.statistics import Moments, distances, participation_ratio, unit_rows
 from transforms.vectors import FloatArray, as_numpy
 
 MAX_BLOCK_ENTRIES = 2**20

@@ -1,1 +1,52 @@
 """What is known of many rows: moments, spectra, and the Gaussian they make."""
+
+from transforms.statistics.distances import distances
+from transforms.statistics.fit_data import (
+    RowTransform,
+    SharedVectors,
+    at_unit_length,
+    dimensions_of,
+    moments_of,
+    unit_moments,
+)
+from transforms.statistics.gaussian import Gaussian
+from transforms.statistics.moments import Moments, block_moments
+from transforms.statistics.norms import (
+    drop_rounding_residue,
+    norms_of,
+    residue_ratio,
+    row_norms,
+    unit_image,
+    unit_rows,
+    without_direction,
+    zero_where_zero,
+)
+from transforms.statistics.paired_moments import PairedMoments
+from transforms.statistics.spectrum import NOTHING, Spectrum, participation_ratio
+from transforms.statistics.subspace import Subspace
+
+__all__ = [
+    "Gaussian",
+    "Moments",
+    "NOTHING",
+    "PairedMoments",
+    "RowTransform",
+    "SharedVectors",
+    "Spectrum",
+    "Subspace",
+    "at_unit_length",
+    "block_moments",
+    "dimensions_of",
+    "distances",
+    "drop_rounding_residue",
+    "moments_of",
+    "norms_of",
+    "participation_ratio",
+    "residue_ratio",
+    "row_norms",
+    "unit_image",
+    "unit_moments",
+    "unit_rows",
+    "without_direction",
+    "zero_where_zero",
+]

@@ -24,7 +24,7 @@ from service.starters import STARTERS
 from training.batches import Batch
 from training.errors import EncoderError, TooLongError
 from training.spec import DEFAULT_ENCODER, EncoderSpec
-from transforms.chain.chain import Chain
+from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
 COMPACT = STARTERS / "compact" / "1"

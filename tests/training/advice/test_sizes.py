@@ -6,7 +6,7 @@ from training.advice.debiasing import ranks_behind
 from training.advice.matryoshka import AHEAD, against, find_matryoshka
 from training.advice.sizes import REDUCERS, Curve, sizes_of
 from transforms import Chain, local_spearman, parse_steps, recall_at_k
-from transforms.quality.metrics import recall_of_anchors
+from transforms.quality import recall_of_anchors
 
 pytestmark = pytest.mark.usefixtures("few_steps")
 

@@ -22,9 +22,9 @@ from training.errors import EngineError, SourceError
 from training.fit_request import FitRequest
 from training.fitting import fit_chain
 from training.sources import open_source
-from transforms.chain.steps import parse_steps
+from transforms.chain import parse_steps
 from transforms.progress import no_progress
-from transforms.statistics.fit_data import moments_of
+from transforms.statistics import moments_of
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 ROOT = Path(__file__).parents[3]

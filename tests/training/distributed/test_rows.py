@@ -8,11 +8,10 @@ from training.distributed.worker import Worker
 from training.engines import LOCAL
 from training.stacked import Part, Stacked
 from transforms import Chain, InputError, parse_steps
-from transforms.chain.serialized import deserialize_chain, serialize_chain
-from transforms.incremental.stages import Stages
+from transforms.chain import deserialize_chain, serialize_chain
+from transforms.incremental import Stages
 from transforms.progress import no_progress
-from transforms.statistics.fit_data import moments_of, unit_moments
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments, moments_of, unit_moments
 from transforms.vectors import BLOCK_ROWS
 
 WIDTH = 12

@@ -7,7 +7,7 @@ import pytest
 
 from training.sources import open_source
 from transforms import Chain, parse_steps
-from transforms.codes.quantization import Int8
+from transforms.codes import Int8
 
 FITTED, NEW = 250, 12
 

@@ -9,7 +9,7 @@ from training.finetuning.shrinkage import (
     dispersion_threshold,
     fit_shrinkage,
 )
-from transforms.statistics.moments import Moments
+from transforms.statistics import Moments
 
 SPREAD = (3.0, 2.0, 1.0)
 OUTLIER = np.array([[0.0, 1, 0], [0, -1, 0], [6, 0, 0]])

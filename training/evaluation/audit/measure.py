@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from training.evaluation.statistics import Array
 from transforms import Moments
-from transforms.quality.diagnostics import UNIT_TOLERANCE, centered_alignment, uncentered_alignment
-from transforms.statistics.spectrum import Spectrum
+from transforms.quality import UNIT_TOLERANCE, centered_alignment, uncentered_alignment
+from transforms.statistics import Spectrum
 from transforms.vectors import BLOCK_ROWS, FloatArray
 
 FIRST_SAMPLE = 10

@@ -9,7 +9,7 @@ from training.evaluation.audit.measure import RUNS, Direction, MeanPoint, Norms
 from training.evaluation.audit.profile import Profile, RandomControl
 from training.evaluation.audit.record import Audit, Languages, Prompts
 from training.evaluation.audit.texts import LANGUAGE_LEAST
-from transforms.linear.debias import MIN_MEAN_NORM
+from transforms.linear import MIN_MEAN_NORM
 
 NEAR = 0.99
 """A cosine from which a mean has the direction of all."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from transforms.statistics.norms import unit_rows
+from transforms.statistics import unit_rows
 
 LossAndGradient = tuple[float, Tensor]
 """A loss, and its gradient with respect to the outputs `(m, p)`."""

@@ -13,7 +13,7 @@ from transforms.learned.losses.cosine_losses import (
     standardize_rows,
 )
 from transforms.learned.losses.loss import LossAndGradient
-from transforms.learned.soft_rank import soft_ranks
+from transforms.learned.losses.soft_rank import soft_ranks
 
 
 def spearman(
