@@ -10,6 +10,8 @@ from tests.docs.blocks import all_blocks
 from tests.docs.page import SECONDS, BlockError, Page, folder_of
 from tests.docs.record import Run, record
 from tests.docs.workshop import Workshop
+from transforms.base import Transform
+from transforms.kinds import KINDS
 
 RUNS = pytest.StashKey[list[Run]]()
 
@@ -65,6 +67,8 @@ def reader(workshop):
     """Runs a block on its page, which is closed when the next begins."""
     current: dict[str, Page] = {}
 
+    known = dict(Transform.defined)
+
     def run(block):
         if block.page not in current:
             close()
@@ -75,6 +79,8 @@ def reader(workshop):
         for page in current.values():
             page.close()
         current.clear()
+        for kind in Transform.defined.keys() - known.keys() - KINDS.keys():  # a page may define one of its own
+            del Transform.defined[kind]
 
     yield run
     close()

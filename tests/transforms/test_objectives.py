@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from transforms import objectives
-from transforms.learned.losses.soft_rank import soft_ranks
 from transforms.learned.losses import positional, prefix_losses
 from transforms.learned.losses.angular import angular
 from transforms.learned.losses.blend import SHARES, TEMPERATURE, blend, blend_starts
+from transforms.learned.losses.soft_rank import soft_ranks
 from transforms.learned.losses.spearman import spearman
 
 STARTS = [[0.02, 0.3, 0.4], [0.01, 0.2, 0.1], [0.5, 0.1, 0.2]]
