@@ -1,4 +1,4 @@
-"""An autoencoder's encoder as a reduction: the neural baseline of the GeoPres paper."""
+"""Dimensionality reduction by the encoder of a one-layer autoencoder: the neural baseline of the GeoPres paper."""
 
 import torch
 from torch import Tensor
@@ -23,24 +23,24 @@ from transforms.vectors import Vectors
 
 
 class Autoencoder(Transform):
-    """relu(Ex + e), with E and e trained so that De' + d, of such outputs, comes back to x.
+    """One-layer ReLU encoder z = relu(Ex + e), trained together with a decoder Dz + d that reconstructs x.
 
     The baseline of *Geometry-Preserving Dimensionality Reduction for Text Embeddings* (section
-    4.3): one layer each way, the mean squared error of reconstruction, and the training config of its map
-    (`paper_config.PAPER`). Nothing in it asks for distances to be kept. At that learning rate outputs can
+    4.3): one layer each way, the squared error of reconstruction, and the training config of the paper's linear map
+    (`paper_config.PAPER`). The loss does not preserve distances. At that learning rate outputs can
     become constant, and losses swing: the certificate counts constant outputs, `training_log` has the losses.
 
     Args:
         dimensions: k.
-        literal: whether a ReLU follows the decoder too, as the paper's words can be read; then
-            negative entries never come back.
+        literal: whether a ReLU follows the decoder too, as the paper can be read; then reconstructions have no
+            negative entries.
         steps: maximum number of training steps; None for the paper's ten epochs.
         batch: rows of a batch; None for the paper's 20,000.
-        learning_rate: the highest; None for the paper's.
-        seed: of start and batches.
+        learning_rate: maximum learning rate; None for the paper's.
+        seed: seed of the initial weights and of the batches.
 
     Attributes:
-        training_log: what happened in training; None after loading.
+        training_log: steps and losses of the training; None after loading.
         weight: E, `(k, d)`.
         bias: e, `(k,)`.
         decoder_weight: D, `(d, k)`.
@@ -73,24 +73,27 @@ class Autoencoder(Transform):
             self.register_buffer(name, torch.empty(0))
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `dimensions` ≥ 1, `literal` is a bool, and the training parameters are in range."""
         require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_flag(self.kind, "literal", self.literal)
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the reduced signature.
+        """Return the signature with `dimensions` dimensions; raise `StepError` if the input has no more than that.
 
         Raises:
-            StepError: if the inputs do not have more dimensions.
+            StepError: if the input is known to have `dimensions` dimensions or fewer.
         """
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train encoder and decoder from the random start of a linear layer.
+        """Train encoder and decoder on the squared reconstruction error; set the buffers and `training_log`.
+
+        Weights and biases start as those of `torch.nn.Linear`.
 
         Raises:
-            InputError: for moments, rows that are all the same, or a training that diverges at once.
+            InputError: if `data` are moments, all rows are equal, or the training diverges before the first finite
+                held-out loss.
         """
         if isinstance(data, Moments):
             raise InputError("autoencoder is trained on vectors and cannot be fitted on moments")
@@ -99,9 +102,10 @@ class Autoencoder(Transform):
         parameters = self._initial_parameters(data.shape[1])
 
         def loss_of(batch: Tensor) -> Tensor:
+            """Return the squared reconstruction error of a row, averaged over the batch, as a scalar tensor."""
             codes = functional.linear(batch, parameters["weight"], parameters["bias"]).relu()
-            back = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
-            return (batch - (back.relu() if self.literal else back)).square().sum(1).mean()
+            decoded = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
+            return (batch - (decoded.relu() if self.literal else decoded)).square().sum(1).mean()
 
         checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
         batches = Batches(data, config, self.seed, self.device)
@@ -111,37 +115,37 @@ class Autoencoder(Transform):
             setattr(self, name, parameter.detach())
 
     def _initial_parameters(self, d: int) -> dict[str, Tensor]:
-        """Draw the weights and biases of both layers as torch draws those of linear layers."""
+        """Draw weights and biases of both layers, by name, from U(−1/√fan_in, 1/√fan_in), requiring gradients."""
         generator = torch.Generator().manual_seed(self.seed)
         k = self.dimensions
         shapes = {"weight": (k, d), "bias": (k,), "decoder_weight": (d, k), "decoder_bias": (d,)}
-        inputs = {"weight": d, "bias": d, "decoder_weight": k, "decoder_bias": k}
+        fan_in = {"weight": d, "bias": d, "decoder_weight": k, "decoder_bias": k}
         return {
-            name: uniform_start(shape, inputs[name], generator).to(self.device).requires_grad_()
+            name: uniform_start(shape, fan_in[name], generator).to(self.device).requires_grad_()
             for name, shape in shapes.items()
         }
 
     @property
     def learned_directions(self) -> int:
-        """Number of rows of E."""
+        """Number of output directions fitted from data: `dimensions`, the rows of E."""
         return self.dimensions
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows, `(n, d)` to `(n, k)`, with no entry below zero."""
+        """Return relu(Ex + e), `(n, d)` to `(n, k)`; rows of x that are zero become zero, whatever the bias."""
         return zero_where_zero(functional.linear(x, self.weight, self.bias).relu(), x)
 
     @property
     def inverse_kind(self) -> Inverse:
-        """Approximate: the decoder's reconstruction."""
+        """'approximate': the decoder reconstructs inputs with an error."""
         return "approximate"
 
     def inverse(self) -> Map:
-        """Return the decoder."""
+        """Return the trained decoder as a map, `(n, k)` to `(n, d)`, that reconstructs inputs approximately."""
         return AutoencoderDecoder(self.decoder_weight, self.decoder_bias, self.literal)
 
 
 class AutoencoderDecoder(Map):
-    """Decode the outputs of an `Autoencoder`, `(n, k)` to `(n, d)`."""
+    """Decoder of a fitted `Autoencoder`: z ↦ Dz + d, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
 
     kind = "autoencoder_decoder"
 
@@ -154,6 +158,6 @@ class AutoencoderDecoder(Map):
         self.literal = literal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode rows."""
+        """Return Dz + d for each row z, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
         y = functional.linear(x, self.weight, self.bias)
         return y.relu() if self.literal else y

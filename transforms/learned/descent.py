@@ -1,4 +1,4 @@
-"""Gradient descent over random batches of vectors that stay on disk, shared by all trained transforms."""
+"""Training with AdamW on random batches of vectors that stay on disk, shared by all trained transforms."""
 
 import hashlib
 import json
@@ -19,34 +19,36 @@ from transforms.files import make_root
 from transforms.vectors import Vectors, as_numpy, finite_blocks
 
 LossFunction = Callable[[Tensor], float]
-"""Computes the loss of a batch, and sets `grad` of every parameter."""
+"""Function of a batch that returns its loss and stores the gradient of every parameter in `parameter.grad`."""
 
 SMALL_BATCH = 1024
-"""Rows; a matrix of all their pairs takes about a millisecond."""
+"""Maximum batch size for which CPU training uses one thread; a product over all pairs takes about a millisecond."""
 
 CHECKPOINT_VERSION = 1
-"""Version of what `_pack_state` returns."""
+"""Version of the format of `_pack_state`, part of a checkpoint's key."""
 
 ADAM_STATE = ("exp_avg", "exp_avg_sq")
-"""What Adam remembers of each parameter."""
+"""Names of AdamW's state tensors of each parameter, besides its step count."""
 
 
 class Batches:
-    """Random batches of vectors, the same for the same seed and step, and rows held out of them.
+    """Sampler of random training batches, repeatable by seed and step, that excludes a fixed set of held-out rows.
 
-    Rows are read when a batch is asked for, so memory holds one batch.
+    Rows are read when a batch is sampled, so memory holds one batch.
 
     Args:
         vectors: `(n, d)`.
-        config: says how many rows a batch has, and how many are held out, at most a tenth.
-        seed: of the sampling.
-        device: where batches are put.
+        config: sets the batch size, and the number of held-out rows, which is at most max(2, n/10).
+        seed: seed of the held-out rows, the batches and the noise.
+        device: device of the returned batches.
 
     Attributes:
-        noise: standard deviation of normal noise that is added to every entry; 0 at first.
+        heldout_rows: indices of the held-out rows, ascending.
+        size: rows of a batch: the config's batch size, or all rows not held out if they are fewer.
+        noise: standard deviation of the Gaussian noise added to every entry; 0 until it is set.
 
     Raises:
-        InputError: if too few rows are left to train on.
+        InputError: if fewer than 2 rows are left to train on.
     """
 
     def __init__(self, vectors: Vectors, config: TrainingConfig, seed: int, device: torch.device) -> None:
@@ -61,36 +63,37 @@ class Batches:
         self.shifts = self.heldout_rows - np.arange(count)
 
     def sample(self, step: int) -> Tensor:
-        """Return the rows of a step `(batch, d)`, float32."""
+        """Return the batch of a step, `(size, d)` float32: distinct random rows that are not held out, plus noise."""
         generator = np.random.default_rng([self.seed, step])
         drawn = np.sort(generator.choice(self.vectors.shape[0] - len(self.shifts), self.size, replace=False))
         return self._read(drawn + np.searchsorted(self.shifts, drawn, side="right"), generator)
 
     def heldout(self) -> Tensor:
-        """Return the rows that are never trained on, `(h, d)`, float32."""
+        """Return the held-out rows, `(h, d)` float32, plus noise that is the same in every call."""
         return self._read(self.heldout_rows, np.random.default_rng(self.seed))
 
     def _read(self, rows: Any, generator: np.random.Generator) -> Tensor:
-        """Read rows, add the noise, and put them on the device."""
-        found = as_numpy(self.vectors[rows]).astype(np.float32)
+        """Read the rows as float32, add Gaussian noise if `noise` is set, and move them to the device."""
+        values = as_numpy(self.vectors[rows]).astype(np.float32)
         if self.noise:
-            found += np.float32(self.noise) * generator.standard_normal(found.shape, np.float32)
-        return torch.from_numpy(found).to(self.device)
+            values += np.float32(self.noise) * generator.standard_normal(values.shape, np.float32)
+        return torch.from_numpy(values).to(self.device)
 
 
 def checkpoint_for(
     context: FitContext, spec: Spec, config: TrainingConfig, vectors: Vectors, mean: NDArray[np.float64]
 ) -> Checkpoint | None:
-    """Return the checkpoint of a fit, keyed by everything that decides its result; None if the fit has none.
+    """Create the folder and return the checkpoint keyed by spec, config and data; return None if checkpoints are off.
 
-    Creates the checkpoint's folder.
+    The key is a SHA-256 digest, so a checkpoint of another fit is not resumed. The data are identified by their number
+    of rows, the first and last row, and the mean.
 
     Args:
-        context: names the file.
-        spec: of the step.
-        config: of its training.
-        vectors: `(n, d)`, identified by their number, the first and last row, and the mean.
-        mean: of all vectors `(d,)`, exact to the last bit.
+        context: has the checkpoint, or None if checkpoints are off.
+        spec: kind and parameters of the step.
+        config: config of the training.
+        vectors: `(n, d)`.
+        mean: mean of all vectors `(d,)`, exact to the last bit.
 
     Raises:
         OSError: if the folder cannot be created.
@@ -114,19 +117,21 @@ def train(
     context: FitContext,
     checkpoint: Checkpoint | None = None,
 ) -> TrainingLog:
-    """Train the parameters in place until the steps are done or the held-out loss stops falling.
+    """Train the parameters in place with AdamW, restore those of the lowest held-out loss, and return the log.
 
-    With held-out rows, the parameters with the lowest held-out loss are kept. A training that is resumed from its
-    checkpoint ends as one that was never stopped, bit for bit where arithmetic is repeatable.
+    Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. Without held-out
+    rows the last parameters stay. Training resumes from a checkpoint with the same key, and then ends with the same
+    result as without interruption, bit for bit where arithmetic is repeatable.
 
     Args:
-        kind: of the transform, for messages.
-        parameters: by name.
-        loss: computes the loss of a batch and sets `grad` of every parameter.
-        batches: to train on.
-        config: how to train.
-        context: its `report` is called with step, loss and time left; an exception that it raises stops the fit.
-        checkpoint: where the state is stored from time to time, and resumed from.
+        kind: kind of the transform, for messages.
+        parameters: tensors to train, by name; their `grad` is None afterwards.
+        loss: returns the loss of a batch and stores the gradients in `parameter.grad`.
+        batches: sampler of training batches and held-out rows.
+        config: number of steps, learning rate schedule, weight decay and early stopping.
+        context: its `report` is called after each step with the progress and a message; an exception that `report`
+            raises stops the fit.
+        checkpoint: file from which the state is resumed, and to which it is saved at intervals and at the end.
 
     Raises:
         InputError: if the loss stops being finite before there was a finite held-out loss.
@@ -160,14 +165,15 @@ def train(
         left = (now - began) / (log.steps - first) * (config.steps - log.steps)
         message = f"{kind} step {log.steps} of {config.steps}, loss {log.loss:.3g}, {left:.0f} s left{problem}"
         context.report(log.steps / config.steps, message)
-    _keep_best(kind, parameters, best, log)
+    _restore_best(kind, parameters, best, log)
     return log
 
 
 def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], Tensor]) -> LossFunction:
-    """Return the loss function that `train` takes, from a loss that torch differentiates."""
+    """Wrap a differentiable loss as a function of a batch that returns the loss and sets every `parameter.grad`."""
 
     def loss_function(batch: Tensor) -> float:
+        """Return the loss of the batch; replace every parameter's `grad` by the gradient of that loss."""
         for parameter in parameters.values():
             parameter.grad = None
         with torch.enable_grad():
@@ -180,7 +186,7 @@ def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], 
 
 @contextmanager
 def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
-    """Let torch use one thread while the block runs if a batch of so many rows is too small to share on a CPU.
+    """Run the block with one torch thread if the device is a CPU and `rows` ≤ `SMALL_BATCH`; restore the count after.
 
     Two threads wait for each other after every small operation: they gain little on an idle machine, and where another
     process uses a core they take twelve times as long.
@@ -195,10 +201,10 @@ def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
 
 
 def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
-    """Return the mean `(d,)` of the rows, after checking in the same pass that they can be trained on.
+    """Return the mean of the rows, `(d,)` float64; raise `InputError` if rows hold NaN or inf, or are all equal.
 
     Raises:
-        InputError: if a row holds NaN or inf, or all rows are the same.
+        InputError: if a row holds NaN or inf, or all rows are equal.
     """
     low, high = np.full(vectors.shape[1], np.inf), np.full(vectors.shape[1], -np.inf)
     total = np.zeros(vectors.shape[1])
@@ -213,7 +219,7 @@ def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
 def _evaluate(
     heldout: Tensor, loss: LossFunction, parameters: Mapping[str, Tensor], best: dict[str, Tensor], log: TrainingLog
 ) -> None:
-    """Log the held-out loss, copy the parameters to `best` if it is the lowest, and stop early if patience ran out."""
+    """Append the held-out loss to `log`, copy parameters to `best` if it is the lowest, and set `log.stopped_early`."""
     log.heldout_losses.append(loss(heldout))
     losses = np.nan_to_num(log.heldout_losses, nan=np.inf)
     since_lowest = len(losses) - 1 - int(losses.argmin())
@@ -223,8 +229,8 @@ def _evaluate(
     log.stopped_early = since_lowest >= log.config.patience
 
 
-def _keep_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], log: TrainingLog) -> None:
-    """Copy the best parameters back if evaluations have found them.
+def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], log: TrainingLog) -> None:
+    """Copy `best` into the parameters if there were evaluations; set `grad` to None; raise if nothing was learned.
 
     Raises:
         InputError: if the training diverged before there was a finite held-out loss.
@@ -239,7 +245,7 @@ def _keep_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, T
 
 
 def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str:
-    """Save the state; return an error as the end of a progress message, because the fit itself needs no disk."""
+    """Save the state; if the disk fails, return a note for the progress message instead of raising, else ''."""
     try:
         checkpoint.save(state)
     except OSError as error:
@@ -250,7 +256,7 @@ def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str
 def _pack_state(
     parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, log: TrainingLog
 ) -> dict[str, Tensor]:
-    """Return everything that the next step depends on, as tensors."""
+    """Collect parameters, best parameters, AdamW state and log as tensors by name, for a checkpoint."""
     tensors = {
         "steps": torch.tensor(log.steps),
         "loss": torch.tensor(log.loss, dtype=torch.float64),
@@ -270,7 +276,7 @@ def _restore_state(
     optimizer: torch.optim.Optimizer,
     log: TrainingLog,
 ) -> None:
-    """Set parameters, optimizer and log to a state that `_pack_state` returned."""
+    """Set parameters, `best`, optimizer state and log in place from tensors that `_pack_state` returned."""
     log.steps, log.loss = int(stored["steps"]), float(stored["loss"])
     log.heldout_losses = stored["heldout_losses"].tolist()
     log.stopped_early = bool(stored["stopped_early"])

@@ -1,4 +1,4 @@
-"""A normalizing flow: an invertible map of vectors to what looks like independent normal numbers."""
+"""A normalizing flow: an invertible map of vectors to approximately independent standard normal entries."""
 
 import math
 from typing import Any
@@ -35,44 +35,45 @@ CONFIG = TrainingConfig(
     check_every=20,
     patience=3,
 )
-"""On 9,000 MiniLM vectors of Wikipedia sentences the held-out likelihood is best after 200 steps."""
+"""Default training config. On 9,000 MiniLM vectors of Wikipedia sentences, held-out likelihood peaks at 200 steps."""
 
 MAX_BLOCKS, MAX_HIDDEN = 64, 8192
+"""Maximum number of blocks, and of hidden dimensions of a coupling."""
 
 LOG_SCALE_LIMIT = 2.0
-"""A coupling scales by e^±2 at most, so that the inverse keeps its digits."""
+"""Maximum absolute log-scale of a coupling, so that the inverse stays accurate."""
 
 MIN_DEVIATION = 1e-6
-"""Standard deviation at least, relative to the largest, for entries that hardly vary in the first batch."""
+"""Minimum standard deviation in the initialization of actnorm, relative to the largest of the first batch."""
 
 BUFFERS = ("offset", "log_scale", "mixing", "hidden_weight", "hidden_bias", "coupling_weight", "coupling_bias")
+"""Names of the trained buffers."""
 
 
 class Flow(Transform):
-    """x ↦ z by blocks of actnorm, an invertible linear mixing and an affine coupling.
+    """Normalizing flow x ↦ z, `(n, d)` to `(n, d)`: blocks of actnorm, a linear mixing and an affine coupling.
 
-    *Glow* (Kingma and Dhariwal, 2018), its 1×1 convolution being a d × d matrix here, trained to
-    the maximum likelihood of the rows under z ~ N(0, I). Unit vectors and directions without
-    variance have no density: a little noise is added to every row in training. The number of dimensions stays;
-    the inverse is exact, to 1e-4 in float32.
+    *Glow* (Kingma and Dhariwal, 2018) with a d × d matrix in place of the 1×1 convolution, trained by maximum
+    likelihood of the rows under z ~ N(0, I). Unit vectors and directions without variance have no density, so a little
+    noise is added to every row in training. The number of dimensions stays; the inverse is exact, to 1e-4 in float32.
 
-    A block does, with a, b the first ⌊d/2⌋ and the other entries:
+    A block computes, with a the first ⌊d/2⌋ entries and b the others:
 
         y = (x + offset)·exp(log_scale),   (a, b) = M y,   (s, t) = C relu(H a + h) + c,
         z = (a, b·exp(2 tanh(s/2)) + t)
 
     Args:
         blocks: number of blocks.
-        hidden: dimensions of the couplings' hidden layer; None for half of the vectors'.
-        noise: standard deviation of the noise, relative to that of an entry, in the mean square.
+        hidden: dimensions of the couplings' hidden layer; None for ⌊d/2⌋.
+        noise: standard deviation of the noise, relative to the root mean square of the entries' standard deviations.
         steps: maximum number of training steps; three evaluations on held-out rows without a higher likelihood end the
             training earlier.
         batch: rows of a batch.
-        learning_rate: the highest.
-        seed: of start, batches and noise.
+        learning_rate: maximum learning rate.
+        seed: seed of the initial weights, the batches and the noise.
 
     Attributes:
-        training_log: what happened in training; None after loading.
+        training_log: steps and losses of the training; None after loading.
         offset: `(blocks, d)`.
         log_scale: `(blocks, d)`.
         mixing: M, `(blocks, d, d)`.
@@ -113,7 +114,7 @@ class Flow(Transform):
             self.register_buffer(name, torch.empty(0))
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `blocks`, `hidden`, `noise` and the training parameters are in range."""
         require_whole(self.kind, "blocks", self.blocks, at_least=1, at_most=MAX_BLOCKS)
         require_between(self.kind, "noise", self.noise, 0, 1)
         if self.hidden is not None:
@@ -121,28 +122,28 @@ class Flow(Transform):
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the inputs.
+        """Return the input signature unchanged, since a flow keeps the dimensions; raise `StepError` for one dimension.
 
         Raises:
-            StepError: for vectors of one dimension, which have no two parts to couple.
+            StepError: for vectors of one dimension, which cannot be split in two halves.
         """
         if inputs.dimensions == 1:
             raise StepError("flow couples two parts of a vector: it needs vectors of at least 2 dimensions, not 1")
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train to maximum likelihood; actnorm starts from the first batch.
+        """Initialize from the first batch, train by maximum likelihood, and set the buffers and `training_log`.
 
         Raises:
-            InputError: for moments, rows that are all the same, a training that diverges, or
-                directions without variance where no noise is added.
+            InputError: if `data` are moments, all rows are equal, the training diverges before the first finite
+                held-out loss, or a direction has no variance and `noise` is 0.
         """
         if isinstance(data, Moments):
             raise InputError("flow is trained on vectors and cannot be fitted on moments")
         mean = mean_of_varied(self.kind, data)
         if self.noise == 0:
             moments = moments_of(data)
-            spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
+            spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
             spectrum.require_rank("flow with noise=0", data.shape[1], data.shape[0])
         config = CONFIG.override(self.steps, self.batch, self.learning_rate)
         batches = Batches(data, config, self.seed, self.device)
@@ -158,12 +159,12 @@ class Flow(Transform):
         self._set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
     def _set_buffers(self, tensors: dict[str, Tensor]) -> None:
-        """Set the buffers to tensors, which may require gradients."""
+        """Assign each tensor to the buffer of its name, without copying or detaching the tensor."""
         for name, tensor in tensors.items():
             setattr(self, name, tensor)
 
     def _initialize(self, batch: Tensor) -> None:
-        """Start from random rotations, couplings that do nothing, and actnorms that standardize the batch."""
+        """Set the buffers: random orthogonal mixings, identity couplings, and actnorms that standardize the batch."""
         d, blocks = batch.shape[1], self.blocks
         half, rest, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
         generator = torch.Generator().manual_seed(self.seed)
@@ -186,7 +187,7 @@ class Flow(Transform):
             x, _ = self._apply_block(block, x)
 
     def _apply_block(self, block: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of one block `(n, d)`, and the log-scales of its coupling `(n, ⌈d/2⌉)`."""
+        """Apply one block to rows; return its outputs `(n, d)` and the log-scales of its coupling `(n, ⌈d/2⌉)`."""
         y = (x + self.offset[block]) * self.log_scale[block].exp()
         y = functional.linear(y, self.mixing[block])
         first, second = _split_halves(y)
@@ -194,13 +195,13 @@ class Flow(Transform):
         return torch.cat([first, second * log_scale.exp() + shift], -1), log_scale
 
     def coupling(self, block: int, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-scale and shift, each `(n, ⌈d/2⌉)`, for the second half of rows whose first half is given."""
+        """Compute log-scale and shift of rows' second half, `(n, ⌈d/2⌉)` each, from the first half `(n, ⌊d/2⌋)`."""
         hidden = functional.linear(first, self.hidden_weight[block], self.hidden_bias[block]).relu()
         raw, shift = functional.linear(hidden, self.coupling_weight[block], self.coupling_bias[block]).chunk(2, dim=-1)
         return LOG_SCALE_LIMIT * torch.tanh(raw / LOG_SCALE_LIMIT), shift
 
     def log_densities(self, x: Tensor) -> Tensor:
-        """Return log p of rows `(n, d)` as `(n,)`: that of z under N(0, I), plus the log-volume changes."""
+        """Return log p(x) = log N(z; 0, I) + log|det ∂z/∂x| of rows `(n, d)` as `(n,)`, differentiable."""
         # One by one: with several threads torch factors the matrices of a batch at the same time, which MKL's LU is not
         # made for; it then gives wrong pivots or never ends (pytorch issues 141358 and 142815).
         mixing_volume = torch.stack([torch.linalg.slogdet(mixing)[1] for mixing in self.mixing]).sum()
@@ -212,7 +213,9 @@ class Flow(Transform):
         return densities
 
     def log_likelihood(self, rows: Any) -> Any:
-        """Return the natural log of the learned density at rows `(n, d)`, an array or a tensor, as `(n,)`.
+        """Return the natural log of the learned density of each row, `(n, d)` to `(n,)`, without gradients.
+
+        The result is a tensor for a tensor, and an array otherwise.
 
         Raises:
             NotFittedError: before `fit`.
@@ -224,11 +227,11 @@ class Flow(Transform):
 
     @property
     def learned_directions(self) -> int:
-        """All dimensions."""
+        """Number of output directions fitted from data: all d dimensions; 0 before the fit."""
         return self.offset.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows, `(n, d)` to `(n, d)`."""
+        """Apply all blocks in order, x to z, both `(n, d)`; rows of x that are zero become zero."""
         z = x
         for block in range(self.blocks):
             z, _ = self._apply_block(block, z)
@@ -236,21 +239,21 @@ class Flow(Transform):
 
     @property
     def inverse_kind(self) -> Inverse:
-        """Exact: every block is invertible."""
+        """'exact': every block is invertible."""
         return "exact"
 
     def inverse(self) -> Map:
-        """Return the map that inverts the blocks, the last first."""
+        """Return the exact inverse as a map from z to x, which uses this flow's buffers."""
         return InverseFlow(self)
 
 
 def _split_halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first ⌊d/2⌋ entries of rows, and the other entries."""
+    """Split rows `(n, d)` into views of their first ⌊d/2⌋ columns and the other ⌈d/2⌉ columns."""
     return x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
 
 
 class InverseFlow(Map):
-    """The inverse of a `Flow`."""
+    """Inverse of a fitted `Flow`, z ↦ x: inverts the blocks in reverse order; mixings are inverted once, in float64."""
 
     kind = "inverse_flow"
 
@@ -263,7 +266,7 @@ class InverseFlow(Map):
         self.register_buffer("unmixing", inverses)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Invert the flow for rows, `(n, d)` to `(n, d)`."""
+        """Return the inputs x whose flow outputs are the rows z, both `(n, d)`."""
         for block in reversed(range(self.flow.blocks)):
             first, second = _split_halves(x)
             log_scale, shift = self.flow.coupling(block, first)
@@ -274,7 +277,7 @@ class InverseFlow(Map):
 
 
 class LogDensity(Map):
-    """The log-density of a `Flow` at rows, `(n, d)` to `(n,)`."""
+    """Log-density of a fitted `Flow` as a map, rows `(n, d)` to `(n,)`, for use with `apply`."""
 
     kind = "log_density"
 
@@ -283,5 +286,5 @@ class LogDensity(Map):
         self.flow = flow
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the log-density of each row."""
+        """Return log p(x) of each row under the flow, `(n, d)` to `(n,)`."""
         return self.flow.log_densities(x)

@@ -29,39 +29,41 @@ from transforms.statistics import Moments, Spectrum, distances, unit_moments, un
 from transforms.vectors import Vectors
 
 PREFIX_SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
-"""Sizes that a nested map is trained for, relative to the whole."""
+"""Prefix sizes for which a nested map is trained besides k, as shares of k."""
 
 RIDGE = 1e-6
-"""Added to every eigenvalue, relative to their mean: fewer rows than dimensions leave some at 0."""
+"""Ridge added to every eigenvalue, relative to their mean, because some are 0 if rows are fewer than dimensions."""
 
 LATHE = TrainingConfig(steps=400, batch=512, learning_rate=5e-3)
+"""Training config of the preset `lathe`."""
+
 NESTED_STEPS = 1000
-"""Every row of the map serves several sizes, which takes more steps."""
+"""Steps of the preset `lathe` with `nested`; every row of the weight serves several sizes, which takes more steps."""
 
 PRESET_LOSSES = {"lathe": "blend", "paper": "positional"}
+"""Default loss of each preset, a name in `LOSSES`."""
 
 
 class GeoPres(Linear):
-    """Reduce dimensions by a bias-free linear map that is trained to keep the geometry of embeddings.
+    """Linear reduction x ↦ Wx, W `(k, d)`, trained to preserve the cosines or distances between embeddings.
 
     After *Geometry-Preserving Dimensionality Reduction for Text Embeddings*.
 
-    **Preset `lathe`**, the default, works on unit vectors and unit outputs, because those are what
-    is served. It starts from the best map for Gaussian data, the projection on the top uncentred
-    principal directions with the i-th scaled by √(1 + T/((k+2)λ_i)), T the energy left out, and
-    trains it with Adam, in the coordinates of the principal axes, on random batches. Its loss is
-    `losses.blend`: the paper's angular loss, the correlation of an anchor's cosines before and
-    after, and which rows are its neighbours.
+    **Preset `lathe`**, the default, trains on unit vectors and unit outputs, as they are served. W
+    starts as the best map for Gaussian data: the projection on the top uncentred principal directions, the
+    i-th scaled by √(1 + T/((k+2)λ_i)), with T the sum of the other eigenvalues. W is trained with AdamW on
+    random batches, in the coordinates of the principal axes. The loss is `losses.blend`: the paper's angular
+    loss, the correlation of an anchor's cosines before and after, and the divergence of its neighbours.
 
-    With `nested`, every prefix of the output is usable too: the same blend of the sizes k/16,
-    k/8, k/4, k/2, 3k/4 and k, each relative to its start, with equal weights.
+    With `nested`, every prefix of the output is usable too: the loss is the mean of the blends of the
+    sizes k/16, k/8, k/4, k/2, 3k/4 and k, each relative to its start.
 
-    **Preset `paper`** is section 4.2: a random start, Eq. 1 over all pairs of 20,000 rows as they
-    come, AdamW, linear warm-up and decay, ten epochs, early stopping on held-out rows, the best
-    map restored; held-out rows take the place of its paraphrases, and every batch is a new sample.
-    With few rows that is few steps; `steps` sets another number.
+    **Preset `paper`** is section 4.2: a random start, Eq. 1 over all pairs of 20,000 rows that are not
+    normalized, AdamW, linear warm-up and decay, ten epochs, early stopping on held-out rows, the best
+    map restored. Held-out rows replace the paper's paraphrases, and every batch is a new sample.
+    Few rows give few steps; `steps` sets another number.
 
-    **What was tried**, on MiniLM vectors of 10,000 Wikipedia sentences and as many headlines on
+    **Experiments**, on MiniLM vectors of 10,000 Wikipedia sentences and as many headlines on
     gold, 384 → 128; recall@10 and local Spearman of 2,000 held-out rows of each:
 
     ====================================  =========  ========  =========  ========
@@ -81,9 +83,9 @@ class GeoPres(Linear):
     the same of normal quantiles          .762       .954      .901       .993
     ====================================  =========  ========  =========  ========
 
-    At 32 dimensions the default keeps .415 and .617 where the spectral start keeps .403 and .576.
-    Batches of 512 rows do what 2,048 do, in a sixth of the time. In the coordinates of the vectors
-    themselves, nesting costs .006 more at 32 dimensions of the headlines.
+    At 32 dimensions the default has .415 and .617, the spectral start .403 and .576.
+    Batches of 512 rows give the results of 2,048 in a sixth of the time. Without the rotation to the
+    principal axes, nesting costs .006 more at 32 dimensions of the headlines.
 
     Args:
         dimensions: k.
@@ -93,17 +95,18 @@ class GeoPres(Linear):
             unit rows and unit outputs, at their best scale), `angular` (Eq. 3) or `spearman` (A.1.2).
         steps: number of training steps; None for the preset's. 0 keeps the start.
         batch: rows of a batch; None for the preset's.
-        learning_rate: the highest; None for the preset's.
-        rank_strength: of the soft ranks of `spearman`; the published 1 makes them the Pearson
-            correlation. They are ranks only below the gaps of neighbouring cosines, which are
-            smaller than 0.001 in a batch of 1,500; a step takes forty times as long there.
-        seed: of start and batches.
+        learning_rate: maximum learning rate; None for the preset's.
+        rank_strength: regularization strength of the soft ranks of `spearman`. At the published 1 the loss is
+            1 − the Pearson correlation. Soft ranks equal ranks only at a strength below the gaps between
+            neighbouring cosines, which are smaller than 0.001 in a batch of 1,500; a step then takes forty times
+            as long.
+        seed: seed of the random start and of the batches.
 
-    Fitted on moments, it is the spectral start without training.
+    A fit on moments gives the spectral start without training.
 
     Attributes:
-        training_log: what happened in training, losses relative to the start; None where nothing was
-            trained, or after loading.
+        training_log: steps and losses of the training, relative to the start; None if nothing was trained, or
+            after loading.
     """
 
     kind = "geopres"
@@ -132,7 +135,7 @@ class GeoPres(Linear):
         self.seed = seed
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `preset` and `loss` are known names, `nested` is a bool and numbers are in range."""
         require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_flag(self.kind, "nested", self.nested)
         require_choice(self.kind, "preset", self.preset, tuple(PRESET_LOSSES))
@@ -143,27 +146,29 @@ class GeoPres(Linear):
 
     @property
     def learns_from(self) -> LearnsFrom:  # type: ignore[override]  # depends on the parameters
-        """Rows, or the moments of unit rows for the spectral start alone."""
+        """'unit moments' for the preset lathe with 0 steps, which needs no rows, else 'rows'."""
         return "unit moments" if self.preset == "lathe" and self.steps == 0 else "rows"
 
     @property
     def chooses_axes(self) -> bool:
-        """Always, because a trained map has its own axes."""
+        """Whether outputs are coordinates along axes that the fit finds: always True."""
         return True
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the reduced signature.
+        """Return the signature with `dimensions` dimensions; raise `StepError` if the input has no more than that.
 
         Raises:
-            StepError: if the inputs do not have more dimensions.
+            StepError: if the input is known to have `dimensions` dimensions or fewer.
         """
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the start, then train it on random batches.
+        """Compute a start weight, train it unless `data` are moments or steps are 0, and set `weight` and the log.
+
+        `training_log` is None if nothing was trained.
 
         Raises:
-            InputError: if every row is the same, or moments are given where vectors are needed.
+            InputError: if all rows are equal, or `data` are moments and the preset is `paper`.
         """
         if isinstance(data, Moments):
             if self.preset == "paper":
@@ -187,11 +192,11 @@ class GeoPres(Linear):
         self.training_log = log
 
     def _training_config(self, rows: int) -> TrainingConfig:
-        """Return the preset's training config for a number of rows, with the given parameters."""
-        given = (self.steps, self.batch, self.learning_rate)
+        """Return the preset's config for a number of rows; `steps`, `batch` and `learning_rate` override it if set."""
+        overrides = (self.steps, self.batch, self.learning_rate)
         if self.preset == "paper":
-            return paper_config(rows, *given)
-        return (replace(LATHE, steps=NESTED_STEPS) if self.nested else LATHE).override(*given)
+            return paper_config(rows, *overrides)
+        return (replace(LATHE, steps=NESTED_STEPS) if self.nested else LATHE).override(*overrides)
 
     def _train(
         self,
@@ -202,9 +207,11 @@ class GeoPres(Linear):
         context: FitContext,
         checkpoint: Checkpoint | None,
     ) -> tuple[Tensor, TrainingLog]:
-        """Train a weight `(k, d)`, in the coordinates of some axes `(d, d)` if there are any.
+        """Train `start` `(k, d)`, possibly in place, in coordinates along `axes`; return the weight `(k, d)` and log.
 
-        Adam adapts the rate of every coordinate separately, so the coordinates should be those that differ in scale.
+        With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes; the returned
+        weight is in the original coordinates. Adam adapts the rate of every coordinate separately, so the coordinates
+        should be those that differ in scale. A weight trained for unit outputs is rescaled by `best_scale`.
         """
         k, weight = self.dimensions, start.float().to(self.device)
         if axes is not None:
@@ -217,6 +224,7 @@ class GeoPres(Linear):
         normalized = self.preset == "lathe" or LOSSES[loss].of_unit_rows
 
         def prepare(batch: Tensor) -> Tensor:
+            """Return the batch with unit rows if `normalized`, in the coordinates of the axes if there are any."""
             rows = unit_rows(batch) if normalized else batch
             return rows if axes is None else rows @ axes.T
 
@@ -224,6 +232,7 @@ class GeoPres(Linear):
         set_up, importance = self._set_up_loss(loss, LossSetup(first, weight, sizes, normalized, self.rank_strength))
 
         def loss_function(batch: Tensor) -> float:
+            """Return the mean over sizes of importance × loss; store the gradient of their sum in `weight.grad`."""
             losses, weight.grad = prefix_losses(set_up, prepare(batch), weight, sizes, importance, normalized)
             return sum(i * loss for i, loss in zip(importance, losses, strict=True)) / len(losses)
 
@@ -234,9 +243,10 @@ class GeoPres(Linear):
         return weight if axes is None else weight @ axes, log
 
     def _set_up_loss(self, name: str, setup: LossSetup) -> tuple[Loss, list[float]]:
-        """Return a loss, and the importance of each size: one over its loss at the start, so that all count the same.
+        """Return the loss, and the importance of each size: 1 / its starting loss, or 1 if `LossKind.relative`.
 
-        Without that the smallest size, which errs most, would dominate, and the unit of length would set the pace.
+        The importance is also 1 if the loss at the start is 0. Without importances the smallest size, whose loss is
+        largest, would dominate, and gradients would depend on the scale of the vectors.
         """
         loss = LOSSES[name].set_up(setup)
         if LOSSES[name].relative:
@@ -247,19 +257,20 @@ class GeoPres(Linear):
 
 
 def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Return the minimizer of the squared-distance loss for Gaussian data `(k, d)`, and the principal axes `(d, d)`.
+    """Return the weight `(k, d)` that best keeps squared distances of Gaussian data, and the principal axes `(d, d)`.
 
-    Both in float64.
+    The i-th row of the weight is the i-th eigenvector of the uncentred second moment, scaled by √(1 + T/((k+2)λ_i)),
+    with T the sum of the eigenvalues after the k-th. Both tensors are float64.
 
     Raises:
-        InputError: if all rows are the same.
+        InputError: if all rows are equal.
     """
     second = moments.second_moment()
     total = float(second.trace())
     # The scatter of equal unit rows is rounding error, not zero.
     if moments.count < 2 or moments.scatter.trace() <= 1e-12 * moments.count * total:
         raise InputError("geopres needs rows that differ in direction: there are no distances to keep")
-    spectrum = Spectrum.of(second, moments.rounding())
+    spectrum = Spectrum.of(second, moments.rounding_variance())
     eigenvalues = spectrum.values + RIDGE * total / moments.dimensions
     directions = spectrum.directions[:dimensions]
     left_out = eigenvalues[dimensions:].sum()
@@ -267,13 +278,16 @@ def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(directions * scales[:, None]), torch.from_numpy(spectrum.directions)
 
 
-def random_start(width: int, dimensions: int, seed: int) -> Tensor:
-    """Draw a weight `(k, d)` as torch draws that of a linear layer."""
-    return uniform_start((dimensions, width), width, torch.Generator().manual_seed(seed))
+def random_start(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
+    """Draw a weight `(dimensions, input_dimensions)` from U(−1/√d, 1/√d), as `torch.nn.Linear` does."""
+    return uniform_start((dimensions, input_dimensions), input_dimensions, torch.Generator().manual_seed(seed))
 
 
 def best_scale(x: Tensor, weight: Tensor) -> float:
-    """Return the factor on `weight` that brings the distances of its outputs closest to those of `x`."""
+    """Return the factor on `weight` that best fits the outputs' distances to those of `x`, by least squares.
+
+    The first 1024 rows are used. The factor is 1 if all their outputs coincide.
+    """
     rows = x[:1024] - x[:1024].mean(0)
     before, after = distances(rows, rows), distances(rows @ weight.T, rows @ weight.T)
     return float((before * after).sum() / after.square().sum()) if after.any() else 1.0

@@ -1,4 +1,4 @@
-"""Random starts of trained weights."""
+"""Random initial values of trained weights."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def uniform_start(shape: Sequence[int], inputs: int, generator: torch.Generator) -> Tensor:
-    """Draw what a linear layer of torch starts from: uniform between ±1/√inputs."""
-    start: Tensor = (2 * torch.rand(*shape, generator=generator) - 1) / inputs**0.5
+def uniform_start(shape: Sequence[int], fan_in: int, generator: torch.Generator) -> Tensor:
+    """Draw a float32 CPU tensor of `shape` from U(−1/√fan_in, 1/√fan_in), as `torch.nn.Linear` does."""
+    start: Tensor = (2 * torch.rand(*shape, generator=generator) - 1) / fan_in**0.5
     return start

@@ -13,19 +13,25 @@ PAPER = TrainingConfig(
     heldout=10_000,
     patience=3,
 )
-"""Section 4.2 of the GeoPres paper, without what depends on the number of rows."""
+"""Section 4.2 of the GeoPres paper; `paper_config` sets `steps` and `check_every` from the number of rows."""
 
 PAPER_EPOCHS = 10
+"""Epochs of a training if `steps` is not set."""
+
 MIN_EVALUATION_INTERVAL = 20
-"""Steps. On 10,000 rows, an evaluation at every second step ends training after 18: a recall@10 of .37, not .58."""
+"""Minimum number of steps between two evaluations on held-out rows.
+
+On 10,000 rows, an evaluation at every second step ends training after 18 steps: a recall@10 of .37, not .58.
+"""
 
 
 def paper_config(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> TrainingConfig:
-    """Return the paper's config for a number of rows: ten epochs unless `steps` is given, an evaluation after each.
+    """Return the paper's config for n rows: ten epochs unless `steps` is set, evaluated every max(epoch, 20) steps.
 
-    The paper's epochs have 500 steps. With few rows an epoch has one or two, and the loss swings so much from one to
-    the next that patience would end the training at its start. So evaluations are at least `MIN_EVALUATION_INTERVAL`
-    steps apart.
+    An epoch is counted in steps. `batch` and `learning_rate` override the paper's if set. The
+    paper's epochs have 500 steps. With few rows an epoch has one or two steps, and the loss swings so much from one
+    epoch to the next that patience would end the training at its start. So evaluations are at least
+    `MIN_EVALUATION_INTERVAL` steps apart.
     """
     config = PAPER.override(steps, batch, learning_rate)
     epoch = max(1, rows // config.batch)

@@ -1,4 +1,4 @@
-"""The certificate of a chain: how well it keeps the geometry of vectors that it was not fitted on."""
+"""The certificate of a chain: measures of how well the chain preserves the geometry of held-out vectors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +15,13 @@ from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray
 
 MIN_ROWS_PER_DIMENSION = 10
-"""Fewer fitted rows for each output dimension give a warning."""
+"""Minimum number of fitted rows for each fitted output direction; fewer rows give a warning."""
 
 MIN_DEVIATION = 1e-5
-"""An output whose standard deviation is less, relative to the largest, counts as constant."""
+"""Standard deviation, relative to the largest, up to which an output dimension counts as constant."""
 
 Certificate = dict[str, Any]
+"""JSON object that `certify` returns."""
 
 
 def certify(
@@ -33,27 +34,26 @@ def certify(
     warnings: list[str] | None = None,
     targets: FloatArray | None = None,
 ) -> Certificate:
-    """Measure a fitted chain on held-out vectors and on out-of-domain ones.
+    """Measure how a fitted chain changes held-out and out-of-domain vectors, and return the measures as a JSON object.
 
     Args:
-        chain: fitted.
-        heldout: `(n, d)` vectors of the corpus that the chain was not fitted on, without duplicates.
+        chain: fitted chain.
+        heldout: vectors of the fitted corpus that were not used in the fit, `(n, d)`, without duplicates.
         n_fit: number of rows the chain was fitted on.
-        seed: of the split.
+        seed: seed of the split into fitted and held-out rows; stored in the certificate only.
         out_of_domain: vectors of other corpora by name, because an in-domain number alone misleads.
-        warnings: warnings from the fit, which come first.
-        targets: what the held-out vectors should become, `(n, k)`, for a chain fitted on pairs.
+        warnings: warnings from the fit; they precede the certificate's own.
+        targets: vectors that the held-out vectors should be mapped to, `(n, k)`, for a chain fitted on pairs.
 
     Returns:
         A JSON object: `{n_fit, n_heldout, seed, local_spearman, recall_at_10,
         recall_at_10_rescored_4x, positional_stress, mean_norm: {before, after},
         isoscore: {before, after}, bytes_per_vector: {before, after}, diagnostics: {before, after},
-        foreign: {name: …}, warnings: []}`; `diagnostics` is what `diagnose` finds in the held-out
-        rows, `foreign` holds the out-of-domain measures. A measure that needs more rows than there are is null. For a
-        nested chain, `sizes` holds the same measures of a quarter, a half and three quarters of the dimensions. Codes
-        are measured by the floats they stand for. With targets there is `alignment: {cosine, recall_at_10}`: the mean
-        cosine of an output to its target, and how many of the ten targets nearest to a target its output finds among
-        all targets.
+        foreign: {name: …}, warnings: []}`. `diagnostics` holds the results of `diagnose` for the held-out rows and
+        their outputs; `foreign` holds the out-of-domain measures. A measure that needs more rows is null. For a nested
+        chain, `sizes` holds `geometry_measures` of the first quarter, half and three quarters of the dimensions. Codes
+        are decoded to floats before they are measured. With targets, `alignment: {cosine, recall_at_10}` holds the mean
+        cosine of an output to its target, and the `cross_recall_at_k` of outputs and targets with k = 10.
     """
     after = chain.floats(heldout)
     diagnostics = {"before": diagnose(heldout), "after": diagnose(after)}
@@ -74,7 +74,7 @@ def certify(
         }
     if targets is not None:
         certificate["alignment"] = {
-            "cosine": float((_unit(after) * _unit(targets)).sum(1).mean()),
+            "cosine": float((_normalize_rows(after) * _normalize_rows(targets)).sum(1).mean()),
             "recall_at_10": cross_recall_at_k(after, targets, 10) if len(targets) > 10 else None,
         }
     certificate["foreign"] = {
@@ -90,7 +90,7 @@ def certify(
 
 
 def geometry_measures(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
-    """Return how well outputs keep the geometry of their inputs; null for measures that need more rows."""
+    """Return local Spearman, recall@10 (also rescored) and positional stress by name; None where rows are too few."""
     n = before.shape[0]
     return {
         "local_spearman": local_spearman(before, after) if n >= 3 else None,
@@ -100,13 +100,16 @@ def geometry_measures(before: FloatArray, after: FloatArray) -> dict[str, float 
     }
 
 
-def _unit(vectors: FloatArray) -> Tensor:
-    """Return rows at unit length in float64."""
+def _normalize_rows(vectors: FloatArray) -> Tensor:
+    """Return the rows normalized to L2 norm 1 as a float64 tensor, `(n, d)`; zero rows stay zero."""
     return unit_rows(torch.from_numpy(vectors.astype(np.float64)))
 
 
 def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
-    """Return a warning if outputs are constant; if the dimensions stay, only if more outputs than inputs are."""
+    """Return a one-item list with a warning if output dimensions are constant over the rows, else [].
+
+    If inputs and outputs have equally many dimensions, the warning needs more constant output than input dimensions.
+    """
     constant_before, constant = (
         int((deviations <= MIN_DEVIATION * deviations.max()).sum())
         for deviations in (side.std(axis=0) for side in (before, after))
@@ -117,7 +120,7 @@ def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str
 
 
 def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
-    """Return what makes the fit of each step, and the measures, less reliable."""
+    """Return warnings from each step's fit, and of too few fitting or held-out rows, as sentences."""
     found = []
     for step in chain.transforms:
         if isinstance(step, Transform):

@@ -1,4 +1,4 @@
-"""Diagnostics of a set of vectors: common direction, norms, spectrum, zero and duplicate rows."""
+"""Statistics of a set of vectors: mean direction, norms, spectrum, isotropy, zero and duplicate rows."""
 
 from typing import Any
 
@@ -11,33 +11,36 @@ from transforms.statistics import Moments, Spectrum, participation_ratio
 from transforms.vectors import FloatArray, Vectors, finite_blocks
 
 Diagnostics = dict[str, Any]
+"""JSON object that `diagnose` returns."""
 
 UNIT_TOLERANCE = 1e-3
-"""A row whose norm is this close to 1 counts as unit; the norm audit of the mean-bias paper (its Appendix C)."""
+"""Maximum distance from 1 of the norm of a unit row, as in the norm audit of the mean-bias paper (Appendix C)."""
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
+"""Shares of the total variance reported in `dimensions_for`."""
 
 
 def diagnose(vectors: Vectors) -> Diagnostics:
-    """Describe the rows of an array, memmap or view `(n, d)`, in one pass.
+    """Return statistics of the rows `(n, d)` as a JSON object: norms, duplicates, mean, spectrum and isotropy.
 
-    Norms are those of the rows as they are; everything else describes the rows at unit length.
+    The rows are read once, in blocks. `norms`, `zero_rows` and `duplicate_rows` describe the rows as they are; all
+    other statistics describe the rows after L2 normalization.
 
     Returns:
         A JSON object:
 
-        - `n`, `dimensions`; `zero_rows`; `duplicate_rows`: rows that repeat an earlier one.
-        - `norms`: `{mean, std, min, max, unit}`, the last the share of rows of norm 1 ± 0.001.
-        - `mean_norm`: ‖μ‖; `noise_floor`: √(tr Σ/n), its expected value if the true mean were zero.
+        - `n`, `dimensions`; `zero_rows`; `duplicate_rows`: number of rows that equal an earlier row.
+        - `norms`: `{mean, std, min, max, unit}`; `unit` is the share of rows of norm 1 ± 0.001.
+        - `mean_norm`: ‖μ‖; `noise_floor`: √(tr Σ/n), the expected ‖μ‖ if the true mean were zero.
         - `participation_ratio`: tr(C)²/‖C‖²_F, the number of directions the variance is spread over;
-          `isoscore`: (that − 1)/(d − 1); `rank`.
-        - `spectrum`: `[[i, share]]`, the share of the variance along the i-th direction;
-          `dimensions_for`: number of directions that hold a share of the variance.
-        - `alignment`: |cos| of μ̂ with the top direction, `centered` and `uncentered` (Appendix D
+          `isoscore`: (participation ratio − 1)/(d − 1); `rank`: rank of the covariance C.
+        - `spectrum`: `[[i, share]]`, the share of the variance along the i-th principal direction;
+          `dimensions_for`: number of principal directions that hold each of `SHARES` of the variance.
+        - `alignment`: |cos| of μ with the top principal direction, `centered` and `uncentered` (Appendix D
           of the mean-bias paper); null without mean or variance.
 
     Raises:
-        InputError: for NaN, inf, no rows or a shape that is not `(n, d)`.
+        InputError: if rows hold NaN or inf, there are no rows, or the shape is not `(n, d)`.
     """
     moments, norms, hashes = Moments(), [], []
     for block in finite_blocks(vectors):
@@ -66,7 +69,7 @@ def diagnose(vectors: Vectors) -> Diagnostics:
 
 
 def _moment_diagnostics(moments: Moments) -> Diagnostics:
-    """Return the diagnostics that follow from moments; see `diagnose`."""
+    """Return the entries of `diagnose` that need moments only: mean, rank, spectrum, isotropy and alignment."""
     covariance = moments.covariance(ddof=0)
     spectrum = Spectrum.of(covariance)
     total = spectrum.values.sum()
@@ -91,7 +94,7 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
 
 
 def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return |cos(μ̂, u₁)| with the top eigenvector u₁ of the centred covariance."""
+    """Return |cos(μ, u₁)|, u₁ the top eigenvector of the centred covariance; None if mean or variance is zero."""
     norm = np.linalg.norm(mean)
     if norm == 0 or spectrum.rank == 0:
         return None
@@ -99,11 +102,11 @@ def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float |
 
 
 def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return |cos(μ̂, v₁)| with the top eigenvector v₁ of the uncentred second moment C + μμᵀ.
+    """Return |cos(μ, v₁)|, v₁ the top eigenvector of the uncentred second moment C + μμᵀ; None if the mean is zero.
 
-    In closed form from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*,
-    Appendix D): with αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of
-    1 = ‖μ‖² Σ αᵢ²/(λ* − λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ) uᵢ. It is found by bisection as λ₁ + t, t in (0, ‖μ‖²].
+    Computed from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*,
+    Appendix D): with μ̂ = μ/‖μ‖ and αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of
+    1 = ‖μ‖² Σ αᵢ²/(λ* − λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ) uᵢ. Bisection finds λ* as λ₁ + t, t in (0, ‖μ‖²].
     """
     norm = float(np.linalg.norm(mean))
     if norm == 0:
@@ -112,6 +115,7 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
     gaps = spectrum.values[0] - spectrum.values
 
     def excess(t: float) -> float:
+        """Return ‖μ‖² Σ αᵢ²/(λ₁ + t − λᵢ) − 1, which decreases in t and is 0 at λ₁ + t = λ*."""
         return norm**2 * float((alpha**2 / (t + gaps)).sum()) - 1
 
     low, high = norm**2 * 1e-18, norm**2
@@ -125,7 +129,7 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
 
 
 def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row's bytes: equal rows have equal hashes, others hardly ever."""
+    """Return a 64-bit hash of each row, `(n,)`: equal for equal rows (−0 equals 0), very rarely for others."""
     block = block + block.dtype.type(0)  # −0 becomes 0
     words = np.ascontiguousarray(block).view(np.dtype(f"u{block.dtype.itemsize}")).astype(np.uint64)
     words ^= words >> np.uint64(29)  # 1.0 and 2.0 differ in high bits only, and a product moves no bit down
@@ -136,10 +140,10 @@ def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
 
 
 def _geometric_ranks(d: int) -> list[int]:
-    """Return 1, 2, 3, 4, 6, 8, 12, … up to d, and d."""
-    found = {d}
+    """Return 1, 2, 3, 4, 6, 8, 12, … (2ⁱ and 3·2ⁱ) up to d, and d itself, in ascending order."""
+    ranks = {d}
     step = 1
     while step <= d:
-        found |= {step, min(step * 3 // 2, d)}
+        ranks |= {step, min(step * 3 // 2, d)}
         step *= 2
-    return sorted(found - {0})
+    return sorted(ranks - {0})

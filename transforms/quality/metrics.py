@@ -1,7 +1,8 @@
-"""Metrics of how well a reduced space keeps the geometry of the original one, computed in blocks of rows.
+"""Metrics of how well a reduced space preserves the geometry of the original space, computed in blocks of rows.
 
-Arguments named `before` and `after` are the same n rows in both spaces, `(n, d)` and `(n, k)`.
-Similarities are cosines; distances are Euclidean, of the vectors as they are.
+Arguments named `before` and `after` are the same n rows in both spaces, `(n, d)` and `(n, k)`. Similarities are
+cosines; distances are Euclidean, without normalization. An anchor is a row that is compared with all other rows;
+every row is an anchor once.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,17 +17,16 @@ from transforms.statistics import Moments, distances, participation_ratio, unit_
 from transforms.vectors import FloatArray, as_numpy
 
 MAX_BLOCK_ENTRIES = 2**20
-"""Similarities in memory at a time: 52 anchors with n=20,000 rows, 8 MB a matrix in float64."""
+"""Maximum number of cosines in a block: 52 anchors for n = 20,000 rows, 8 MB in float64."""
 
 COMPAT_TOLERANCE = 1e-3
-"""What ann-benchmarks adds to the distance of the k-th neighbour."""
+"""Tolerance that ann-benchmarks adds to the distance of the k-th neighbour."""
 
 
 def local_spearman(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over anchors of the rank correlation between their similarities before and after.
+    """Return the mean over rows of the Spearman correlation of their cosines to all other rows, before and after.
 
-    True Spearman: ties get their average rank, the anchor itself is left out. In the GeoPres paper
-    it correlates with downstream quality (its Table 1, ρ=0.94).
+    Ties get their average rank. In the GeoPres paper this metric correlates with downstream quality (Table 1, ρ=0.94).
 
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
@@ -35,20 +35,21 @@ def local_spearman(before: FloatArray, after: FloatArray) -> float:
 
 
 def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
-    """Return the `local_spearman` of each row `(n,)`, for confidence intervals."""
+    """Return the Spearman correlation of each row, `(n,)` float64, of which `local_spearman` is the mean."""
     _require_same_rows(before, after, at_least=3)
 
     def rank_correlation(original: Tensor, reduced: Tensor) -> Tensor:
+        """Return the Spearman correlation of corresponding rows of cosines, `(b, n−1)` to `(b,)`."""
         return correlation(average_ranks(original), average_ranks(reduced))
 
     return _measure_anchors(before, after, None, rank_correlation)
 
 
 def pearson_compat(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over anchors of the Pearson correlation between their similarities before and after.
+    """Return the mean over rows of the Pearson correlation of their cosines to all other rows, before and after.
 
-    This is what the published GeoPres code reports as Spearman: its soft ranks, at strength 1, are an
-    affine function of the similarities. For comparison with its numbers only.
+    The published GeoPres code reports this value as Spearman: its soft ranks, at strength 1, are an affine
+    function of the cosines. Use it only for comparison with those numbers.
 
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
@@ -60,15 +61,16 @@ def pearson_compat(before: FloatArray, after: FloatArray) -> float:
 def recall_at_k(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> float:
-    """Return the mean share of an anchor's k nearest neighbours that are also nearest in the reduced space.
+    """Return recall@k: the mean share of a row's k nearest neighbours by cosine that are among its k nearest after.
 
-    Strict set overlap, the anchor left out. With `oversampling` the reduced space selects
-    k·oversampling candidates, which the original similarities then rank: what a search with
-    rescoring returns. With `compat`, as ann-benchmarks counts: a result within 1e-3 of
-    the k-th neighbour's cosine distance is right, so that ties and near-ties do not count as errors.
+    A row is not its own neighbour. With `oversampling`, the share of neighbours among the k·oversampling nearest in
+    the reduced space: the recall of a search that rescores these candidates by the original cosines. With `compat`, as
+    ann-benchmarks counts: a rescored result is right if its cosine is at most 1e-3 below that of the k-th neighbour, so
+    that ties and near-ties do not count as errors.
 
     Raises:
-        InputError: if there are not more than k·oversampling rows.
+        InputError: if there are not more than k·oversampling rows, k or oversampling is below 1, or rows do not
+            correspond.
     """
     return float(recall_of_anchors(before, after, k, oversampling, compat).mean())
 
@@ -76,12 +78,13 @@ def recall_at_k(
 def recall_of_anchors(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """Return the `recall_at_k` of each row `(n,)`, for confidence intervals."""
+    """Return the recall@k of each row, `(n,)` float64, of which `recall_at_k` is the mean."""
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
     _require_same_rows(before, after, at_least=k * oversampling + 1)
 
     def shares(original: Tensor, reduced: Tensor) -> Tensor:
+        """Return each anchor's recall@k from its cosines in both spaces, `(b, n)` to `(b,)`."""
         nearest = original.topk(k, dim=1)
         candidates = reduced.topk(k * oversampling, dim=1).indices
         if compat:
@@ -95,13 +98,14 @@ def recall_of_anchors(
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Return the mean share of a target's k nearest other targets that its output finds among the targets.
+    """Return the mean share of a target's k nearest other targets that are also the k nearest to its output.
 
-    This is the recall of a search whose queries are aligned to the space of an index.
+    This is the recall of a search in an index of the targets whose queries are outputs of an alignment. Row i of
+    `outputs` is compared with all targets except target i, by cosine.
 
     Args:
-        outputs: `(n, d)`, aligned vectors.
-        targets: `(n, d)`, what they should be.
+        outputs: aligned vectors, `(n, d)`.
+        targets: vectors that the outputs should equal, `(n, d)`.
         k: number of neighbours.
 
     Raises:
@@ -109,18 +113,18 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     """
     _require_same_rows(outputs, targets, at_least=k + 1)
     x, y = (unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (outputs, targets))
-    found = np.empty(len(x))
+    recalls = np.empty(len(x))
     for rows in anchor_blocks(len(x)):
         itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
         wanted, returned = (
             (queries[rows] @ y.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices for queries in (y, x)
         )
-        found[rows] = (wanted.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1).numpy()
-    return float(found.mean())
+        recalls[rows] = (wanted.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1).numpy()
+    return float(recalls.mean())
 
 
 def positional_stress(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over pairs of (δ_ij − d_ij)², the loss of GeoPres (Eq. 1), in squared units of distance.
+    """Return the mean over pairs of rows of (δ_ij − d_ij)², δ and d their distances before and after: GeoPres Eq. 1.
 
     Raises:
         InputError: with fewer than 2 rows, or rows that do not correspond.
@@ -132,7 +136,7 @@ def positional_stress(before: FloatArray, after: FloatArray) -> float:
 
 
 def angular_stress(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over pairs of (s_ij − s_ij')² with cosines s: the angular loss of GeoPres (Eq. 3).
+    """Return the mean over pairs of rows of (s_ij − t_ij)², s and t their cosines before and after: GeoPres Eq. 3.
 
     Raises:
         InputError: with fewer than 2 rows, or rows that do not correspond.
@@ -143,7 +147,11 @@ def angular_stress(before: FloatArray, after: FloatArray) -> float:
 
 
 def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
-    """Return the mean square over pairs of rows of the errors that `errors` returns for a block of anchors."""
+    """Return the mean over all ordered pairs i ≠ j of n rows of the squared error of the pair.
+
+    `errors` takes a slice of b rows and returns their errors with all rows, `(b, n)`; the error of a row with itself is
+    overwritten by 0.
+    """
     total = 0.0
     for rows in anchor_blocks(n):
         block = errors(rows)
@@ -153,10 +161,10 @@ def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
 
 
 def isoscore(moments: Moments) -> float:
-    """Return the isotropy of the centred space, 0 (one direction) to 1 (equal variance in all).
+    """Return the IsoScore of the covariance, from 0 (one direction) to 1 (equal variance in all); 0 if d < 2.
 
     IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F, so that no
-    eigenvalues are needed.
+    eigenvalues are needed. It is also 0 without variance.
     """
     if moments.dimensions < 2:
         return 0.0
@@ -165,34 +173,37 @@ def isoscore(moments: Moments) -> float:
 
 
 def anchor_blocks(n: int) -> Iterator[slice]:
-    """Yield the anchors 0…n in blocks whose similarities to all rows fit `MAX_BLOCK_ENTRIES`."""
+    """Yield slices that split n rows into blocks of b rows, b·n at most `MAX_BLOCK_ENTRIES`, but b at least 1."""
     step = max(1, MAX_BLOCK_ENTRIES // n)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 
 
 def _measure_anchors(
-    before: FloatArray, after: FloatArray, own: float | None, measure: Callable[[Tensor, Tensor], Tensor]
+    before: FloatArray, after: FloatArray, self_similarity: float | None, measure: Callable[[Tensor, Tensor], Tensor]
 ) -> NDArray[np.float64]:
-    """Return a measure of each anchor `(n,)`, computed from its similarities in both spaces; see `_similarity_blocks`.
+    """Apply `measure` to every row's cosines to all rows, before and after, in blocks; return one value a row, `(n,)`.
 
-    The result is allocated first: small results between large blocks would fragment the heap, and
-    20,000 rows would take gigabytes.
+    `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`. The result is allocated first: small
+    results between large blocks would fragment the heap, and 20,000 rows would take gigabytes.
     """
-    found = np.empty(before.shape[0])
-    blocks = _similarity_blocks(before, after, own)
-    for rows, (original, reduced) in zip(anchor_blocks(len(found)), blocks, strict=True):
-        found[rows] = measure(original, reduced).numpy()
-    return found
+    results = np.empty(before.shape[0])
+    blocks = _similarity_blocks(before, after, self_similarity)
+    for rows, (original, reduced) in zip(anchor_blocks(len(results)), blocks, strict=True):
+        results[rows] = measure(original, reduced).numpy()
+    return results
 
 
-def _similarity_blocks(before: FloatArray, after: FloatArray, own: float | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the cosines of a block of anchors to all rows, in both spaces.
+def _similarity_blocks(
+    before: FloatArray, after: FloatArray, self_similarity: float | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield, for each of `anchor_blocks`, the cosines of its rows to all rows before and after, `(b, n)` each.
 
     Args:
         before: `(n, d)`.
         after: `(n, k)`.
-        own: value in place of an anchor's similarity to itself; None leaves the column out.
+        self_similarity: value that replaces the cosine of a row with itself; None removes that cosine, which leaves
+            `(b, n−1)`.
     """
     spaces = [unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (before, after)]
     n = before.shape[0]
@@ -201,15 +212,15 @@ def _similarity_blocks(before: FloatArray, after: FloatArray, own: float | None)
         itself = torch.zeros(count, n, dtype=torch.bool)
         itself[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
         blocks = [space[rows] @ space.T for space in spaces]
-        if own is None:
+        if self_similarity is None:
             first, second = (block[~itself].view(count, n - 1) for block in blocks)
         else:
-            first, second = (block.masked_fill_(itself, own) for block in blocks)
+            first, second = (block.masked_fill_(itself, self_similarity) for block in blocks)
         yield first, second
 
 
 def average_ranks(values: Tensor) -> Tensor:
-    """Return the rank of each entry within its row `(b, n)`, tied entries having their average rank."""
+    """Return the ascending rank of each entry within its row, from 0, ties averaged, as float64 `(b, n)`."""
     ordered, order = values.sort(dim=1)
     groups = torch.zeros_like(order)
     groups[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
@@ -222,7 +233,7 @@ def average_ranks(values: Tensor) -> Tensor:
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Pearson correlation of corresponding rows `(b, n)`; 0 where a row is constant."""
+    """Return the Pearson correlation of each row of `a` with that row of `b`, `(b,)`; 0 where a row is constant."""
     a = a - a.mean(1, keepdim=True)
     b = b - b.mean(1, keepdim=True)
     scale = a.norm(dim=1) * b.norm(dim=1)
@@ -230,7 +241,7 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _require_same_rows(before: FloatArray, after: FloatArray, at_least: int) -> None:
-    """Raise `InputError` unless both have the same number of rows, at least `at_least`."""
+    """Raise `InputError` unless `before` and `after` have the same number of rows, at least `at_least`."""
     if before.shape[0] != after.shape[0]:
         raise InputError(f"{before.shape[0]} rows before and {after.shape[0]} after do not correspond")
     if before.shape[0] < at_least:

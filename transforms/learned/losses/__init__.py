@@ -1,4 +1,4 @@
-"""What GeoPres can be trained to keep of a batch: each loss in a file, with its gradient in closed form.
+"""Losses of GeoPres, one in each file, with gradients in closed form.
 
 To add a loss, write it in a new file and add a line to `LOSSES`.
 """
@@ -34,4 +34,4 @@ LOSSES = {
     "angular": LossKind(lambda _: angular),
     "spearman": LossKind(lambda setup: partial(spearman, strength=setup.rank_strength)),
 }
-"""The losses of GeoPres by name."""
+"""Losses of GeoPres by name; `set_up` of each builds the loss from a `LossSetup`."""

@@ -1,4 +1,7 @@
-"""Losses that are means over anchors of a function of their cosines to all other rows."""
+"""Losses that average, over anchors, a function of an anchor's cosines to all other rows.
+
+An anchor is a row of the batch whose cosines are compared. Every row is an anchor once.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,16 +12,16 @@ from torch import Tensor
 from transforms.learned.losses.loss import LossAndGradient
 
 AnchorLossAndGradient = tuple[Tensor, Tensor]
-"""The losses of some anchors `(b,)`, and their gradients with respect to their outputs' cosines `(b, n)`."""
+"""Losses of b anchors `(b,)`, and the gradient of their sum with respect to the anchors' cosines `(b, n)`."""
 
 AnchorLoss = Callable[[int, Tensor], AnchorLossAndGradient]
-"""Computes these from the position of an output and the cosines `(b, n)` of some anchors in it to all others."""
+"""Function of the index of an output and the cosines `(b, n)` in that output from b anchors to all other rows."""
 
 MAX_BLOCK_ENTRIES = 2**19
-"""Similarities of some anchors to the whole batch in memory at a time, by default."""
+"""Default maximum number of cosines between a block of anchors and the whole batch in memory at a time."""
 
 MIN_SPREAD = 8
-"""Times eps√n: n cosines whose length about their mean is less are all the same, and correlate with nothing."""
+"""Factor on eps·√n: n centred cosines whose L2 norm is smaller are rounding error, and their correlation is about 0."""
 
 
 def mean_over_anchors(
@@ -27,13 +30,16 @@ def mean_over_anchors(
     prepare: Callable[[Tensor], AnchorLoss],
     block_entries: int = MAX_BLOCK_ENTRIES,
 ) -> list[LossAndGradient]:
-    """Average a loss over anchors, given their cosines to all other rows, in blocks of anchors.
+    """Compute, for each output, the mean over anchors of a loss on their cosines to the other rows, and its gradient.
+
+    Anchors are processed in blocks, so that memory does not hold all m × m cosines. Rows must have unit length.
 
     Args:
-        x: `(m, d)`.
-        outputs: each `(m, p)`.
-        prepare: returns, for the cosines of some anchors in `x`, the loss of their cosines in an output.
-        block_entries: maximum number of similarities in memory at a time.
+        x: batch of rows, `(m, d)`.
+        outputs: outputs of the batch, `(m, p)` each.
+        prepare: takes the cosines in `x` from a block of anchors to the other rows, `(b, m−1)`, and returns the
+            loss of the same cosines in an output.
+        block_entries: maximum number of cosines in memory at a time.
     """
     m = x.shape[0]
     totals = [0.0] * len(outputs)
@@ -43,42 +49,52 @@ def mean_over_anchors(
         rows = slice(start, min(start + step, m))
         anchor_loss = prepare(_cosines_to_others(x, rows))
         for index, z in enumerate(outputs):
-            losses, along = anchor_loss(index, _cosines_to_others(z, rows))
-            pull = _insert_zero_for_itself(along, rows)
+            losses, gradient = anchor_loss(index, _cosines_to_others(z, rows))
+            full_gradient = _expand_to_all_columns(gradient, rows)
             totals[index] += float(losses.sum(dtype=torch.float64))
-            gradients[index][rows].addmm_(pull, z)
-            gradients[index].addmm_(pull.T, z[rows])
+            gradients[index][rows].addmm_(full_gradient, z)
+            gradients[index].addmm_(full_gradient.T, z[rows])
     return [(total / m, gradient.div_(m)) for total, gradient in zip(totals, gradients, strict=True)]
 
 
 def standardize_rows(values: Tensor) -> Tensor:
-    """Subtract the mean of each row `(b, n)` and bring it to unit length; a row that does not vary becomes zero."""
+    """Subtract each row's mean and divide by the L2 norm, or by `_min_length` if the norm is smaller; `(b, n)`."""
     return torch.nn.functional.normalize(values - values.mean(1, keepdim=True), eps=_min_length(values))
 
 
-def one_minus_pearson(wanted: Tensor, found: Tensor) -> AnchorLossAndGradient:
-    """Compute 1 − the correlation of standardized rows `wanted` with `found` `(b, n)`, and its gradient for `found`."""
-    b = found - found.mean(1, keepdim=True)
-    lengths = b.norm(dim=1, keepdim=True).clamp_(min=_min_length(found))
-    correlation = torch.linalg.vecdot(wanted, b).unsqueeze(1).div_(lengths)
-    return 1 - correlation.squeeze(1), b.mul_(correlation / lengths).sub_(wanted).div_(lengths)
+def one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLossAndGradient:
+    """Compute 1 − Pearson correlation of each row of `values` with its target, `(b,)`, and the gradient `(b, n)`.
+
+    The gradient is with respect to `values`. Targets are rows that `standardize_rows` returned.
+    """
+    centred = values - values.mean(1, keepdim=True)
+    lengths = centred.norm(dim=1, keepdim=True).clamp_(min=_min_length(values))
+    correlation = torch.linalg.vecdot(standardized_targets, centred).unsqueeze(1).div_(lengths)
+    gradient = centred.mul_(correlation / lengths).sub_(standardized_targets).div_(lengths)
+    return 1 - correlation.squeeze(1), gradient
 
 
 def _cosines_to_others(z: Tensor, rows: slice) -> Tensor:
-    """Return the cosines of some rows to all others `(b, m−1)`, the last column in place of a row with itself."""
+    """Return the cosines of the unit rows `z[rows]` to the m−1 other rows, `(b, m−1)`, in a changed column order.
+
+    The last column of the `(b, m)` cosines moves to the place of each row's cosine with itself.
+    """
     cosines = z[rows] @ z.T
     itself = torch.arange(rows.start, rows.stop, device=z.device).unsqueeze(1)
     return cosines.scatter_(1, itself, cosines[:, -1:].clone())[:, :-1]
 
 
-def _insert_zero_for_itself(along: Tensor, rows: slice) -> Tensor:
-    """Undo the order of `_cosines_to_others`, `(b, m−1)` to `(b, m)`, with zero for a row with itself."""
-    itself = torch.arange(rows.start, rows.stop, device=along.device).unsqueeze(1)
-    whole = torch.nn.functional.pad(along, (0, 1))
-    whole[:, -1:] = whole.gather(1, itself)
-    return whole.scatter_(1, itself, 0.0)
+def _expand_to_all_columns(gradient: Tensor, rows: slice) -> Tensor:
+    """Expand a gradient w.r.t. `_cosines_to_others`, `(b, m−1)`, to all m columns, with 0 for a row with itself.
+
+    The order of the m columns is that of the rows.
+    """
+    itself = torch.arange(rows.start, rows.stop, device=gradient.device).unsqueeze(1)
+    expanded = torch.nn.functional.pad(gradient, (0, 1))
+    expanded[:, -1:] = expanded.gather(1, itself)
+    return expanded.scatter_(1, itself, 0.0)
 
 
 def _min_length(values: Tensor) -> float:
-    """Return the length about the mean below which a row `(b, n)` is rounding error."""
+    """Return the L2 norm below which a centred row of `values` `(b, n)` counts as rounding error, 8·eps·√n."""
     return MIN_SPREAD * torch.finfo(values.dtype).eps * math.sqrt(values.shape[1])

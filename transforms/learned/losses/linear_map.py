@@ -1,4 +1,4 @@
-"""Losses of the outputs of a linear map, carried on to the weight."""
+"""Losses of the outputs of a linear map, with the gradient backpropagated to the weight."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from transforms.learned.losses.loss import Loss
 
 MIN_LENGTH = 1e-6
-"""Shorter outputs have no gradient, because their direction is rounding error."""
+"""L2 norm up to which an output gets zero gradient if outputs are normalized: its direction is rounding error."""
 
 
 def prefix_losses(
@@ -19,18 +19,18 @@ def prefix_losses(
     importance: Sequence[float],
     normalized: bool = True,
 ) -> tuple[list[float], Tensor]:
-    """Return the loss of every prefix of a linear map's outputs, and the gradient of their weighted sum.
+    """Return the loss of the first p outputs x Wᵀ for each p in `sizes`, and the gradient of their weighted sum.
 
     Args:
-        loss: of the outputs.
-        x: a batch `(m, d)`.
+        loss: computes the loss of each output, and its gradient with respect to the output.
+        x: batch of rows, `(m, d)`.
         weight: W, `(k, d)`.
-        sizes: dimensions of the prefixes, each at most k.
+        sizes: numbers p of leading outputs, each at most k.
         importance: weight of each loss in the gradient.
-        normalized: whether outputs are brought to unit length first.
+        normalized: whether the p outputs of each row are normalized to L2 norm 1 before the loss.
 
     Returns:
-        The losses, and Σ importance_p · ∂L_p/∂W, `(k, d)`.
+        The losses, not weighted, and Σ importance_p · ∂L_p/∂W, `(k, d)`.
     """
     y = x @ weight.T
     outputs = [y[:, :size] for size in sizes]
@@ -39,11 +39,11 @@ def prefix_losses(
         outputs = [z / length for z, length in zip(outputs, lengths, strict=True)]
     gradient = torch.zeros_like(weight)
     losses = []
-    for index, (value, along) in enumerate(loss(x, outputs)):
+    for index, (value, output_gradient) in enumerate(loss(x, outputs)):
         losses.append(value)
         if normalized:  # normalizing removes the part of a gradient that points along an output
             z = outputs[index]
-            along = (along - (along * z).sum(1, keepdim=True) * z) / lengths[index]
-            along = along.masked_fill_(lengths[index] <= MIN_LENGTH, 0)
-        gradient[: sizes[index]] += importance[index] * (along.T @ x)
+            output_gradient = (output_gradient - (output_gradient * z).sum(1, keepdim=True) * z) / lengths[index]
+            output_gradient = output_gradient.masked_fill_(lengths[index] <= MIN_LENGTH, 0)
+        gradient[: sizes[index]] += importance[index] * (output_gradient.T @ x)
     return losses, gradient

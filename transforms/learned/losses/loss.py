@@ -1,4 +1,4 @@
-"""What a GeoPres loss is, and what it may use when it is set up."""
+"""Types of GeoPres losses: the loss function, its inputs at setup, and its entry in the registry."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ from torch import Tensor
 from transforms.statistics import unit_rows
 
 LossAndGradient = tuple[float, Tensor]
-"""A loss, and its gradient with respect to the outputs `(m, p)`."""
+"""Value of a loss, and its gradient with respect to the outputs `(m, p)`."""
 
 Loss = Callable[[Tensor, Sequence[Tensor]], list[LossAndGradient]]
-"""Computes, for a batch `(m, d)` and several outputs of it `(m, p)` each, the loss and gradient of every output."""
+"""Function of a batch `(m, d)` and a list of its outputs, `(m, p)` each, that returns loss and gradient of each."""
 
 
 @dataclass(frozen=True)
 class LossSetup:
-    """What a loss may use when it is set up, before the first training step.
+    """Data and settings from which a loss is built before the first training step.
 
     Attributes:
-        batch: the first batch, `(m, d)`.
-        weight: the starting weight, `(k, d)`.
-        sizes: the prefixes of the output that are trained.
-        normalized: whether outputs are brought to unit length.
-        rank_strength: of soft ranks.
+        batch: first batch, `(m, d)`.
+        weight: starting weight W, `(k, d)`.
+        sizes: numbers p of leading outputs for which the map is trained.
+        normalized: whether outputs are normalized to L2 norm 1 before the loss.
+        rank_strength: regularization strength of soft ranks.
     """
 
     batch: Tensor
@@ -33,19 +33,19 @@ class LossSetup:
     rank_strength: float
 
     def unit_outputs(self) -> list[Tensor]:
-        """Return the starting outputs of every size at unit length, `(m, p)` each."""
+        """Return the outputs x Wᵀ of the starting weight, cut to each size p and row-normalized, `(m, p)` each."""
         y = self.batch @ self.weight.T
         return [unit_rows(y[:, :size]) for size in self.sizes]
 
 
 @dataclass(frozen=True)
 class LossKind:
-    """A loss that GeoPres can train with.
+    """Entry of the loss registry: a factory of the loss, and two properties of the loss.
 
     Attributes:
-        set_up: returns the loss.
+        set_up: builds the loss from a `LossSetup`.
         of_unit_rows: whether the loss is defined for unit vectors only.
-        relative: whether the loss is already relative to its value at the start.
+        relative: whether the loss is already divided by its value at the start.
     """
 
     set_up: Callable[[LossSetup], Loss]

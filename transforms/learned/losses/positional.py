@@ -1,4 +1,4 @@
-"""The positional loss of GeoPres and its gradient, in closed form and in tiles of pairs."""
+"""The positional loss of GeoPres, Eq. 1, and its gradient in closed form, computed in tiles of pairs."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,36 +8,36 @@ from torch import Tensor
 from transforms.learned.losses.loss import LossAndGradient
 
 TILE = {"cpu": 512, "cuda": 4096}
-"""Rows and columns of a matrix of pairs in memory at a time, by default: on a CPU what its caches
-hold, on a GPU enough to keep it busy."""
+"""Default rows and columns of a tile of the distance matrix, by device: small enough for a CPU's caches, large enough
+to use a GPU fully."""
 
 MIN_DISTANCE = 3.0
-"""Times √eps times the root mean square distance to the centre: closer rows count as this far
-apart, because their distance is rounding error."""
+"""Minimum distance of two outputs, in units of √eps times the root mean square distance to the centre; smaller
+distances are rounding error and are raised to it."""
 
 TINY = 1e-30
-"""Minimum squared distance, so that nothing is divided by zero where all outputs are the same."""
+"""Absolute minimum squared distance, which prevents division by zero where all outputs are equal."""
 
 
 def positional(
     x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None
 ) -> list[LossAndGradient]:
-    """Compute the positional loss of outputs Z, and ∂L/∂Z, for several Z of the same rows.
+    """Compute, for each output, the mean squared error of all pairs' distances against those in x, and its gradient.
 
-    With δ the distances between the rows of `x` and d those within Z:
+    With δ the distances between the rows of `x` and d those between the rows of an output Z:
 
         L     = 2/(m(m−1)) Σ_{i<j} (δ_ij − c d_ij)²          (GeoPres, Eq. 1, with c = 1)
         ∂L/∂Z = 4c/(m(m−1)) · Λ Z,   Λ = diag(S·1) − S,   S_ij = c − δ_ij/d_ij (i≠j)
 
     Every pair is visited once: a tile of pairs contributes to its rows and, transposed, to its columns. The
-    original distances are computed once for all Z. Memory is O(m (d + p)) and a tile. Float32 at least:
-    distances of near-duplicates cancel.
+    original distances are computed once for all Z. Memory is O(m (d + p)) and a tile. Tensors need float32 or
+    float64: distances of near-duplicates cancel.
 
     Args:
-        x: a batch of rows `(m, d)`.
-        outputs: each `(m, p)`.
-        scaled: whether c is the best scale, Σδd / Σd², instead of 1; being optimal, it needs no gradient.
-        tile: rows and columns of a matrix of pairs in memory at a time; None for the default of the device.
+        x: batch of rows, `(m, d)`.
+        outputs: outputs of the batch, `(m, p)` each.
+        scaled: whether c is the best scale, Σδd / Σd², instead of 1; the best c needs no gradient of its own.
+        tile: rows and columns of a tile of the distance matrix; None for the device's entry in `TILE`.
     """
     m = x.shape[0]
     pairs = m * (m - 1)  # ordered, both i, j and j, i
@@ -72,13 +72,13 @@ def positional(
 
 
 class _AugmentedRows:
-    """Centred rows `(m, p)` with two more columns, so that one product gives squared distances.
+    """Centred rows `(m, p)` with two extra columns, so that one matrix product gives squared distances.
 
-    (−2a, ‖a‖², 1) · (b, 1, ‖b‖²) = ‖a − b‖²: no further pass over a matrix of pairs.
+    (−2a, ‖a‖², 1) · (b, 1, ‖b‖²) = ‖a − b‖²: no second pass over the matrix of pairs.
 
     Attributes:
-        rows: centred, `(m, p)`.
-        mean_square: the mean squared distance to the centre.
+        rows: rows minus their mean, `(m, p)`.
+        mean_square: mean squared distance of the rows to their mean.
     """
 
     def __init__(self, rows: Tensor) -> None:
@@ -90,12 +90,12 @@ class _AugmentedRows:
         self.mean_square = float(squares.mean(dtype=torch.float64))
 
     def squared_distances(self, rows: slice, columns: slice) -> Tensor:
-        """Return the squared distances of some rows to some others; rounding can make them negative."""
+        """Return the squared distances between two slices of rows, `(a, b)`; rounding can make entries negative."""
         return self.left[rows] @ self.right[columns].T
 
 
 def _upper_tiles(m: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the upper triangle of an m × m matrix in squares, those on the diagonal included."""
+    """Yield `(rows, columns)` slices of the tiles on and above the diagonal of an m × m matrix, row by row."""
     parts = [slice(start, min(start + size, m)) for start in range(0, m, size)]
     for index, rows in enumerate(parts):
         for columns in parts[index:]:

@@ -1,4 +1,4 @@
-"""Soft ranks of rows of numbers, with their gradient."""
+"""Differentiable soft ranks of the entries of each row."""
 
 from collections.abc import Callable
 
@@ -7,22 +7,22 @@ from torch import Tensor
 
 
 def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Compute soft ranks of the entries of each row, centred, smoothed by a quadratic regularization.
+    """Return centred, differentiable soft ranks of each row, `(b, n)`, and the function that backpropagates through.
 
-    The projection of values/strength on the permutahedron of (1, …, n) − (n+1)/2: Blondel, Teboul,
+    The ranks are the projection of values/strength on the permutahedron of (1, …, n) − (n+1)/2: Blondel, Teboul,
     Berthet and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows
-    at once. Where sorted neighbours differ by more than `strength`, these are the ranks, the
-    largest value having the largest, ties averaged; where they differ by less they are averaged in part, and
-    where all do the result is an affine function of the values. Centred, because a float32 cosine
-    added to ranks of thousands would lose its digits.
+    at once. Where sorted neighbours differ by more than `strength`, soft ranks equal centred ascending ranks, ties
+    averaged. Where neighbours differ by less, their ranks are partly averaged. If all differ by less, soft ranks
+    are an affine function of the values. Ranks are centred, because a float32 cosine added to ranks of thousands
+    would lose digits.
 
     Args:
         values: `(b, n)`.
-        strength: above 0.
+        strength: strength of the quadratic regularization, above 0.
 
     Returns:
-        The ranks `(b, n)`, and the function that takes a gradient with respect to them, `(b, n)`,
-        to one with respect to the values.
+        The soft ranks, `(b, n)`, and a function that maps the gradient with respect to the soft ranks, `(b, n)`, to the
+        gradient with respect to the values, `(b, n)`.
     """
     n = values.shape[1]
     ordered, order = (values / strength).sort(dim=1, descending=True)
@@ -31,6 +31,7 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
     soft = torch.empty_like(values).scatter_(1, order, ordered - dual)
 
     def backward(gradient: Tensor) -> Tensor:
+        """Return the gradient w.r.t. the values, given the gradient w.r.t. the soft ranks, both `(b, n)`."""
         sorted_gradient = gradient.gather(1, order)
         means = _group_means(sorted_gradient, groups)
         return torch.empty_like(values).scatter_(1, order, (sorted_gradient - means) / strength)
@@ -39,17 +40,18 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 
 
 def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the closest non-increasing rows in squared error: isotonic regression by pooling, all rows at once.
+    """Fit a non-increasing sequence to each row by least squares; return group labels and fitted values, `(b, n)` each.
 
-    Neighbouring groups that increase belong together whatever the order of pooling, so every
-    round pools all such runs. One round is enough if every entry increases; slightly smoothed ranks of
-    cosines take about a hundred rounds, n/2 at worst.
+    Isotonic regression by pooling adjacent violators, for all rows at once. Neighbouring groups whose means increase
+    end in one group whatever the order of pooling, so every round pools all such runs. One round is enough if
+    every entry increases; slightly smoothed ranks of cosines take about a hundred rounds, n/2 at worst.
 
     Args:
         values: `(b, n)`.
 
     Returns:
-        The group of each entry `(b, n)`, numbered along the row, and the mean of its group `(b, n)`.
+        The group of each entry, `(b, n)`, counted from 0 along the row, and the mean of each entry's group, `(b, n)`,
+        which is the fitted value.
     """
     groups = torch.arange(values.shape[1], device=values.device).expand(values.shape)
     while True:
@@ -63,7 +65,7 @@ def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _group_means(values: Tensor, groups: Tensor) -> Tensor:
-    """Return the mean of each entry's group within its row, `(b, n)`, computed in float64."""
+    """Return for each entry the mean of its group within its row, `(b, n)`, summed in float64, in the input dtype."""
     sums = torch.zeros_like(values, dtype=torch.float64).scatter_add_(1, groups, values.double())
     counts = torch.zeros_like(sums).scatter_add_(1, groups, torch.ones_like(sums))
     return (sums / counts.clamp_(min=1)).gather(1, groups).to(values.dtype)

@@ -1,4 +1,4 @@
-"""The soft Spearman loss of GeoPres."""
+"""The soft Spearman loss of GeoPres, Appendix A.1.2."""
 
 from collections.abc import Sequence
 
@@ -19,26 +19,28 @@ from transforms.learned.losses.soft_rank import soft_ranks
 def spearman(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute 1 − the mean over anchors of the correlation of soft ranks: GeoPres, Appendix A.1.2.
+    """Compute, for each output, 1 − the mean over anchors of a soft Spearman correlation with x, and its gradient.
 
-    The ranks of an anchor's cosines to all others, before and after, by `soft_ranks`. With the
-    published strength of 1 those are an affine function of the cosines, and this is the mean of
-    1 − Pearson correlation. Rows must have unit length.
+    GeoPres, Appendix A.1.2: the Pearson correlation of the soft ranks of an anchor's cosines to all other rows, in `x`
+    and in the output. At the published strength of 1 soft ranks are an affine function of the cosines, and the loss is
+    1 − the mean Pearson correlation of the cosines. Rows must have unit length.
 
     Args:
-        x: `(m, d)`.
-        outputs: each `(m, p)`.
-        strength: of the regularisation, above 0; the smaller, the closer to ranks.
-        block_entries: maximum number of similarities in memory at a time.
+        x: batch of rows, `(m, d)`.
+        outputs: outputs of the batch, `(m, p)` each.
+        strength: regularization strength of `soft_ranks`, above 0; the smaller, the closer to ranks.
+        block_entries: maximum number of cosines in memory at a time.
     """
 
-    def prepare(before: Tensor) -> AnchorLoss:
-        wanted = standardize_rows(soft_ranks(before, strength)[0])
+    def prepare(original_cosines: Tensor) -> AnchorLoss:
+        """Return the function that computes the soft Spearman loss against these cosines in `x`, `(b, m−1)`."""
+        targets = standardize_rows(soft_ranks(original_cosines, strength)[0])
 
-        def anchor_loss(_index: int, after: Tensor) -> AnchorLossAndGradient:
-            found, backward = soft_ranks(after, strength)
-            losses, along = one_minus_pearson(wanted, found)
-            return losses, backward(along)
+        def anchor_loss(_index: int, cosines: Tensor) -> AnchorLossAndGradient:
+            """Return 1 − the correlation of soft ranks of each anchor, `(b,)`, and its gradient w.r.t. `cosines`."""
+            ranks, backward = soft_ranks(cosines, strength)
+            losses, rank_gradient = one_minus_pearson(targets, ranks)
+            return losses, backward(rank_gradient)
 
         return anchor_loss
 
