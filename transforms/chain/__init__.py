@@ -1,4 +1,4 @@
-"""Transforms in order, applied as one."""
+"""Chains: transforms applied in order as one."""
 
 from transforms.chain.affine_parts import affine_parts
 from transforms.chain.chain import Chain

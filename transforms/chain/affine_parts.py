@@ -1,11 +1,14 @@
-"""The affine maps that a fitted step consists of."""
+"""Conversion of a fitted step to affine maps."""
 
 from transforms.base import Map
 from transforms.linear import Affine, Normalize, Selection
 
 
 def affine_parts(step: Map) -> list[Affine] | None:
-    """Return the affine maps `(k, d)` of a fitted step without its normalizations; None if the step is not affine."""
+    """List a fitted step's maps as `Affine`s, without normalizations; return None if any other map is among them.
+
+    Selections are converted to affine maps; the list is empty if the step only normalizes.
+    """
     parts = []
     for primitive in step.primitives():
         if isinstance(primitive, Selection):

@@ -35,19 +35,19 @@ from transforms.vectors import Vectors, require_matrix
 
 
 class Chain(nn.Module):
-    """Transforms applied in order, and a final L2 normalization unless `normalize` is off.
+    """Transforms applied in order, followed by L2 normalization unless `normalize` is off.
 
     A quantizer, which must be the last step, comes after that normalization. Chains are composed by `chain + step` or
     `chain + chain`, sliced, and equal (`==`) if they are the same map: the same steps with the same fitted tensors.
 
     Attributes:
-        steps: the transforms; in a folded chain also affine maps.
-        normalize: whether outputs are normalized.
-        metadata: what else the manifest of its artifact says: encoder, provenance, certificate.
+        steps: the transforms; a folded chain also holds affine maps.
+        normalize: whether outputs are L2-normalized.
+        metadata: further fields of the artifact's manifest: encoder, provenance, certificate.
     """
 
     def __init__(self, steps: Iterable[Map], normalize: bool = True) -> None:
-        """Compose the steps.
+        """Store the steps and check that each can follow the ones before it.
 
         Raises:
             StepError: if a step cannot follow the steps before it, with the reason.
@@ -64,29 +64,31 @@ class Chain(nn.Module):
 
     @property
     def transforms(self) -> list[Map]:
-        """Steps as a typed list."""
+        """Steps as a `list[Map]`, for type checkers, unlike the `ModuleList` in `steps`."""
         return [step for step in self.steps if isinstance(step, Map)]
 
     @property
     def quantizer(self) -> Quantizer | None:
-        """Last step, if it outputs codes."""
+        """Last step if it is a quantizer, else None."""
         last = self.steps[-1] if len(self.steps) else None
         return last if isinstance(last, Quantizer) else None
 
     @property
     def float_steps(self) -> list[Map]:
-        """Steps before the quantizer."""
+        """Steps without the quantizer."""
         return [step for step in self.transforms if not isinstance(step, Quantizer)]
 
     def signature(
         self, dimensions: int | None = None, refit: bool = False, target_dimensions: int | None = None
     ) -> Signature:
-        """Return what is known of the outputs for inputs of so many dimensions, before any input is seen.
+        """Check that every step can follow the ones before it, and return the signature of the outputs.
+
+        No step is applied: the check uses only parameters and numbers of dimensions.
 
         Args:
-            dimensions: of the inputs; None while unknown.
-            refit: whether to ignore what was fitted, because it will be fitted again.
-            target_dimensions: of the targets, where steps are to be fitted on pairs.
+            dimensions: of the inputs; None if unknown.
+            refit: whether to ignore fitted state, because the steps will be fitted again.
+            target_dimensions: of the targets, if steps are to be fitted on pairs.
 
         Raises:
             StepError: naming the first step that cannot follow the steps before it, with the reason.
@@ -97,11 +99,11 @@ class Chain(nn.Module):
         return signature
 
     def dimensions_after(self, dimensions: int) -> int:
-        """Return the dimensions of the outputs for inputs of so many dimensions.
+        """Return the number of output dimensions for inputs with `dimensions` dimensions.
 
         Raises:
             StepError: naming the first step that cannot follow the steps before it.
-            NotFittedError: if they are known only after the fit.
+            NotFittedError: if the output dimensions are known only after the fit.
         """
         outputs = self.signature(dimensions).dimensions
         if outputs is None:
@@ -116,15 +118,15 @@ class Chain(nn.Module):
         refit: bool = True,
         checkpoints: CheckpointPath | None = None,
     ) -> Self:
-        """Fit every step on the outputs of the steps before it, streaming the vectors from where they are stored.
+        """Fit the steps in order, each on the vectors as transformed by the preceding steps; return the chain itself.
 
-        After an error every step is as it was before.
+        The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
 
         Args:
             vectors: `(n, d)`.
             on_progress: called with progress in [0, 1] and a message; an exception that it raises stops the fit.
             targets: what each row should become, `(n, k)`, for steps that are fitted on pairs.
-            refit: whether to fit again the steps that are fitted already.
+            refit: whether to fit steps again that are already fitted.
             checkpoints: folder for the state of steps that are trained; see `Transform.fit`.
 
         Raises:
@@ -148,7 +150,7 @@ class Chain(nn.Module):
         return self
 
     def _steps_to_fit(self, refit: bool) -> dict[int, Transform]:
-        """Return the steps to fit by position: all, or those that are not fitted yet.
+        """Return the steps to fit, by position: all of them if `refit`, else those not fitted yet.
 
         Raises:
             StepError: if one of them can only be applied, as in a folded chain.
@@ -171,7 +173,11 @@ class Chain(nn.Module):
         targets: Vectors | None = None,
         checkpoint: CheckpointPath | None = None,
     ) -> None:
-        """Fit one step on the vectors as the steps before it, fitted already, transform them; see `fit`."""
+        """Fit step `index` on the outputs of the preceding, fitted steps; for a quantizer, normalized as in `forward`.
+
+        A quantizer is fitted on normalized rows if the chain normalizes. Arguments are those of `fit`, but `checkpoint`
+        is a file and not a folder.
+        """
 
         def report(fraction: float, message: str) -> None:
             on_progress((index + fraction) / len(self.steps), message)
@@ -180,12 +186,12 @@ class Chain(nn.Module):
         assert isinstance(step, Transform)
         report(0.0, f"fitting {step.kind}")
         before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
-        if len(before) or before.normalize:  # the first step learns from the vectors in the precision they come in
+        if len(before) or before.normalize:  # the first step learns from the vectors in their own precision
             vectors = view_through(vectors, before)
         step.fit(vectors, report, targets, checkpoint)
 
     def forward(self, x: Tensor, dimensions: int | None = None) -> Tensor:
-        """Apply to rows `(n, d)`; see `transform`."""
+        """Apply the steps to `(n, d)`; cut to `dimensions` leading columns, normalize if `normalize`, then quantize."""
         quantizer = None
         for step in self.steps:
             if isinstance(step, Quantizer):
@@ -201,37 +207,39 @@ class Chain(nn.Module):
     @overload
     def transform(self, rows: Any, dimensions: int | None = None) -> NDArray[Any]: ...
     def transform(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Apply to rows `(n, d)`: return a tensor on its device for a tensor, an array for an array.
+        """Transform rows `(n, d)` to `(n, k)`; return a tensor on the input's device for a tensor, else a NumPy array.
 
         A chain that ends in a quantizer outputs codes; see `dequantize`.
 
         Args:
             rows: the vectors.
-            dimensions: number of leading dimensions to output, where the chain is nested.
+            dimensions: number of leading dimensions to output, if the chain is nested.
 
         Raises:
             NotFittedError: before `fit`.
-            InputError: for vectors of other dimensions than fitted on, or output dimensions that it does not serve.
+            InputError: for vectors of other dimensions than fitted on, or output dimensions the chain cannot serve.
         """
         self.require_dimensions(dimensions)
         return apply(self, rows, dimensions=dimensions)
 
     def floats(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Apply like `transform`, and decode codes to the floats they stand for."""
+        """Transform rows like `transform`, then decode the codes to floats if the chain ends in a quantizer."""
         return self.dequantize(self.transform(rows, dimensions))
 
     def dequantize(self, codes: Any) -> Any:
-        """Decode codes to the floats `(n, k)` they stand for; return the outputs as they are without a quantizer."""
+        """Decode a quantizer's codes to floats `(n, k)`; return the input unchanged if the chain has no quantizer."""
         return codes if self.quantizer is None else self.quantizer.inverse_transform(codes)
 
     @property
     def inverse_kind(self) -> Inverse:
-        """How well the chain can be inverted: no better than its worst step; none if it normalizes."""
+        """How well the chain can be inverted: `"none"` if it normalizes, else as well as its worst step."""
         kinds = {step.inverse_kind for step in self.transforms} | {"none" if self.normalize else "exact"}
         return "none" if "none" in kinds else "approximate" if "approximate" in kinds else "exact"
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Invert `transform` as far as `inverse_kind` says: `(n, k)` to `(n, d)`, an array or a tensor.
+        """Invert the steps in reverse order, `(n, k)` to `(n, d)`; return a tensor for a tensor, else a NumPy array.
+
+        The result is exact or approximate, as `inverse_kind` says.
 
         Raises:
             StepError: if the chain cannot be inverted.
@@ -251,55 +259,64 @@ class Chain(nn.Module):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Dimensions of the inputs; None if any will do."""
+        """Number of input dimensions, fixed by the fit; None if no step fixes it."""
         return next((step.input_dimensions for step in self.transforms if step.input_dimensions), None)
 
     @property
     def output_dimensions(self) -> int | None:
-        """Dimensions of the outputs; None if they depend on the input."""
+        """Number of output dimensions; None if `input_dimensions` is None."""
         return None if self.input_dimensions is None else self.dimensions_after(self.input_dimensions)
 
     @property
     def bytes_per_vector(self) -> int | None:
-        """Bytes of an output: 4 per dimension as floats, 1 or an eighth as codes."""
+        """Bytes per output vector: 4 per dimension as floats, 1 as int8, 1/8 as bits, rounded up.
+
+        None if the output dimensions are unknown.
+        """
         width = self.output_dimensions
         bits = 32 if self.quantizer is None else self.quantizer.bits
         return None if width is None else -(-width * bits // 8)
 
     @property
     def nested(self) -> bool:
-        """Whether every prefix of an output, brought to unit length, is usable by itself."""
+        """Whether any prefix of an output, once normalized, is usable by itself.
+
+        The last step other than `Normalize` decides; a chain that ends in a quantizer is not nested.
+        """
         last = next((step for step in reversed(self.transforms) if not isinstance(step, Normalize)), None)
         return last is not None and bool(last.nested)
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether the chain can output so many dimensions."""
+        """Return whether the chain can output `dimensions` dimensions: its full number, or fewer if it is nested.
+
+        False if the full number is unknown.
+        """
         full = self.output_dimensions
         return full is not None and (dimensions == full or (self.nested and 1 <= dimensions < full))
 
     def describe_dimensions(self) -> str:
-        """Return the output dimensions that the chain serves as words for a message."""
+        """Return the output dimensions the chain can serve, as text: "any number up to 384" or "only 384"."""
         return f"any number up to {self.output_dimensions}" if self.nested else f"only {self.output_dimensions}"
 
     def require_dimensions(self, dimensions: int | None) -> None:
-        """Raise `InputError` unless the chain can output so many dimensions; None stands for all."""
+        """Raise `InputError` unless the chain can output `dimensions` dimensions; None is always allowed."""
         if dimensions is not None and (not isinstance(dimensions, int) or not self.serves(dimensions)):
             raise InputError(f"this chain serves {self.describe_dimensions()} dimensions, not {dimensions}")
 
     def fold(self, dimensions: int | None = None, normalize: bool | None = None) -> "Chain":
-        """Return the same map with neighbouring affine steps multiplied into one, in float64.
+        """Return an equivalent chain with runs of affine steps multiplied into one, optionally with fewer dimensions.
 
-        A normalization before bias-free maps that end in a normalization changes nothing and is dropped. The folded
-        chain agrees with this one to 1e-5 in float32 on embeddings; if a mean to subtract is a hundred times the
-        spread, its product with the weight loses digits.
+        Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
+        nothing and is dropped. The folded chain agrees with this one to 1e-5 in float32 on embeddings; if a mean to
+        subtract is a hundred times the spread, its product with the weight loses digits.
 
         Args:
-            dimensions: number of leading dimensions to output, where the chain is nested; only these are computed.
-            normalize: replaces the chain's own setting.
+            dimensions: number of leading dimensions to output, if the chain is nested; only these are computed.
+            normalize: replaces the chain's own setting; None keeps it.
 
         Raises:
             NotFittedError: before `fit`.
-            InputError: for output dimensions that the chain does not serve.
+            InputError: for output dimensions the chain cannot serve.
         """
         if not self.fitted:
             raise NotFittedError("a chain must be fitted before it is folded")
@@ -328,19 +345,19 @@ class Chain(nn.Module):
     @overload
     def __getitem__(self, index: slice) -> "Chain": ...
     def __getitem__(self, index: int | slice) -> "Map | Chain":
-        """Return a step, or a chain of copies of some of the steps, without the metadata."""
+        """Return the step at an index, or for a slice a new chain of copies of its steps, without metadata."""
         if isinstance(index, slice):
             return Chain(copy.deepcopy(self.transforms[index]), self.normalize)
         return self.transforms[index]
 
     def __add__(self, other: "Map | Chain") -> "Chain":
-        """Return a chain of copies of these steps, then of a step or another chain's steps.
+        """Return a new chain of copies of these steps, followed by a copy of a step or of another chain's steps.
 
-        A normalization between two chains stays. What is fitted stays fitted:
+        If this chain normalizes, a `Normalize` step is put between two chains. Fitted steps stay fitted:
         `(chain + Int8()).fit(vectors, refit=False)` fits the new step only.
 
         Raises:
-            StepError: if it cannot follow, with the reason.
+            StepError: if a step cannot follow the steps before it, with the reason.
         """
         if isinstance(other, Map):
             return Chain(copy.deepcopy([*self.transforms, other]), self.normalize)
@@ -361,7 +378,7 @@ class Chain(nn.Module):
         return hash((self.normalize, *(step.kind for step in self.transforms)))
 
     def specs(self) -> list[Spec]:
-        """Return the steps as JSON."""
+        """Return the spec of each step, kind and parameters, as JSON-serializable dicts."""
         return [step.spec() for step in self.transforms]
 
     def save(
@@ -370,12 +387,12 @@ class Chain(nn.Module):
         metadata: Mapping[str, Any] | None = None,
         statistics: FitStatistics | None = None,
     ) -> Manifest:
-        """Write the fitted chain as an artifact folder and return its manifest; see `transforms.artifact.folder`.
+        """Write the fitted chain as a new artifact folder and return its manifest; see `transforms.artifact.folder`.
 
         Args:
             path: of the new folder.
-            metadata: added to the manifest, over `self.metadata`; fields that the chain itself writes win.
-            statistics: of the rows it was fitted on, stored beside it.
+            metadata: fields added to the manifest; they override `self.metadata`, but not the chain's own fields.
+            statistics: of the rows that the chain was fitted on, stored in the same folder.
 
         Raises:
             ArtifactError: if the chain is not fitted, is folded, or the folder exists.
@@ -399,17 +416,17 @@ class Chain(nn.Module):
         return write_artifact(Path(path), manifest, self.tensors() | statistics.tensors(), payload)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the learned tensors, named `<position of the step>.<buffer>`."""
+        """Return the fitted buffers of all steps by name, `<position of the step>.<buffer>`."""
         steps = enumerate(self.transforms)
         return {f"{index}.{name}": buffer for index, step in steps for name, buffer in step.named_buffers()}
 
     @classmethod
     def from_tensors(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
-        """Build a fitted chain from what `specs` and `tensors` returned; tensors of other names are ignored.
+        """Build a fitted chain from the results of `specs` and `tensors`; ignore tensors of other names.
 
         Raises:
             StepError: for unknown steps.
-            ArtifactError: if a tensor is missing, unknown or not finite.
+            ArtifactError: if a step's tensor is missing, unknown or not finite.
         """
         chain = cls(build_steps(steps), normalize)
         for index, step in enumerate(chain.transforms):
@@ -420,7 +437,9 @@ class Chain(nn.Module):
 
     @classmethod
     def load(cls, path: str | PathLike[str], root: Path | None = None) -> "Chain":
-        """Read a chain from its artifact folder; outputs are bit-equal to those of the saved one.
+        """Load a chain from its artifact folder, with the manifest as its metadata.
+
+        The chain is checked by applying it to a row of zeros. Its outputs are bit-equal to those of the saved chain.
 
         Args:
             path: of the folder.

@@ -1,21 +1,21 @@
-"""Multiplying neighbouring affine steps into one, so that a chain costs one product."""
+"""Multiplying runs of affine maps into one, so that applying a chain costs one product."""
 
 from transforms.base import Map
 from transforms.linear import Affine, Normalize, Selection
 
 
 def fold_primitives(primitives: list[Map]) -> list[Map]:
-    """Return the same map as few primitives, multiplied in float64.
+    """Merge neighbouring primitives, in float64, into as few maps as possible with the same outputs; return the list.
 
-    A normalization before bias-free maps that end in a normalization changes nothing and is
-    dropped; one right after an affine map becomes part of it.
+    A normalization before bias-free maps that end in a normalization changes nothing and is dropped; a normalization
+    right after an affine map becomes part of that map.
 
     Args:
-        primitives: what `Map.primitives` returned, in order.
+        primitives: maps in order, as `Map.primitives` returns them.
     """
     folded: list[Map] = []
     for position, primitive in enumerate(primitives):
-        if isinstance(primitive, Normalize) and _is_redundant(primitives[position + 1 :]):
+        if isinstance(primitive, Normalize) and _is_normalize_redundant(primitives[position + 1 :]):
             continue
         merged = _merge(folded[-1], primitive) if folded else None
         if merged is None:
@@ -25,8 +25,11 @@ def fold_primitives(primitives: list[Map]) -> list[Map]:
     return folded
 
 
-def _is_redundant(following: list[Map]) -> bool:
-    """Return whether a normalization followed by these steps makes no difference to the outputs."""
+def _is_normalize_redundant(following: list[Map]) -> bool:
+    """Return whether a `Normalize` before `following` has no effect: only linear maps precede another `Normalize`.
+
+    Linear maps are selections and affine maps without a bias.
+    """
     for step in following:
         if isinstance(step, Normalize):
             return True
@@ -36,7 +39,7 @@ def _is_redundant(following: list[Map]) -> bool:
 
 
 def _merge(before: Map, step: Map) -> Map | None:
-    """Return one primitive that applies two, multiplied in float64; None if there is none."""
+    """Merge two consecutive primitives into one with the same outputs, in float64; return None if impossible."""
     if isinstance(before, Affine) and not before.normalize:
         if isinstance(step, Affine):
             return before.then(step)

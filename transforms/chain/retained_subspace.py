@@ -1,4 +1,4 @@
-"""The subspace of its inputs that a chain retains; outputs do not depend on anything outside it."""
+"""The subspace of its inputs that a chain retains; its outputs do not depend on anything outside that subspace."""
 
 import numpy as np
 
@@ -9,9 +9,11 @@ from transforms.vectors import as_float64
 
 
 def retained_subspace(chain: Chain) -> Subspace | None:
-    """Return the row space of the product of a fitted chain's affine maps, at its full dimensions.
+    """Return the row space of the product of a fitted chain's affine maps; None if a step is not affine.
 
-    Normalizations change lengths only and a quantizer keeps every direction, so both are ignored.
+    Normalizations change norms only and a quantizer keeps every direction, so both are ignored. The result is the
+    subspace of the chain's full outputs, not of a prefix. A subspace of more than d/2 dimensions is stored as its
+    orthogonal complement.
 
     Returns:
         None for a chain that takes any number of dimensions, or has steps that are not affine.

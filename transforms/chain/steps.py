@@ -1,4 +1,4 @@
-"""Steps as users write them: `r2,geopres:96` on a command line, a list of objects in JSON."""
+"""Parsing of steps as users write them: `r2,geopres:96` on a command line, a list of objects in JSON."""
 
 import json
 import re
@@ -9,22 +9,25 @@ from transforms.base import TRANSFORMS, Spec, Transform, build_transform, parame
 from transforms.errors import StepError
 
 PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")
+"""Start of a parameter, `key=`."""
+
 MAX_STEPS = 64
-"""Useful chains have a handful of steps, and each costs a product for every vector."""
+"""Maximum number of steps in a chain; useful chains have a handful, and each step costs a product for every vector."""
 
 OPENING, CLOSING = "[{(", "]})"
+"""Brackets between which a comma does not separate steps."""
 
 
 def parse_steps(text: str) -> list[Transform]:
-    """Build unfitted transforms from their command-line form.
+    """Parse steps in command-line form, such as `r2,geopres:96`, into unfitted transforms.
 
-    `kind`, `kind:value` (its first parameter, `dimensions` for most) or `kind:key=value,key=value`,
-    joined by commas; a step may also be written as a JSON object, all of them as a JSON list, and
-    a value may be any JSON:
+    A step is `kind`, `kind:value` (the value of its first parameter, `dimensions` for most) or
+    `kind:key=value,key=value`; steps are joined by commas. A step may also be written as a JSON object, all of them as
+    a JSON list, and a value may be any JSON:
     `r2,geopres:128,nested=true` or `r2,{"kind": "geopres", "dimensions": 128, "nested": true}`.
 
     Raises:
-        StepError: if it cannot be read, names an unknown kind or parameter, or is empty.
+        StepError: if the text cannot be parsed, names an unknown kind or parameter, or is empty.
     """
     specs: list[Spec] = []
     if text.lstrip().startswith("["):
@@ -43,10 +46,10 @@ def parse_steps(text: str) -> list[Transform]:
 
 
 def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
-    """Build unfitted transforms from a list of `{"kind": …, parameters}`.
+    """Build unfitted transforms from a list of specs, `{"kind": …}` with parameters.
 
     Raises:
-        StepError: for an unknown kind or parameter, for no steps at all, or for more than 64.
+        StepError: for an unknown kind or parameter, for no steps at all, or for more than `MAX_STEPS`.
     """
     if isinstance(specs, str | Mapping) or not isinstance(specs, Sequence):
         raise StepError(f"steps are a list of objects such as {{'kind': 'r2'}}, got {specs!r}")
@@ -58,7 +61,11 @@ def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
 
 
 def _split_top_level(text: str) -> list[str]:
-    """Split at the commas that stand outside brackets and quotes."""
+    """Split text at the commas outside brackets and quotes; return the stripped parts, without empty ones.
+
+    Raises:
+        StepError: if a bracket or quote is not closed.
+    """
     parts, depth, quoted, start = [], 0, False, 0
     for position, character in enumerate(text):
         if character == '"' and text[position - 1 : position] != "\\":
@@ -77,7 +84,7 @@ def _split_top_level(text: str) -> list[str]:
 
 
 def _parse_step(part: str) -> Spec:
-    """Parse one step: a JSON object, or its kind with what follows the colon."""
+    """Parse one step, `kind`, `kind:value`, `kind:key=value` or a JSON object, into a spec."""
     if part.startswith("{"):
         return dict(_parse_json(part))  # a part that begins with a brace is an object or no JSON
     kind, _, rest = (piece.strip() for piece in part.partition(":"))
@@ -89,10 +96,12 @@ def _parse_step(part: str) -> Spec:
 
 
 def _main_parameter(kind: str) -> str:
-    """Return the parameter that a bare value after the colon sets: the first of that kind, `dimensions` for most.
+    """Return the name of the parameter that `kind:value` sets: the first parameter of that kind.
+
+    For an unknown kind it is `dimensions`; `build_steps` reports the kind later.
 
     Raises:
-        StepError: for a kind that has none.
+        StepError: if the kind has no parameters.
     """
     if kind not in TRANSFORMS:
         return "dimensions"  # the unknown kind is reported later
@@ -103,11 +112,7 @@ def _main_parameter(kind: str) -> str:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse a JSON object or list.
-
-    Raises:
-        StepError: if the text is not JSON.
-    """
+    """Parse JSON text; raise `StepError` if it is invalid."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -115,7 +120,11 @@ def _parse_json(text: str) -> Any:
 
 
 def _parse_parameter(part: str) -> Spec:
-    """Parse `key=value` into a dictionary."""
+    """Parse `key=value` into a dict of one item, with the value parsed as JSON if possible.
+
+    Raises:
+        StepError: if the key is `kind`.
+    """
     key, _, value = part.partition("=")
     if key == "kind":
         raise StepError(f"write {value!r} as a step of its own, not as the parameter {part!r}")
@@ -123,7 +132,7 @@ def _parse_parameter(part: str) -> Spec:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a JSON value; return text that is not JSON as a string."""
+    """Parse a value as JSON; return the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Transforms that store a vector in fewer bits per dimension."""
+"""Quantizers, which store a vector in one byte or one bit per dimension."""
 
 from transforms.codes.quantization import Binary, Int8, Quantizer
 

@@ -1,4 +1,4 @@
-"""Quantizers: codes of a byte or a bit per dimension, as the last step of a chain."""
+"""Quantizers: codes of one byte or one bit per dimension, as the last step of a chain."""
 
 from typing import ClassVar
 
@@ -12,37 +12,37 @@ from transforms.statistics import Moments
 from transforms.vectors import Vectors, finite_blocks
 
 MIN_MAGNITUDE = 1e-30
-"""What a set bit stands for at least, so that the sign of a dimension that was always 0 survives decoding."""
+"""Minimum decoded magnitude a, so that a dimension that was 0 in all fitted rows still decodes to a sign."""
 
 INT8_DEVIATIONS = 4.0
-"""Standard deviations on either side of the mean that int8 covers where only moments are known."""
+"""Half-width of the int8 range around the mean, in standard deviations, if fitted on moments."""
 
 
 class Quantizer(Transform, registered=False):
-    """Encode floats `(n, k)` as codes; `inverse_transform` decodes them to the floats they stand for.
+    """Base class of quantizers, which encode floats `(n, k)` as codes; `inverse_transform` decodes codes to floats.
 
-    The ranges are learned, so that the codes of a row do not depend on the other rows. Compare codes by the floats they
-    stand for: the product of a float query and raw codes means nothing.
+    The ranges are learned in the fit, so that the code of a row does not depend on the other rows. Decode codes before
+    comparing them: the dot product of a float query and raw codes means nothing.
     """
 
     bits: ClassVar[int]
-    """Bits per dimension."""
+    """Number of bits that a code takes per dimension."""
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of codes, which no step can follow."""
+        """Return the input signature marked as codes of this kind, with the same dimensions; no step may follow."""
         return Signature(inputs.dimensions, inputs.empty_directions, self.kind)
 
     @property
     def inverse_kind(self) -> Inverse:
-        """Approximate: to half a step of the code."""
+        """Always `"approximate"`: decoding restores values up to the quantization error."""
         return "approximate"
 
 
 class Int8(Quantizer):
-    """One byte per dimension: round(x/s) + z, within −128…127, with a step s and a zero point z for each dimension.
+    """Int8 quantization: round(x/s) + z, clipped to −128…127, with a scale s and a zero point z for each dimension.
 
-    The range of each dimension is that of the fitted rows, 0 included, so that 0 is coded exactly; values outside are
-    clipped. Fitted on moments, the range is μ ± 4σ. This is ONNX's QuantizeLinear.
+    The range of each dimension is the range of the fitted rows, extended to include 0, so that 0 is coded exactly;
+    values outside are clipped. Fitted on moments, the range is μ ± 4σ. This is ONNX's QuantizeLinear.
     """
 
     kind = "int8"
@@ -56,7 +56,7 @@ class Int8(Quantizer):
         self.register_buffer("zero_point", torch.empty(0))
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute step and zero point from the range of each dimension."""
+        """Compute the scale and zero point of each dimension from its range, extended to include 0."""
         low, high = _ranges(data)
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         scale = (high - low) / 255
@@ -65,16 +65,16 @@ class Int8(Quantizer):
         self.zero_point = torch.from_numpy(np.clip(np.round(-128 - low / scale), -128, 127)).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, k)` as int8 codes `(n, k)`."""
+        """Encode rows `(n, k)` as int8 codes `(n, k)`; values outside the fitted range are clipped."""
         return torch.clamp(torch.round(x / self.scale) + self.zero_point, -128, 127).to(torch.int8)
 
     def inverse(self) -> Map:
-        """Return the map (code − z) · s."""
+        """Return the decoder map, (code − zero point) · scale."""
         return Int8Decoder(self.scale, self.zero_point)
 
 
 class Int8Decoder(Map):
-    """Decode int8 codes to the floats they stand for."""
+    """Decoder of int8 codes: (code − zero point) · scale."""
 
     kind = "int8_decoder"
 
@@ -86,16 +86,16 @@ class Int8Decoder(Map):
         self.register_buffer("zero_point", zero_point)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode codes `(n, k)` to floats `(n, k)`."""
+        """Decode int8 codes to floats, (code − zero point) · scale, `(n, k)` to `(n, k)`."""
         return (x - self.zero_point) * self.scale
 
 
 class Binary(Quantizer):
-    """One bit per dimension, set if x > 0, eight to a byte, the first dimension in the highest bit.
+    """Binary quantization: one bit per dimension, set if x > 0, packed eight to a byte, the first in the highest bit.
 
-    `numpy.packbits` order; the last byte is filled with zeros. A set bit stands for +a and an unset one for −a, with
-    the mean magnitude a of that dimension among the fitted rows. The zero vector has no signs: its code is all bits
-    unset, and that code stands for zero.
+    `numpy.packbits` order; the last byte is padded with zeros. A set bit decodes to +a and an unset bit to −a, where a
+    is the mean magnitude of that dimension in the fitted rows. A zero vector has no signs: its code is all zeros, and a
+    code of all zeros decodes to the zero vector.
 
     Attributes:
         size: a, `(k,)`.
@@ -110,7 +110,10 @@ class Binary(Quantizer):
         self.register_buffer("size", torch.empty(0))
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the mean magnitudes; from moments, the root mean squares."""
+        """Store the mean magnitude of each dimension; fitted on moments, its root mean square.
+
+        Magnitudes are at least `MIN_MAGNITUDE`.
+        """
         if isinstance(data, Moments):
             size = np.sqrt(np.diag(data.second_moment()))
         else:
@@ -118,18 +121,18 @@ class Binary(Quantizer):
         self.size = torch.from_numpy(np.maximum(size, MIN_MAGNITUDE)).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, k)` as uint8 codes `(n, ⌈k/8⌉)`."""
+        """Encode rows `(n, k)` as packed bits, uint8 `(n, ⌈k/8⌉)`; a bit is 1 where x > 0."""
         bits = torch.nn.functional.pad((x > 0).to(torch.uint8), (0, -x.shape[-1] % 8))
         octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << _bit_shifts(x)
         return torch.sum(octets, dim=-1, dtype=torch.uint8)
 
     def inverse(self) -> Map:
-        """Return the map from each bit to ±a."""
+        """Return the decoder map from packed bits to ±a in each dimension; a code of all zeros becomes zero."""
         return BinaryDecoder(self.size)
 
 
 class BinaryDecoder(Map):
-    """Decode packed bits to the floats they stand for."""
+    """Decoder of packed bits to ±a in each dimension; a code of all zeros becomes zero."""
 
     kind = "binary_decoder"
 
@@ -140,23 +143,27 @@ class BinaryDecoder(Map):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Bytes of a row."""
+        """Number of bytes in a packed row, ⌈k/8⌉."""
         return -(-len(self.size) // 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode bytes `(n, ⌈k/8⌉)` to floats `(n, k)`."""
+        """Decode packed bits `(n, ⌈k/8⌉)` to ±a in each dimension, `(n, k)`; a code of all zeros becomes zero."""
         bits = (x.to(torch.uint8).unsqueeze(-1) >> _bit_shifts(x) & 1).flatten(-2)[..., : len(self.size)]
         signs = bits.to(self.size.dtype) * 2 - 1
         return torch.where(x.any(dim=-1, keepdim=True), signs * self.size, 0)
 
 
 def _bit_shifts(like: Tensor) -> Tensor:
-    """Return the shift of each bit of a byte, the highest bit first, on the device of `like`."""
+    """Return the bit positions of a byte, 7 to 0, as a uint8 tensor `(8,)` on the device of `like`."""
     return torch.arange(7, -1, -1, dtype=torch.uint8, device=like.device)
 
 
 def _ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the smallest and the largest value of each dimension, `(d,)` each, float64."""
+    """Return the minimum and the maximum of each dimension, `(d,)` each; from moments, mean ± 4 standard deviations.
+
+    Raises:
+        InputError: if the vectors hold NaN or inf.
+    """
     if isinstance(data, Moments):
         spread = INT8_DEVIATIONS * np.sqrt(np.diag(data.covariance(ddof=0)))
         return data.mean - spread, data.mean + spread

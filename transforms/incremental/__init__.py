@@ -1,4 +1,4 @@
-"""Adding rows to a fitted chain from stored moments."""
+"""Adding rows to a fitted chain, whose earlier rows are known only by stored moments."""
 
 from transforms.incremental.stages import Stages
 from transforms.incremental.update import update_chain

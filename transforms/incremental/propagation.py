@@ -1,4 +1,4 @@
-"""Moments of rows after a map, computed from the moments before it without any row."""
+"""Moments of the outputs of a map, computed from the moments of its inputs without any row."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,14 +9,14 @@ from transforms.statistics import Moments, Spectrum
 from transforms.vectors import as_float64
 
 MAX_NEGATIVE_SHARE = 0.05
-"""Maximum share of the total variance that the negative eigenvalues of an estimated covariance may have."""
+"""Maximum sum of the negative eigenvalues of an estimated covariance, as a share of its trace."""
 
 
 def propagate_moments(moments: Moments, affine: Affine) -> Moments:
-    """Return the moments of Wx + b, Wμ + b and WSWᵀ, exactly.
+    """Return the moments of Wx + b, given those of x: the mean Wμ + b and the scatter WSWᵀ, both exact.
 
-    `third` and `fourth` do not follow from moments (‖Wy‖² is not a function of ‖y‖²) and are NaN, so
-    that nothing is fitted on them. A row of zeros, which steps leave zero, counts as b.
+    `third` and `fourth` are set to NaN, so that nothing is fitted on them: they do not follow from moments, because
+    ‖Wx‖² is not a function of ‖x‖². Rows of zeros, which a step maps to zero, are counted as b.
     """
     weight = as_float64(affine.weight)
     found = Moments()
@@ -30,25 +30,26 @@ def propagate_moments(moments: Moments, affine: Affine) -> Moments:
 
 
 def approximate_normalized_moments(unit: Moments, before: Moments, after: Moments) -> Moments:
-    """Approximate the moments of z′ = y′/‖y′‖ from those of z = y/‖y‖, after a map that output y changed to output y′.
+    """Approximate the moments of normalized outputs after a refit: `unit` plus the change from `before` to `after`.
 
-    Moments do not determine these exactly. The effect of the changed map on y is known exactly, so it is
-    added to the measured moments of z, as if all lengths were equal (their root mean square ρ):
-    E[z′] = E[z] + E[y′]/ρ′ − E[y]/ρ, and E[z′z′ᵀ] likewise. The error is of the order of the change
-    times the spread of the lengths; without a change there is none. z′ lies in the subspace of y′, so the
-    estimate is projected on it. `third` and `fourth` stay those of z.
+    A map's outputs are y before its refit and y′ after it, z = y/‖y‖ and z′ = y′/‖y′‖; the result is for z′. Moments do
+    not determine it exactly. The change of the moments from y to y′ is known exactly and is added to the measured
+    moments of z, as if all rows had the same norm (their root mean square ρ): E[z′] = E[z] + E[y′]/ρ′ − E[y]/ρ, and
+    E[z′z′ᵀ] likewise. The error is of the order of the change times the spread of the norms; without a change it is
+    zero. z′ lies in the subspace of y′, so the estimate is projected on that subspace. `third` and `fourth` stay those
+    of z.
 
     Args:
-        unit: of z.
-        before: of y.
-        after: of y′, of the same rows.
+        unit: moments of z.
+        before: moments of y.
+        after: moments of y′, of the same rows.
 
     Raises:
         InputError: if the map changed so much that no rows could have such moments.
     """
     was, now = before.second_moment(), after.second_moment()
     was_square, now_square = float(np.trace(was)), float(np.trace(now))
-    spectrum = Spectrum.of(now, after.rounding())
+    spectrum = Spectrum.of(now, after.rounding_variance())
     spanned = spectrum.directions[: spectrum.rank]
     project = spanned.T @ spanned
     found = Moments()
@@ -60,10 +61,11 @@ def approximate_normalized_moments(unit: Moments, before: Moments, after: Moment
 
 
 def _nearest_covariance(estimate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the symmetric estimate without its negative eigenvalues, which are its error.
+    """Return the nearest positive semidefinite matrix: symmetrize and set negative eigenvalues to zero.
 
     Raises:
-        InputError: if they are larger than rounding and a small change of the map explain.
+        InputError: if the negative eigenvalues are too large for rounding and a small change of the map
+            (`MAX_NEGATIVE_SHARE`).
     """
     variances, directions = np.linalg.eigh((estimate + estimate.T) / 2)
     excess = -variances[variances < 0].sum()

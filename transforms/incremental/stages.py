@@ -1,11 +1,11 @@
-"""Which steps of a chain can be refitted from moments, and from the moments at which point.
+"""Division of a chain into refit stages: which steps can be refitted from moments, and where these are taken.
 
 x ─ mc ─ abtt ─ normalize ─ pca ─ geopres ─ …
 └ stage 0 ┘                 └ stage 1 ┘
 
 Moments can be propagated exactly through an affine map, but not through a normalization. So a chain is divided into
-refit stages: stage 0 begins with the rows as they come, every other stage with rows at unit length, and every step of a
-stage learns from the moments at the beginning of its stage.
+refit stages: stage 0 begins with the rows as they come, every other stage with normalized rows, and every step of a
+stage learns from the moments at the beginning of its stage, propagated through the steps before it.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from transforms.vectors import Vectors
 
 @dataclass
 class Stage:
-    """Steps with only affine maps between them.
+    """Run of steps with only affine maps between them, which are refitted from the same moments.
 
     Attributes:
-        number: 0 for the rows as they come.
-        position: of the step before which the stage begins.
+        number: 0 for the stage of the rows as they come.
+        position: position in the chain of the step before which the stage begins.
         steps: positions of the steps of the stage.
-        moved: whether a step of the stage so far changes the rows.
+        moved: whether an affine map was added, so that rows differ from those at the beginning of the stage.
     """
 
     number: int
@@ -36,11 +36,14 @@ class Stage:
 
     @property
     def unit(self) -> bool:
-        """Whether the stage begins with rows at unit length."""
+        """Whether the stage begins with normalized rows."""
         return self.number > 0
 
     def moments(self, chain: Chain, rows: Vectors) -> Moments:
-        """Take the moments at the beginning of the stage, of rows `(n, d)` that enter the chain, streamed."""
+        """Compute the moments at the beginning of the stage of rows `(n, d)` that enter the chain.
+
+        The rows pass through the steps before the stage, and are normalized unless the stage is 0. They are streamed.
+        """
         if self.position:
             rows = view_through(rows, Chain(chain.transforms[: self.position], normalize=False))
         return unit_moments(rows) if self.unit else moments_of(rows)
@@ -48,7 +51,7 @@ class Stage:
 
 @dataclass
 class Stages:
-    """A fitted chain divided into refit stages.
+    """Fitted chain divided into refit stages.
 
     Attributes:
         stages: in order, up to a step that is not affine.
@@ -62,7 +65,10 @@ class Stages:
 
     @classmethod
     def of(cls, chain: Chain) -> "Stages":
-        """Divide a fitted chain into refit stages; a quantizer belongs to none."""
+        """Divide a fitted chain, without its quantizer, into refit stages and find the steps that can be refitted.
+
+        Steps that learn from data and cannot be refitted are listed in `retained`, with the reason.
+        """
         found = cls([Stage(0, 0)], set(), {})
         unreachable = None
         for index, step in enumerate(chain.float_steps):
@@ -80,23 +86,29 @@ class Stages:
         return found
 
     def needed(self) -> Iterator[Stage]:
-        """Yield the stages whose moments a refit needs: from the first with a step to refit to the last."""
+        """Yield the stages whose moments a refit needs, from the first to the last with a step to refit.
+
+        Yields nothing if no step can be refitted.
+        """
         with_steps = [stage.number for stage in self.stages if self.refitted & set(stage.steps)]
         if with_steps:
             yield from self.stages[with_steps[0] : with_steps[-1] + 1]
 
     def moments(self, chain: Chain, rows: Vectors) -> dict[int, Moments]:
-        """Take the moments to store of the rows `(n, d)` that a chain was fitted on, by number of the stage."""
+        """Compute the moments to store of the rows `(n, d)` a chain was fitted on, by number of the needed stage."""
         return {stage.number: stage.moments(chain, rows) for stage in self.needed()}
 
     def _begin_stage(self, position: int) -> None:
-        """Begin a stage of unit rows before a step, unless the rows are still those the last stage began with."""
+        """Append a stage that begins before step `position`, unless the last stage holds normalized rows and no map."""
         last = self.stages[-1]
         if not last.unit or last.moved:
             self.stages.append(Stage(last.number + 1, position))
 
     def _add_step(self, index: int, step: Map) -> bool:
-        """Add a step to the last stage; return False if moments cannot be propagated through the step."""
+        """Add a step to the last stage and return True; return False, without adding it, if the step is not affine.
+
+        If the step ends in a normalization, a new stage begins after it.
+        """
         parts = affine_parts(step)
         if parts is None:
             return False
@@ -108,7 +120,7 @@ class Stages:
         return True
 
     def _retain_axes(self, chain: Chain) -> None:
-        """Retain steps that choose axes if a retained step comes after them, because it was trained on those axes."""
+        """Move steps that choose axes to `retained` if a retained step follows, because it was fitted on their axes."""
         trained = None
         for index in reversed(range(len(chain.float_steps))):
             step = chain.transforms[index]
@@ -120,7 +132,7 @@ class Stages:
 
 
 def _reason_to_retain(step: Transform, stage: Stage) -> str | None:
-    """Return why a step cannot be refitted from the moments at the beginning of its stage; None if it can."""
+    """Return why a step cannot be refitted from the moments at the beginning of its stage; None if it can be."""
     if step.learns_from == "rows":
         return "it is fitted on pairs" if step.paired else "it is trained on rows"
     if step.learns_from == "unit moments" and (stage.moved or not stage.unit):

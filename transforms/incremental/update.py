@@ -1,4 +1,4 @@
-"""Adding rows to a fitted chain whose earlier rows are only known by their moments."""
+"""Adding rows to a fitted chain whose earlier rows are known only by stored moments."""
 
 import copy
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from transforms.vectors import Vectors
 
 @dataclass(frozen=True)
 class ChainUpdate:
-    """A chain after rows were added.
+    """Result of adding rows to a chain.
 
     Attributes:
-        chain: fitted on all rows as far as moments allow.
-        moments: of all rows, by refit stage.
-        retained: positions of the steps that stayed as they were, with the reason.
+        chain: refitted on all rows as far as moments allow.
+        moments: of all rows, by number of the refit stage.
+        retained: positions of the steps that were not refitted, with the reason.
     """
 
     chain: Chain
@@ -32,16 +32,15 @@ class ChainUpdate:
 def update_chain(
     chain: Chain, stored: Mapping[int, Moments], rows: Vectors, on_progress: Progress = no_progress
 ) -> ChainUpdate:
-    """Refit a copy of a chain on its earlier rows, given as moments, and on new rows.
+    """Return a copy of a chain, refitted on new rows and stored moments of its earlier rows, with the merged moments.
 
-    Steps are refitted in order from the merged moments of all rows. Up to the first normalization after a refitted step
-    the result is that of a fit on all rows, up to rounding; after it, to first order in how much that step changed (see
-    `approximate_normalized_moments`). Trained steps stay as they are. A quantizer is fitted again on the new rows
-    alone, as the new chain transforms them.
+    Steps are refitted in order. Up to the first normalization after a refitted step the result equals a fit on all
+    rows, up to rounding; after it, to first order in how much that step changed (see `approximate_normalized_moments`).
+    Trained steps are not refitted. A quantizer is fitted on the new rows alone, as the refitted chain transforms them.
 
     Args:
         chain: fitted; not changed.
-        stored: moments of the earlier rows by refit stage, as `Stages.moments` returned them.
+        stored: moments of the earlier rows by number of the refit stage, as `Stages.moments` returned them.
         rows: new rows `(n, d)`, streamed.
         on_progress: called with progress in [0, 1] and a message.
 
@@ -60,7 +59,7 @@ def update_chain(
     refitted = copy.deepcopy(chain)
     refitted.metadata = {}
     moments = {}
-    before = after = None  # moments of the earlier rows through the steps as they were, and as they are now
+    before = after = None  # moments of the earlier rows after the original steps, and after the refitted ones
     for done, stage in enumerate(needed):
         original = stored[stage.number]
         if before is None or after is None:

@@ -1,4 +1,4 @@
-"""All-but-the-Top: centering, and removing the directions of largest variance."""
+"""All-but-the-Top: subtracting the mean, and removing the directions of largest variance."""
 
 import torch
 from torch import Tensor
@@ -15,9 +15,9 @@ class ABTT(Transform):
     """ABTT-D: subtract the mean μ, remove the top D centred principal directions uᵢ, then renormalize.
 
     Mu and Viswanath, *All-but-the-Top* (2018); D is `directions`, by default d/100 and at least 1. By default
-    y = ṽ − Σ(ṽ·uᵢ)uᵢ with ṽ = v − μ, as the text of the mean-bias paper says. With `literal`, y = ṽ − Σ(v·uᵢ)uᵢ as the
-    algorithm is printed and as some public copies have it: it leaves a constant −Σ(μ·uᵢ)uᵢ in every vector. Fitted on
-    vectors as they are.
+    y = ṽ − Σ(ṽ·uᵢ)uᵢ with ṽ = v − μ, as the text of the mean-bias paper says. With `literal`, y = ṽ − Σ(v·uᵢ)uᵢ, as the
+    algorithm is printed and some public implementations have it, which leaves a constant −Σ(μ·uᵢ)uᵢ in every vector.
+    Rows are not normalized before the fit.
     """
 
     kind = "abtt"
@@ -34,23 +34,25 @@ class ABTT(Transform):
         self.register_buffer("removed", torch.empty(0))
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `directions` is None or a positive integer, and the two flags are bools."""
         if self.directions is not None:
             require_whole(self.kind, "directions", self.directions, at_least=1)
         require_flag(self.kind, "literal", self.literal)
         require_flag(self.kind, "renormalize", self.renormalize)
 
     def removed_count(self, dimensions: int) -> int:
-        """Return D, the number of directions to remove from vectors of so many dimensions."""
+        """Return D, the number of directions to remove: `directions`, or d/100 (rounded, at least 1) if not set."""
         return self.directions or max(1, round(dimensions / 100))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature with D more empty directions.
+        """Return the input signature with the D removed directions added to its empty ones.
 
-        The constant that the literal form leaves becomes a direction again when outputs are renormalized.
+        One direction fewer is added if both `literal` and `renormalize` are set, because normalizing turns the constant
+        that the literal form leaves into a direction again. While the input dimensions are unknown, D is `directions`
+        or 1.
 
         Raises:
-            StepError: if nothing would be left.
+            StepError: if the inputs have no more than D dimensions.
         """
         restored = int(self.literal and self.renormalize)
         if inputs.dimensions is None:
@@ -63,35 +65,38 @@ class ABTT(Transform):
         return inputs.add_empty(count - restored)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute mean and directions from the moments in float64; store them in float32.
+        """Store the mean and the top D eigenvectors of the covariance, computed in float64, as float32.
 
         Raises:
             InputError: if the vectors vary in fewer than D directions.
         """
         moments = moments_of(data)
         count = self.removed_count(moments.dimensions)
-        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
+        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
         spectrum.require_rank(self.kind, count, moments.count)
         self.mean = torch.from_numpy(moments.mean).float()
         self.removed = torch.from_numpy(spectrum.directions[:count].copy()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Remove the mean and the directions, `(n, d)` to `(n, d)`; zero stays zero."""
+        """Subtract the mean and remove the D directions, `(n, d)` to `(n, d)`; normalize rows if `renormalize`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
+        """
         centred = x - self.mean
         y = centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed
         return (unit_image if self.renormalize else drop_rounding_residue)(y, x)
 
     @property
     def inverse_kind(self) -> Inverse:
-        """Approximate: removed directions come back with the coordinates of the mean; none if lengths are lost."""
+        """`"none"` if outputs are renormalized (row norms are lost), else `"approximate"` (directions are lost)."""
         return "none" if self.renormalize else "approximate"
 
     def inverse(self) -> Map:
-        """Return the map that adds the mean back."""
+        """Return the approximate inverse y ↦ y + μ, which adds the mean back; the removed directions stay lost."""
         return InverseAffine(None, self.mean)
 
     def primitives(self) -> list[Map]:
-        """Return the affine map, and the normalization if there is one."""
+        """Return the map as one float64 `Affine` of weight I − Σuᵢuᵢᵀ, followed by `Normalize` if `renormalize`."""
         mean, removed = self.mean.double(), self.removed.double()
         projection = torch.eye(len(mean), dtype=torch.float64, device=mean.device) - removed.T @ removed
         affine = Affine(projection, -mean if self.literal else -(projection @ mean))

@@ -1,4 +1,4 @@
-"""Affine maps that fitted transforms fold into, and their inverses."""
+"""Affine maps, which fitted transforms are folded into, and their inverses."""
 
 import torch
 from torch import Tensor
@@ -9,13 +9,13 @@ from transforms.errors import StepError
 from transforms.statistics import drop_rounding_residue, unit_image
 
 GAIN_ITERATIONS = 30
-"""Of power iteration; it comes within some percent of the norm, and the tolerance is no finer."""
+"""Number of power iterations; they find the norm within a few percent, and the rounding tolerance needs no more."""
 
 
 class Affine(Map):
-    """x ↦ Wx + b, with the weight W `(k, d)` and the bias b `(k,)` or None, then to unit length if `normalize`.
+    """x ↦ Wx + b, with the weight W `(k, d)` and the bias b `(k,)` or None, L2-normalized if `normalize`.
 
-    Computed by `Chain.fold`. Zero stays zero, and an output that is mere rounding error becomes zero.
+    `Chain.fold` builds such maps. Zero rows stay zero, and outputs that are only rounding error become zero.
     """
 
     kind = "affine"
@@ -30,10 +30,10 @@ class Affine(Map):
         self.gain = largest_gain(weight)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the number of rows of the weight as dimensions.
+        """Return a signature with only its dimensions set: k, for a weight `(k, d)`.
 
         Raises:
-            StepError: if the inputs do not have the dimensions of the weight's rows.
+            StepError: if the inputs are known not to have d dimensions.
         """
         if inputs.dimensions not in (None, self.weight.shape[1]):
             raise StepError(
@@ -42,12 +42,18 @@ class Affine(Map):
         return Signature(self.weight.shape[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows, `(n, d)` to `(n, k)`."""
+        """Return Wx + b, `(n, d)` to `(n, k)`; normalize rows if `normalize`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
+        """
         y = functional.linear(x, self.weight, self.bias)
         return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def then(self, following: "Affine") -> "Affine":
-        """Return the one map that applies this map and then `following`, multiplied in float64."""
+        """Return one `Affine` that applies this map and then `following`, with the matrices multiplied in float64.
+
+        The bias is None if neither map has one. The `normalize` flags are ignored: the returned map does not normalize.
+        """
         weight = following.weight.double() @ self.weight.double()
         if self.bias is None and following.bias is None:
             return Affine(weight)
@@ -60,9 +66,9 @@ class Affine(Map):
 
 
 class InverseAffine(Map):
-    """y ↦ By + μ, with B `(d, k)` or None for the identity, and μ `(d,)` or None: the inverse of an affine transform.
+    """Inverse of an affine transform: y ↦ By + μ, with B `(d, k)` or None for the identity, and μ `(d,)` or None for 0.
 
-    Unlike `Affine` it maps zero to μ, because a zero is the image of the mean.
+    Unlike `Affine`, it maps zero rows to μ, because the transform maps its mean to zero.
     """
 
     kind = "inverse_affine"
@@ -75,18 +81,18 @@ class InverseAffine(Map):
         self.register_buffer("offset", offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows, `(n, k)` to `(n, d)`."""
+        """Return By + μ, `(n, k)` to `(n, d)`, without the product if B is None and without the sum if μ is None."""
         y = x if self.weight is None else functional.linear(x, self.weight)
         return y if self.offset is None else y + self.offset
 
 
 def translation(offset: Tensor) -> Affine:
-    """Return x ↦ x + offset as an affine map."""
+    """Return x ↦ x + offset as an `Affine` whose weight is the identity in float64."""
     return Affine(torch.eye(len(offset), dtype=torch.float64, device=offset.device), offset)
 
 
 def largest_gain(weight: Tensor) -> float:
-    """Estimate the largest factor by which a weight `(k, d)` lengthens a vector, by power iteration.
+    """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration from a fixed start.
 
     Returns a Python number, because reading a tensor in `forward` would make a GPU wait.
     """
@@ -102,6 +108,9 @@ def largest_gain(weight: Tensor) -> float:
 
 
 def pseudo_inverse(weight: Tensor) -> Tensor:
-    """Return W⁺ of a float64 copy of a float32 weight; what float32 cannot tell from zero counts as zero."""
+    """Return the pseudo-inverse W⁺ `(d, k)`; singular values within float32 rounding of zero count as zero.
+
+    The weight is a float64 copy of a float32 one.
+    """
     inverse: Tensor = torch.linalg.pinv(weight, rtol=max(weight.shape) * torch.finfo(torch.float32).eps)
     return inverse

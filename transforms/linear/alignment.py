@@ -1,4 +1,4 @@
-"""Aligning one encoder's vectors with another encoder's space, fitted on the same texts in both."""
+"""Maps from one encoder's vector space to another's, fitted on vectors of the same texts from both encoders."""
 
 from dataclasses import replace
 
@@ -16,10 +16,10 @@ from transforms.vectors import Vectors
 
 
 class Alignment(Linear, registered=False):
-    """x ↦ W(x − μ_x) + μ_y, or x ↦ Wx, fitted on pairs of a vector and its target.
+    """Base class of x ↦ W(x − μ_x) + μ_y, or x ↦ Wx if not centred, fitted on pairs of a vector and its target.
 
     Fit with `fit(vectors, targets=…)` or on `PairedMoments`. To search an index of an old encoder's vectors with a new
-    encoder, the new encoder's vectors are the vectors and the old encoder's the targets.
+    encoder, fit on the new encoder's vectors, with the old encoder's vectors of the same texts as targets.
     """
 
     paired = True
@@ -31,7 +31,11 @@ class Alignment(Linear, registered=False):
             self.register_buffer("target_mean", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the dimensions of the targets; unknown before the fit unless the inputs name them."""
+        """Return the input signature with the dimensions of the targets, or None if these are unknown.
+
+        The dimensions are `inputs.target_dimensions`, else those of the fitted weight. Directions beyond `output_rank`
+        are counted as empty.
+        """
         fitted = self.weight.shape[0] if self.fitted else None
         dimensions = fitted if inputs.target_dimensions is None else inputs.target_dimensions
         if dimensions is None or inputs.dimensions is None:
@@ -40,40 +44,43 @@ class Alignment(Linear, registered=False):
         return replace(inputs, dimensions=dimensions, empty_directions=max(0, dimensions - rank))
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs for inputs of a rank."""
+        """Return the rank of the outputs given that of the inputs: the same, unless a subclass limits it."""
         return rank
 
     def set_pair_map(self, weight: torch.Tensor, moments: PairedMoments) -> None:
-        """Store the weight, and the means of both sides if the map is centred."""
+        """Store the weight and, if the map is centred, the means of the vectors and of the targets, as float32."""
         self.set_map(weight, torch.from_numpy(moments.source_mean()) if self.centered else None)
         if self.centered:
             self.target_mean = torch.from_numpy(moments.target_mean()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows, `(n, d)` to `(n, k)`; zero stays zero."""
+        """Return W(x − μ_x) + μ_y, or Wx if not centred, `(n, d)` to `(n, k)`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
+        """
         if not self.centered:
             return super().forward(x)
         return drop_rounding_residue(functional.linear(x - self.mean, self.weight) + self.target_mean, x, self.gain)
 
     def primitives(self) -> list[Map]:
-        """Return the affine map."""
+        """Return the alignment as one float64 `Affine`, with the means folded into its bias."""
         weight = self.weight.double()
         if not self.centered:
             return [Affine(weight)]
         return [Affine(weight, self.target_mean.double() - weight @ self.mean.double())]
 
     def inverse(self) -> Map:
-        """Return the map y ↦ W⁺(y − μ_y) + μ_x."""
+        """Return y ↦ W⁺(y − μ_y) + μ_x with the pseudo-inverse W⁺, as one `InverseAffine`; y ↦ W⁺y if not centred."""
         inverse = pseudo_inverse(self.weight.double())
         offset = self.mean - inverse @ self.target_mean.double() if self.centered else None
         return InverseAffine(inverse.float(), None if offset is None else offset.float())
 
 
 class Procrustes(Alignment):
-    """The orthogonal map that brings vectors closest to their targets; lengths and angles stay.
+    """Orthogonal map that brings vectors closest to their targets; norms and angles stay.
 
-    W = VUᵀ with XᵀY = UΣVᵀ (Schönemann, 1966). Between different dimensions the smaller side of W is orthogonal. With
-    `center`, the means are subtracted before and added after.
+    W = VUᵀ with XᵀY = UΣVᵀ (Schönemann, 1966). If the dimensions differ, W is orthogonal on its smaller side only. With
+    `center`, μ_x is subtracted before the map and μ_y added after it.
     """
 
     kind = "procrustes"
@@ -83,11 +90,11 @@ class Procrustes(Alignment):
         self.center = center
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `center` is a bool."""
         require_flag(self.kind, "center", self.center)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the map from the cross moment of the pairs in float64."""
+        """Set the weight to VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`."""
         moments = _require_pairs(data)
         _, cross = moments.blocks(centered=self.center)
         left, _, right = np.linalg.svd(cross, full_matrices=False)
@@ -95,10 +102,11 @@ class Procrustes(Alignment):
 
 
 class LowRankAffine(Alignment):
-    """The affine map of rank r with the smallest squared error to the targets.
+    """Affine map of rank r with the smallest squared error to the targets.
 
     Reduced-rank regression (Izenman, 1975): the ridge regression B = (C_xx + ρI)⁻¹C_xy, projected on the top r
-    eigenvectors of C_xyᵀB. Drift-Adapter (arXiv 2509.23471) learns such a map by descent; this is its closed form.
+    eigenvectors of C_xyᵀB. Drift-Adapter (arXiv 2509.23471) learns such a map by gradient descent; this is its closed
+    form.
 
     Args:
         rank: r, at most the dimensions of the targets; None is the full rank.
@@ -113,20 +121,23 @@ class LowRankAffine(Alignment):
         self.ridge = ridge
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `rank` is None or a positive integer, and `ridge` a number from 0 to 1e6."""
         if self.rank is not None:
             require_whole(self.kind, "rank", self.rank, at_least=1)
         require_between(self.kind, "ridge", self.ridge, 0, 1e6)
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs, at most r."""
+        """Return the rank of the outputs given that of the inputs: the same, but at most r if r is set."""
         return rank if self.rank is None else min(rank, self.rank)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the map from the centred moments of the pairs in float64.
+        """Set the weight by reduced-rank ridge regression of the targets on the vectors, and store both means.
+
+        Computed from the centred moments of the pairs in float64.
 
         Raises:
-            InputError: if the vectors do not vary, or not in every direction while the ridge is 0.
+            InputError: if r exceeds the dimensions of the targets, or if the vectors do not vary, or not in every
+                direction while the ridge is 0.
         """
         moments = _require_pairs(data)
         own, cross = moments.blocks(centered=True)
@@ -135,9 +146,9 @@ class LowRankAffine(Alignment):
             raise InputError(
                 f"{self.kind} of rank {self.rank} needs targets of at least as many dimensions, not {cross.shape[1]}"
             )
-        if level <= moments.rounding():
+        if level <= moments.rounding_variance():
             raise InputError(f"{self.kind} needs vectors that differ: there is nothing to regress on")
-        if self.ridge == 0 and Spectrum.of(own, moments.rounding()).rank < len(own):
+        if self.ridge == 0 and Spectrum.of(own, moments.rounding_variance()).rank < len(own):
             raise InputError(
                 f"{self.kind} without a ridge needs vectors that vary in all {len(own)} directions, these "
                 f"{moments.count} rows do not: set a ridge above 0, or fit on more"
@@ -148,6 +159,6 @@ class LowRankAffine(Alignment):
 
 
 def _require_pairs(data: Moments | Vectors) -> PairedMoments:
-    """Return the moments of pairs, which `fit` made of what it was given."""
+    """Return the data, asserted to be the `PairedMoments` that `fit` computes from vectors and targets."""
     assert isinstance(data, PairedMoments)
     return data

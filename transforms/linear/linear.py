@@ -1,4 +1,4 @@
-"""Base class of transforms that learn a weight, and perhaps a mean that is subtracted first."""
+"""Base class of linear transforms, which learn a weight and, if centred, a mean to subtract first."""
 
 from typing import ClassVar
 
@@ -13,18 +13,18 @@ from transforms.statistics import drop_rounding_residue, unit_image
 
 
 class Linear(Transform, registered=False):
-    """x ↦ W(x − μ), with the weight W `(k, d)` and the mean μ `(d,)`, then to unit length if `renormalize`.
+    """Base class of x ↦ W(x − μ), with the weight W `(k, d)` and the mean μ `(d,)`, L2-normalized if `renormalize`.
 
     A subclass learns by calling `set_map`. The mean is subtracted before the product, because Wx − Wμ loses digits
-    where the mean is larger than the spread. Zero stays zero.
+    where the mean is larger than the spread. Zero rows stay zero.
 
     Args:
-        centered: whether there is a mean to subtract.
-        renormalize: whether outputs are brought to unit length.
+        centered: whether a mean is learned and subtracted.
+        renormalize: whether outputs are L2-normalized.
     """
 
     orthogonal_rows: ClassVar[bool] = False
-    """Whether the rows of W are orthogonal to one another, so that the inverse is a transpose."""
+    """Whether the rows of W are mutually orthogonal, so that W⁺ is Wᵀ with each column divided by its squared norm."""
 
     def __init__(self, centered: bool = False, renormalize: bool = False) -> None:
         super().__init__()
@@ -38,43 +38,52 @@ class Linear(Transform, registered=False):
             self.register_buffer("mean", torch.empty(0))
 
     def set_map(self, weight: Tensor, mean: Tensor | None = None) -> None:
-        """Store the learned weight and mean in float32."""
+        """Store the weight, and the mean if one is given, as float32."""
         self.weight = weight.float()
         if mean is not None:
             self.mean = mean.float()
 
     @property
     def gain(self) -> float:
-        """Largest factor by which the weight lengthens a vector, computed once for each weight."""
+        """Spectral norm of the weight, estimated by power iteration and cached until the weight is replaced."""
         if self._gain_of_weight is None or self._gain_of_weight[0] is not self.weight:
             self._gain_of_weight = (self.weight, largest_gain(self.weight))
         return self._gain_of_weight[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows, `(n, d)` to `(n, k)`."""
+        """Return W(x − μ), or Wx if not centred, `(n, d)` to `(n, k)`; normalize rows if `renormalize`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
+        """
         y = functional.linear(x - self.mean if self.centered else x, self.weight)
         return (unit_image if self.renormalize else drop_rounding_residue)(y, x, self.gain)
 
     def primitives(self) -> list[Map]:
-        """Return the affine map, and the normalization if there is one."""
+        """Return the map as one float64 `Affine` with the bias −Wμ, followed by `Normalize` if `renormalize`."""
         weight = self.weight.double()
         bias = -(weight @ self.mean.double()) if self.centered else None
         return [Affine(weight, bias), *([Normalize()] if self.renormalize else [])]
 
     @property
     def inverse_kind(self) -> Inverse:
-        """Exact if no direction is lost, approximate if one is, none if lengths are lost."""
+        """`"none"` if outputs are renormalized, `"exact"` if fitted and W has rank d, else `"approximate"`.
+
+        Renormalizing loses the row norms; a rank below d loses directions.
+        """
         if self.renormalize:
             return "none"
         return "exact" if self.fitted and self._retains_all_directions() else "approximate"
 
     @property
     def learned_directions(self) -> int:
-        """Number of rows of W."""
+        """Number of rows of the weight, k; 0 before the fit."""
         return self.weight.shape[0]
 
     def inverse(self) -> Map:
-        """Return y ↦ W⁺y + μ with the pseudo-inverse W⁺: of all inputs that map to y, the one closest to μ."""
+        """Return y ↦ W⁺y + μ with the pseudo-inverse W⁺, as an `InverseAffine`; without μ if not centred.
+
+        Of all inputs that map to y, the result is the one closest to μ.
+        """
         weight = self.weight.double()
         squares = weight.square().sum(1)
         if self.orthogonal_rows:
@@ -84,7 +93,7 @@ class Linear(Transform, registered=False):
         return InverseAffine(inverse.float(), self.mean if self.centered else None)
 
     def _retains_all_directions(self) -> bool:
-        """Return whether the weight has the rank of the input."""
+        """Return whether the weight `(k, d)` has rank d, so that no input direction is lost."""
         k, d = self.weight.shape
         if k == d and self.orthogonal_rows:
             return bool(self.weight.any(dim=1).all())

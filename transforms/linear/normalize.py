@@ -8,18 +8,18 @@ from transforms.vectors import Vectors
 
 
 class Normalize(Transform):
-    """x / ‖x‖; 0 stays 0. Nothing is learned, and the lengths are lost."""
+    """L2 normalization, x / ‖x‖; zero rows stay zero. Nothing is learned, and the norms are lost."""
 
     kind = "normalize"
     learns_from = "nothing"
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the inputs."""
+        """Return the input signature unchanged: normalizing keeps the dimensions."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Learn nothing."""
+        """Do nothing: normalization has no fitted state."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize rows, `(n, d)` to `(n, d)`."""
+        """Normalize rows to L2 norm 1, `(n, d)` to `(n, d)`; near-zero rows become zeros."""
         return unit_rows(x)

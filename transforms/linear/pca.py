@@ -1,4 +1,4 @@
-"""Principal component analysis, in its three forms."""
+"""Principal component analysis: centred, uncentred, or centred for the covariance only."""
 
 from typing import Literal, get_args
 
@@ -10,18 +10,19 @@ from transforms.statistics import Moments, Spectrum, moments_of
 from transforms.vectors import Vectors
 
 Center = Literal["data", "directions", "none"]
+"""What the mean is subtracted from: the covariance and the vectors, the covariance alone, or neither."""
 
 
 class PCA(Linear):
-    """Project on the directions of largest variance; every prefix is the PCA of that many dimensions.
+    """Projection on the directions of largest variance; every prefix of an output is the PCA of that many dimensions.
 
-    - `center="data"`: (x − μ)Vᵀ, V the top eigenvectors of the centred covariance: what PCA is.
+    - `center="data"`: (x − μ)Vᵀ, V the top eigenvectors of the centred covariance: standard PCA.
     - `center="none"`: xVᵀ, V the top eigenvectors of the uncentred second moment. Centring changes cosines; this form
       keeps them better (MiniLM 384 → 96: local Spearman .940 against .871).
     - `center="directions"`: xVᵀ, V of the centred covariance but the vector not centred: the form of
       *Geometry-Preserving Dimensionality Reduction for Text Embeddings*, section 4.3.
 
-    Without `dimensions` it only rotates, and can be inverted exactly. Fitted on vectors as they are.
+    Without `dimensions` the map is a rotation, which can be inverted exactly. Rows are not normalized before the fit.
     """
 
     kind = "pca"
@@ -36,13 +37,13 @@ class PCA(Linear):
         self.center = center
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `dimensions` is None or a positive integer, and `center` is one of `Center`."""
         if self.dimensions is not None:
             require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_choice(self.kind, "center", self.center, get_args(Center))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the reduced signature.
+        """Return the input signature reduced to `dimensions` dimensions; unchanged if `dimensions` is None.
 
         Raises:
             StepError: if the inputs have fewer dimensions.
@@ -50,14 +51,16 @@ class PCA(Linear):
         return inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the directions from the moments in float64.
+        """Set the weight to the top eigenvectors of the covariance, or of the second moment if `center` is `"none"`.
+
+        The mean is stored only if `center` is `"data"`. Everything is computed from the moments in float64.
 
         Raises:
-            InputError: if the vectors vary in fewer directions than asked for.
+            InputError: if the vectors vary in fewer than `dimensions` directions, where `dimensions` is less than d.
         """
         moments = moments_of(data)
         matrix = moments.second_moment() if self.center == "none" else moments.covariance(ddof=0)
-        spectrum = Spectrum.of(matrix, moments.rounding())
+        spectrum = Spectrum.of(matrix, moments.rounding_variance())
         dimensions = self.dimensions or moments.dimensions
         if dimensions < moments.dimensions:  # a full rotation leaves nothing to chance
             spectrum.require_rank(self.kind, dimensions, moments.count)

@@ -1,4 +1,4 @@
-"""Random projection: a reduction that learns nothing, which every learned one must beat."""
+"""Random projection: the untrained baseline that every learned reduction must beat."""
 
 import numpy as np
 import torch
@@ -10,10 +10,10 @@ from transforms.vectors import Vectors
 
 
 class RandomProjection(Linear):
-    """xWᵀ with the entries of W `(k, d)` drawn from N(0, 1/k) by `seed`: lengths stay, on average.
+    """Random projection xWᵀ, with W `(k, d)` drawn from N(0, 1/k) by `seed`; squared norms are kept on average.
 
-    Johnson and Lindenstrauss (1984). The GeoPres paper's baseline draws from N(0, 1) and does not scale, so that its
-    positional loss cannot be compared with this one's.
+    Johnson and Lindenstrauss (1984). The GeoPres paper's baseline draws from N(0, 1) and does not scale, so its
+    positional loss cannot be compared with the loss of this projection.
     """
 
     kind = "random_projection"
@@ -25,12 +25,12 @@ class RandomProjection(Linear):
         self.seed = seed
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
         require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_seed(self.kind, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the reduced signature.
+        """Return the input signature reduced to `dimensions` dimensions.
 
         Raises:
             StepError: if the inputs have fewer dimensions.
@@ -39,10 +39,10 @@ class RandomProjection(Linear):
 
     @property
     def learned_directions(self) -> int:
-        """Zero: the directions are drawn, not learned."""
+        """0, because the directions are drawn at random and not learned."""
         return 0
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw the weight; of the data only the number of dimensions is used."""
+        """Draw the weight `(k, d)` from N(0, 1/k) with `seed`; of the data, only d is used."""
         entries = np.random.default_rng(self.seed).standard_normal((self.dimensions, dimensions_of(data)))
         self.set_map(torch.from_numpy(entries / np.sqrt(self.dimensions)))

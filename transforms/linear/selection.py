@@ -12,12 +12,12 @@ from transforms.vectors import Vectors
 
 
 class Selection(Map):
-    """Select some of the columns.
+    """Selection of k columns by position.
 
     Attributes:
-        dimensions: k, number of columns to select.
+        dimensions: k, number of selected columns.
         columns: `(k,)`, positions of the selected columns.
-        width: d as a tensor of one number, so that it is stored with the columns.
+        width: d, number of input columns, as a 0-d tensor so that it is saved with `columns`.
     """
 
     kind = "selection"
@@ -27,17 +27,17 @@ class Selection(Map):
         self.dimensions = dimensions
         self.columns: Tensor
         self.width: Tensor
-        nothing = [torch.empty(0, dtype=torch.int64) for _ in range(2)]  # a shared buffer would count once
-        self.register_buffer("columns", nothing[0] if columns is None else columns)
-        self.register_buffer("width", nothing[1] if width is None else torch.tensor(width))
+        empty = [torch.empty(0, dtype=torch.int64) for _ in range(2)]  # one tensor registered twice would count once
+        self.register_buffer("columns", empty[0] if columns is None else columns)
+        self.register_buffer("width", empty[1] if width is None else torch.tensor(width))
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of columns to select from; None before the fit."""
+        """Number of input columns d; None before the fit."""
         return int(self.width) if self.width.numel() else None
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the reduced signature.
+        """Return the input signature reduced to `dimensions` dimensions.
 
         Raises:
             StepError: if the inputs have fewer dimensions.
@@ -45,22 +45,25 @@ class Selection(Map):
         return inputs.reduce(self.kind, self.dimensions)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Select columns, `(n, d)` to `(n, k)`."""
+        """Return a copy of the selected columns, `(n, d)` to `(n, k)`."""
         return x[..., self.columns]
 
     def select_from(self, affine: Affine) -> Affine:
-        """Return the affine map that applies `affine` and then selects."""
+        """Return one `Affine` that applies `affine` and then this selection: the selected rows of its weight and bias.
+
+        The `normalize` flag of `affine` is ignored.
+        """
         bias = None if affine.bias is None else affine.bias[self.columns]
         return Affine(affine.weight[self.columns], bias)
 
     def as_affine(self) -> Affine:
-        """Return the selection as a matrix of zeros and ones."""
+        """Return the selection as an `Affine` whose weight `(k, d)` holds the selected rows of the float64 identity."""
         identity = torch.eye(int(self.width), dtype=torch.float64, device=self.columns.device)
         return Affine(identity[self.columns])
 
 
 class ScatterColumns(Map):
-    """Put selected columns back in their positions, with zeros between: the inverse of a `Selection`."""
+    """Inverse of a `Selection`: puts selected columns back in their positions, with zeros elsewhere."""
 
     kind = "scatter_columns"
 
@@ -73,18 +76,18 @@ class ScatterColumns(Map):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of columns to put back."""
+        """Number of columns to put back, k."""
         return len(self.columns)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Put the columns back, `(n, k)` to `(n, d)`."""
+        """Scatter the columns of `(n, k)` to their positions in a new `(n, d)` tensor, with zeros elsewhere."""
         y = x.new_zeros(*x.shape[:-1], int(self.width))
         y[..., self.columns] = x
         return y
 
 
 class RandomSelection(Selection, Transform):
-    """Select k columns drawn without replacement by `seed`, in their order: a baseline of the GeoPres paper."""
+    """Selection of k random columns, drawn without replacement by `seed`, in order: a baseline of the GeoPres paper."""
 
     kind = "random_selection"
     learns_from = "nothing"
@@ -94,32 +97,32 @@ class RandomSelection(Selection, Transform):
         self.seed = seed
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
         require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_seed(self.kind, self.seed)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw the columns; of the data only the number of dimensions is used."""
+        """Draw k distinct column positions with `seed` and store them sorted; of the data, only d is used."""
         width = dimensions_of(data)
         drawn = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
         self.columns, self.width = torch.from_numpy(np.sort(drawn)), torch.tensor(width)
 
     def primitives(self) -> list[Map]:
-        """Return the selection."""
+        """Return a list of one `Selection`, of the drawn columns."""
         return [Selection(self.dimensions, self.columns, int(self.width))]
 
     @property
     def inverse_kind(self) -> Inverse:
-        """Approximate: columns that were not selected come back as zeros."""
+        """Always `"approximate"`: columns that were not selected come back as zeros."""
         return "approximate"
 
     def inverse(self) -> Map:
-        """Return the map that puts the columns back, with zeros between."""
+        """Return the map that scatters the columns back to their positions, with zeros elsewhere."""
         return ScatterColumns(self.columns, self.width)
 
 
 class Truncation(Selection, Transform):
-    """Select the first k columns and renormalize: what `dimensions` does to a Matryoshka-trained encoder."""
+    """Truncation to the first k columns, then L2 normalization, as `dimensions` does for Matryoshka encoders."""
 
     kind = "truncation"
     learns_from = "nothing"
@@ -129,17 +132,20 @@ class Truncation(Selection, Transform):
         super().__init__(dimensions)
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless `dimensions` is a positive integer."""
         require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the positions of the columns; of the data only the number of dimensions is used."""
+        """Store the column positions 0 to k − 1; of the data, only d is used."""
         self.columns, self.width = torch.arange(self.dimensions), torch.tensor(dimensions_of(data))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Truncate and normalize, `(n, d)` to `(n, k)`; a slice is not copied, unlike an indexed selection."""
+        """Return the first k columns with rows L2-normalized, `(n, d)` to `(n, k)`.
+
+        The columns are sliced, which does not copy them, unlike indexing in `Selection.forward`.
+        """
         return unit_rows(x[..., : self.dimensions])
 
     def primitives(self) -> list[Map]:
-        """Return the selection and a normalization."""
+        """Return the `Selection` of the first k columns, then `Normalize`."""
         return [Selection(self.dimensions, self.columns, int(self.width)), Normalize()]

@@ -1,4 +1,4 @@
-"""Whitening: equal variance in every direction, fully or in part."""
+"""Whitening: scaling all principal directions to equal variance, fully or in part."""
 
 from dataclasses import replace
 from typing import Literal, get_args
@@ -14,37 +14,39 @@ from transforms.statistics import NOTHING, Moments, Spectrum, moments_of
 from transforms.vectors import Vectors
 
 Form = Literal["pca", "zca"]
+"""Axes of the whitened vectors: the principal directions, or the original axes."""
 
 ALLOWED_EMPTY = 20
-"""One direction in this many, and at least one, may be without variance in the vectors of an encoder."""
+"""Regularized by a small ε alone, a fit accepts one zero-variance direction in this many, and at least one."""
 
 MIN_REGULARIZATION = 1e-3
-"""An ε, relative to tr(C)/d, or a shrinkage, that lengthens rounding error no more than thirtyfold."""
+"""Smallest shrinkage, or ε relative to tr(C)/d, that limits the amplification of rounding error to thirtyfold."""
 
 
 class Whitening(Linear):
-    """y = (x − μ) U (Λ + ε)^{−p/2}, then renormalized; C = UΛUᵀ is the covariance (ddof=1).
+    """Whitening y = (x − μ) U (Λ + ε)^{−p/2}, then L2-normalized; C = UΛUᵀ is the covariance (ddof=1).
 
     The mean-bias paper finds that full whitening hurts every model it tests (its Table 2); its
-    setting is `epsilon=1e-6, relative=false`. Softer ones, or fewer directions, hurt less.
+    setting is `epsilon=1e-6, relative=false`. Softer whitening, or fewer directions, hurts less.
 
-    A direction without variance cannot be scaled to one. The small default ε bounds what becomes of
-    the few that encoders have (MiniLM has 3 of 384). Without it they are refused, and after steps
-    that are known to empty directions it is not enough: `dimensions`, `rcond`, `shrinkage` or a
-    relative ε of at least 1e-3 must say what to do.
+    A direction without variance cannot be scaled to unit variance. The small default ε is enough for the
+    few that encoders leave (MiniLM has 3 of 384); with `epsilon=0` they are refused. After steps that are
+    known to empty directions the default is not enough: set `dimensions`, `rcond`, `shrinkage` or a
+    relative ε of at least 1e-3.
 
     Args:
-        dimensions: keep the top k directions only. `pca` then gives k numbers, `zca` all d, of rank k.
+        dimensions: number of top directions to keep, k. `pca` then outputs k dimensions, `zca` all d, of rank k.
         form: `pca` rotates to the principal directions (every prefix is the whitening of that
             size); `zca` rotates back, U(Λ + ε)^{−p/2}Uᵀ, and stays closest to the vectors.
-        power: p; 1 whitens, 0 only rotates, between is soft.
-        epsilon: added to the variances, in units of tr(C)/d. An absolute one hardly whitens unit
+        power: p; 1 whitens fully, 0 only rotates, values between whiten in part.
+        epsilon: ε, added to the variances, in units of tr(C)/d. An absolute ε hardly whitens unit
             vectors of many dimensions.
-        relative: false takes `epsilon` as it is.
-        shrinkage: a weight from 0 to 1 towards the equal spectrum tr(C)/d, or `ledoit-wolf` to
-            have it chosen (Ledoit and Wolf, 2004), for few rows. The covariance then has ddof=0.
-        rcond: directions with less variance than this times the largest come out as 0.
-        renormalize: bring outputs to unit length.
+        relative: whether `epsilon` is in units of tr(C)/d; if false, it is added as it is.
+        shrinkage: weight from 0 to 1 of tr(C)/d · I, which the covariance is averaged with, or
+            `ledoit-wolf` to choose the weight from the data (Ledoit and Wolf, 2004); helps if rows
+            are few. The covariance then has ddof=0.
+        rcond: directions whose variance is at most this fraction of the largest are set to 0.
+        renormalize: whether outputs are L2-normalized.
     """
 
     kind = "whitening"
@@ -71,7 +73,10 @@ class Whitening(Linear):
         self.rcond = rcond
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range."""
+        """Raise `StepError` unless every parameter has its type and range.
+
+        `power` is from 0 to 2, `epsilon` from 0 to 1e6, `shrinkage` and `rcond` from 0 to 1.
+        """
         if self.dimensions is not None:
             require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_choice(self.kind, "form", self.form, get_args(Form))
@@ -90,36 +95,37 @@ class Whitening(Linear):
 
     @property
     def nested(self) -> bool:  # type: ignore[override]  # depends on the form
-        """Whether a prefix of the output is the whitening of that many dimensions."""
+        """Whether a prefix of the output is the whitening of that many dimensions: true for the form `pca`."""
         return self.form == "pca"
 
     @property
     def chooses_axes(self) -> bool:
-        """Whether the outputs are coordinates along the principal directions."""
+        """Whether the outputs are coordinates along the principal directions: true for the form `pca`."""
         return self.form == "pca"
 
     @property
     def needs_higher_moments(self) -> bool:
-        """Whether the shrinkage is chosen from fourth moments."""
+        """Whether the fit uses fourth moments: true for Ledoit–Wolf shrinkage."""
         return isinstance(self.shrinkage, str)
 
     @property
     def orthogonal_rows(self) -> bool:  # type: ignore[override]  # depends on the form
-        """Whether the rows of the weight are orthogonal to one another."""
+        """Whether the rows of the weight are mutually orthogonal: true for the form `pca`."""
         return self.form == "pca"
 
     @property
     def regularized(self) -> bool:
-        """Whether directions without variance are scaled by a bounded factor."""
+        """Whether the scaling of zero-variance directions is bounded: by shrinkage, a relative ε, rcond, or power 0."""
         shrunk = isinstance(self.shrinkage, str) or (self.shrinkage or 0) >= MIN_REGULARIZATION
         softened = self.relative and self.epsilon >= MIN_REGULARIZATION  # an absolute ε can only be judged by the data
         return self.rcond is not None or self.power == 0 or shrunk or softened
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the reduced signature; `zca` keeps the dimensions and loses rank.
+        """Return the input signature reduced to `dimensions`; `zca` keeps the dimensions and lowers only the rank.
 
         Raises:
-            StepError: if earlier steps left directions without variance and no parameter says what to do with them.
+            StepError: if the inputs have too few dimensions, or if zero-variance directions remain and no parameter
+                regularizes them.
         """
         reduced = inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
         if reduced.empty_directions and not self.regularized:
@@ -136,13 +142,15 @@ class Whitening(Linear):
         return replace(inputs, empty_directions=reduced.empty_directions + dropped)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute directions and scales from the moments in float64.
+        """Set the weight to the scaled principal directions (rotated back for `zca`), and store the mean.
+
+        Both are computed from the moments in float64.
 
         Raises:
-            InputError: if a direction to be scaled has no variance and no parameter says what to do then.
+            InputError: if the rows do not vary, or if more directions have no variance than ε alone can handle.
         """
         moments = moments_of(data)
-        spectrum = Spectrum.of(self._covariance(moments), moments.rounding())
+        spectrum = Spectrum.of(self._covariance(moments), moments.rounding_variance())
         dimensions = self.dimensions or moments.dimensions
         if not self.regularized:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
             allowed = max(1, dimensions // ALLOWED_EMPTY) if self.epsilon else 0
@@ -154,7 +162,7 @@ class Whitening(Linear):
         self.set_map(torch.from_numpy(weight), torch.from_numpy(moments.mean))
 
     def _covariance(self, moments: Moments) -> NDArray[np.float64]:
-        """Return the covariance `(d, d)`, shrunk towards the equal spectrum if `shrinkage` is set."""
+        """Return the covariance `(d, d)` with ddof=1, or with ddof=0 and shrunk towards tr(C)/d · I by `shrinkage`."""
         if self.shrinkage is None:
             return moments.covariance()
         weight = ledoit_wolf_weight(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
@@ -164,7 +172,14 @@ class Whitening(Linear):
         return shrunk
 
     def _scales(self, spectrum: Spectrum) -> NDArray[np.float64]:
-        """Return the factor of each direction `(d,)`; 0 for directions that are dropped."""
+        """Return the scale (λ + ε)^{−p/2} of each principal direction, `(d,)`; 0 for directions that are dropped.
+
+        Directions are dropped if their variance is at most `rcond` times the largest. Without `rcond`, zero-variance
+        directions are dropped only if ε is 0 and the power is not.
+
+        Raises:
+            InputError: if the total variance is zero.
+        """
         values, total = spectrum.values, spectrum.values.sum()
         if total == 0:
             raise InputError(f"{self.kind} needs rows that differ: there is no variance to equalize")
@@ -180,7 +195,10 @@ class Whitening(Linear):
 
 
 def ledoit_wolf_weight(moments: Moments) -> float:
-    """Return the shrinkage weight that Ledoit and Wolf (2004, Lemma 3.3) choose, from 0 to 1."""
+    """Return the shrinkage weight towards tr(C)/d · I of Ledoit and Wolf (2004, Lemma 3.3), from 0 to 1.
+
+    The weight is 0 if the covariance is already a multiple of I.
+    """
     n, d = moments.count, moments.dimensions
     covariance = moments.covariance(ddof=0)
     squares = float((covariance * covariance).sum())
