@@ -1,9 +1,9 @@
-"""The mathematics of Lathe: fitted maps on embedding vectors, and what they cost.
+"""The mathematics of Lathe: transforms fitted to embedding vectors, and measures of what they lose.
 
-Knows no HTTP, no jobs and no models.
+The package knows nothing of HTTP, jobs and models.
 
-Each name is imported when it is first asked for, as `__init__.pyi` says: whoever only catches the errors, or reads a
-manifest, does not pay the seconds that torch takes.
+Names are imported on first access, as listed in `__init__.pyi`: code that only catches errors or reads a manifest does
+not wait seconds for torch.
 """
 
 import lazy_loader

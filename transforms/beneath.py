@@ -19,30 +19,32 @@ from pathlib import Path, PurePosixPath
 from transforms.files import NO_LINK, NO_WAIT
 
 MAX_LINKS = 40
-"""Links on the way to one file, as in Linux."""
+"""Maximum number of links followed on the way to one file, as in Linux."""
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+"""Flags of `os.open` for a folder."""
 FILE = os.O_RDONLY | NO_LINK | NO_WAIT
+"""Flags of `os.open` for a file or a folder; opening a link fails, opening a pipe does not wait."""
 
 
 class OutsideError(OSError):
-    """A path, or a link on its way, that leads out of the folder."""
+    """A path, or a link along it, leads out of the folder it must stay in."""
 
     def __init__(self, name: str) -> None:
         super().__init__(errno.EXDEV, "it leads out of the folder", name)
 
 
 def open_beneath(root: Path, name: str) -> BufferedReader:
-    """Open a plain file below a folder for reading.
+    """Open the regular file `root/name` for reading bytes; fail if `..` or a link on the way leads out of `root`.
 
     Args:
         root: the folder; it may be a link.
-        name: of the file, relative to the folder.
+        name: path of the file relative to the folder.
 
     Raises:
         OutsideError: if the name or a link leads out of the folder.
         FileNotFoundError, IsADirectoryError, OSError: as `open`; also for pipes and devices, and for too many links.
     """
-    with opened(root, name) as descriptor:
+    with _open_descriptor(root, name) as descriptor:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
@@ -52,24 +54,21 @@ def open_beneath(root: Path, name: str) -> BufferedReader:
 
 
 def read_beneath(root: Path, name: str) -> bytes:
-    """Return the bytes of a file below a folder; errors as `open_beneath`."""
+    """Read the regular file `root/name` and return its bytes; raises what `open_beneath` does."""
     with open_beneath(root, name) as file:
         return file.read()
 
 
 def list_beneath(root: Path, name: str) -> list[str] | None:
-    """Return the names of all plain files below a folder that lies below `root`, sorted, relative to `root`.
+    """List all regular files below `root/name`, recursively, as sorted paths relative to `root`; None if it is a file.
 
-    Folders that are links are not entered; links to nothing are left out.
-
-    Returns:
-        None if the name is a file's.
+    Links to files are listed, links to folders are not entered, and broken links are left out.
 
     Raises:
         OutsideError: if the name, or a link among the files, leads out of `root`.
         OSError: if it cannot be read.
     """
-    with opened(root, name) as descriptor:
+    with _open_descriptor(root, name) as descriptor:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             return None
         found = []
@@ -83,8 +82,11 @@ def list_beneath(root: Path, name: str) -> list[str] | None:
 
 
 @contextmanager
-def opened(root: Path, name: str) -> Iterator[int]:
-    """Open a file or folder below a folder by descriptor, until the block ends; errors as `open_beneath`."""
+def _open_descriptor(root: Path, name: str) -> Iterator[int]:
+    """Open `root/name`, a file or folder, and yield its descriptor to a `with` block, which closes it at the end.
+
+    Links are resolved step by step and never out of `root`; raises what `open_beneath` does.
+    """
     folders = [os.open(root, FOLDER)]
     parts, links = list(reversed(PurePosixPath(name).parts)), 0
     try:
@@ -105,7 +107,7 @@ def opened(root: Path, name: str) -> Iterator[int]:
                 if links > MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
                 if target.is_absolute():  # it may point back into the folder
-                    target = _below(root, target, name)
+                    target = _relative_to_root(root, target, name)
                     while len(folders) > 1:
                         os.close(folders.pop())
                 parts += reversed(target.parts)
@@ -116,7 +118,13 @@ def opened(root: Path, name: str) -> Iterator[int]:
 
 
 def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
-    """Return where a link points that could not be opened as a file or folder; raise the error if it is none."""
+    """Return the target of the link `part`, whose opening failed with `error`; re-raise `error` if it is not a link.
+
+    Args:
+        part: name of the link.
+        folder: descriptor of the folder that holds the link.
+        error: raised by opening it without following links.
+    """
     if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
         raise error
     try:
@@ -125,11 +133,11 @@ def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
         raise error from None
 
 
-def _below(root: Path, target: PurePosixPath, name: str) -> PurePosixPath:
-    """Return an absolute target relative to the folder.
+def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosixPath:
+    """Return the absolute path `target` relative to `root`.
 
     Raises:
-        OutsideError: if it lies elsewhere.
+        OutsideError: if it is not below `root`; names `name`.
     """
     for known in (root.absolute(), root.resolve()):
         with suppress(ValueError):
@@ -138,7 +146,7 @@ def _below(root: Path, target: PurePosixPath, name: str) -> PurePosixPath:
 
 
 def _leads_to_file(root: Path, name: str) -> bool:
-    """Return whether a link leads to a file; raise `OutsideError` if it leads out of the folder."""
+    """Return whether a link can be opened as a file; raise `OutsideError` if it points outside the folder."""
     try:
         open_beneath(root, name).close()
     except OutsideError:
@@ -149,5 +157,5 @@ def _leads_to_file(root: Path, name: str) -> bool:
 
 
 def _raise(error: OSError) -> None:
-    """Let an error of a walk through."""
+    """Raise the error: passed to `os.fwalk`, which otherwise ignores folders it cannot read."""
     raise error

@@ -1,7 +1,7 @@
 """Errors of the transforms.
 
 TransformError (ValueError)
-├── InputError       vectors that cannot be used: NaN, inf, wrong width, too few rows
+├── InputError       vectors that cannot be used: NaN, inf, wrong dimensions, too few rows
 ├── NotFittedError   a transform was applied before it was fitted
 ├── StepError        an unknown kind, a parameter out of range, a step that cannot follow
 └── ArtifactError    a saved chain that is missing, truncated, altered or too new
@@ -9,20 +9,20 @@ TransformError (ValueError)
 
 
 class TransformError(ValueError):
-    """Anything wrong with vectors, steps or artifacts; the message says what would be right."""
+    """Base class of all errors about vectors, steps and artifacts; the message says what is allowed."""
 
 
 class InputError(TransformError):
-    """The vectors given cannot be used."""
+    """The input vectors cannot be used: NaN, inf, wrong dimensions, too few rows."""
 
 
 class NotFittedError(TransformError):
-    """The transform has not been fitted yet."""
+    """A transform was applied before it was fitted."""
 
 
 class StepError(TransformError):
-    """The description of a step, or its place in a chain, makes no sense."""
+    """A step is invalid: unknown kind, a parameter out of range, or it cannot follow the step before it."""
 
 
 class ArtifactError(TransformError):
-    """The saved chain cannot be trusted or read."""
+    """A saved chain is missing, damaged, altered or too new."""

@@ -1,8 +1,8 @@
-"""Writing files and folders: whole or not at all, as private as the folder around them, never through a link.
+"""Create and write files and folders: atomically where asked, no more accessible than their folder, never via a link.
 
 A file in a folder of mode 700 gets mode 600, a folder in it 700, whatever the umask; elsewhere the umask decides.
-A file that is written new takes the place of what has its name: a link is replaced and what it points to stays as it
-is. A file that is continued must be a plain file with this one name.
+A new file replaces what has its name: a link is replaced, the link's target stays as it is. A file that is continued
+must be a regular file without further hard links.
 """
 
 import errno
@@ -13,22 +13,26 @@ from io import BufferedRandom
 from pathlib import Path
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+"""Permission bits that give access to the owner only."""
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+"""Flag of `os.open`: fail if the path is a symbolic link."""
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
-"""A pipe that nobody writes to would hold up whoever opens it."""
+"""Flag of `os.open`: do not wait for a writer if the path is a pipe."""
 
 
 def permissions_in(folder: Path) -> int:
-    """Return the permission bits for folders in a folder: all of the owner's, and of others' those it has itself."""
+    """Return the mode for a new subfolder: 0o700 plus the group and other bits of `folder`."""
     return PRIVATE_FOLDER | (folder.stat().st_mode & 0o077)
 
 
 def create_file(path: Path, private: bool = False) -> BufferedRandom:
-    """Create a file and return it open for writing; what has its name is removed, and nothing behind a link touched.
+    """Create an empty file and return it open for reading and writing; an existing file or link is deleted first.
+
+    The target of a deleted link stays as it is.
 
     Args:
-        path: of the file.
-        private: mode 600 whatever the folder's.
+        path: path of the file.
+        private: whether the file gets mode 600 whatever the mode of its folder.
 
     Raises:
         OSError: if it cannot be created.
@@ -40,14 +44,14 @@ def create_file(path: Path, private: bool = False) -> BufferedRandom:
 
 
 def continue_file(path: Path, append: bool = False) -> BufferedRandom:
-    """Open a file for reading and writing where it is, created if it is missing.
+    """Open an existing file for reading and writing with its content, or create it empty; links are rejected.
 
     Args:
-        path: of the file.
-        append: whether all that is written goes to its end.
+        path: path of the file.
+        append: whether every write goes to the end of the file.
 
     Raises:
-        OSError: if it is a link, no plain file, or has another name too: that one might be somebody else's.
+        OSError: if it is a link, not a regular file, or has a second hard link, which may be another user's file.
     """
     flags = os.O_RDWR | os.O_CREAT | NO_LINK | NO_WAIT | (os.O_APPEND if append else 0)
     file = os.fdopen(os.open(path, flags, 0o666 & permissions_in(path.parent)), "r+b")
@@ -59,11 +63,11 @@ def continue_file(path: Path, append: bool = False) -> BufferedRandom:
 
 
 def make_folder(path: Path, private: bool = False) -> None:
-    """Create a folder and those above it, where they are missing.
+    """Create a folder and its missing parents; do nothing if it exists, and reject a link or file in its place.
 
     Args:
-        path: of the folder.
-        private: mode 700 whatever the mode of the folder above.
+        path: path of the folder.
+        private: whether the folder gets mode 700 whatever the mode of its parent.
 
     Raises:
         NotADirectoryError: if it is a link or a file.
@@ -78,13 +82,13 @@ def make_folder(path: Path, private: bool = False) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Create a folder where there is none; unlike for `make_folder`, an operator may have put a link in its place."""
+    """Create a folder unless it exists; a symlink to a folder is accepted, whereas `make_folder` rejects it."""
     if not path.is_dir():
         make_folder(path)
 
 
 def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Write a new file and wait until the disk has it."""
+    """Write bytes to a new file and fsync it; an existing file or link is deleted first, so this is not atomic."""
     with create_file(path, private) as file:
         file.write(payload)
         file.flush()
@@ -92,7 +96,10 @@ def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
 
 
 def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Do the same for a file that others may be reading: it is there whole, as it was or as it will be."""
+    """Write bytes to a file atomically: readers see either the old or the new content, even after a crash.
+
+    The bytes are written to `.<name>` beside it and fsynced; that file is then renamed, or deleted after an error.
+    """
     staging = path.with_name(f".{path.name}")
     try:
         write_synced(staging, payload, private)
@@ -103,7 +110,7 @@ def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the disk has the folder's entries, so that a rename survives a power cut."""
+    """Fsync a folder, so that files created, renamed or deleted in it stay so after a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

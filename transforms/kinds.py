@@ -1,6 +1,6 @@
-"""The kinds of steps that ship with Lathe and where their classes are, without importing torch.
+"""The kinds of Lathe's own transforms and the modules of their classes, without importing torch.
 
-Command lines list the kinds, and `transforms.base.registry` imports a class when a step of its kind is first asked for.
+Command lines list the kinds, and `transforms.base.registry` imports a module when its kind is first used.
 """
 
 from collections.abc import Mapping
@@ -25,4 +25,4 @@ KINDS: Mapping[str, str] = {
     "truncation": "transforms.linear.selection",
     "whitening": "transforms.linear.whitening",
 }
-"""The module that defines the class of each kind."""
+"""Name of the module that defines the class, by kind."""

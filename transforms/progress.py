@@ -1,22 +1,22 @@
-"""Progress callbacks: how long work tells its caller how far it has come."""
+"""Progress callbacks of long computations."""
 
 from collections.abc import Callable
 
 Progress = Callable[[float, str], None]
-"""Called with the share of the work that is done, in [0, 1], and a message about it."""
+"""A callback that is called with the fraction of the work done, in [0, 1], and a message."""
 
 
 def no_progress(_fraction: float, _message: str) -> None:
-    """Ignore the progress."""
+    """Do nothing: the default progress callback."""
 
 
 def part_of(on_progress: Progress, start: float, end: float) -> Progress:
-    """Return a callback that reports the progress of one part of the work as progress of the whole.
+    """Return a callback for one part of the work, which maps its progress from [0, 1] to [start, end].
 
     Args:
-        on_progress: called with the progress of the whole.
-        start: share of the whole at which the part begins.
-        end: share of the whole at which the part ends.
+        on_progress: callback for the whole work; called with the mapped progress and the same message.
+        start: progress of the whole at which the part begins.
+        end: progress of the whole at which the part ends.
     """
 
     def report(fraction: float, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Vectors as NumPy arrays, torch tensors or files: their types, checks and conversions."""
+"""Types, checks and conversions of vectors: NumPy arrays, torch tensors and memory-mapped files."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -11,28 +11,28 @@ from torch import Tensor
 from transforms.errors import InputError
 
 FloatArray = NDArray[np.floating[Any]]
-"""A NumPy array of any float dtype; `(n, d)` unless said otherwise."""
+"""A NumPy array of any float dtype, with shape `(n, d)` unless stated otherwise."""
 
 ALIGNMENT = 64
-"""Bytes: torch allocates at multiples of this many."""
+"""Alignment of torch's allocations, in bytes."""
 
 BLOCK_ROWS = 4096
-"""Rows in memory at a time when streaming: 6 MB at d=384, 64 MB at d=4096."""
+"""Number of rows per block when streaming: 6 MB in float32 at d=384, 64 MB at d=4096."""
 
 
 class Vectors(Protocol):
-    """Rows that can be sliced: an array, a memmap, or a view that computes rows on demand."""
+    """A 2-D array-like `(n, d)` that can be sliced by rows: an array, a tensor, a memmap, or a lazy view."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """`(n, d)`."""
+        """Shape `(n, d)`."""
 
     def __getitem__(self, rows: Any, /) -> Any:
-        """Return rows as a float array `(len(rows), d)`."""
+        """Return the rows at a slice or an index array, as floats `(m, d)`."""
 
 
 def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]:
-    """Yield the rows in order, at most `rows` at a time.
+    """Yield the rows in order as NumPy blocks of `rows` rows, the last one perhaps shorter.
 
     Raises:
         InputError: if the vectors are not a 2-D array of floats.
@@ -43,10 +43,10 @@ def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]
 
 
 def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
-    """Yield the rows like `row_blocks`, after checking each block for NaN and inf.
+    """Yield the rows in NumPy blocks as `row_blocks` does, raising `InputError` at the first NaN or inf.
 
     Raises:
-        InputError: naming the first row that holds one.
+        InputError: names the first row that holds NaN or inf.
     """
     start = 0
     for block in row_blocks(vectors):
@@ -66,10 +66,10 @@ def require_matrix(vectors: Vectors) -> None:
 
 
 def require_finite(block: FloatArray, first_row: int = 0) -> None:
-    """Raise `InputError` naming the first row that holds NaN or inf.
+    """Raise `InputError` if the block `(n, d)` holds NaN or inf, naming the first such row, counted from `first_row`.
 
-    A sum is finite only if all its terms are, so one cheap pass decides the ordinary case; the row is searched for
-    only if the sum is not finite (which an overflow can cause too).
+    A sum is finite only if all its terms are, so one cheap pass suffices in the ordinary case; rows are searched only
+    if the sum is not finite (which an overflow can cause too).
     """
     with np.errstate(invalid="ignore", over="ignore"):
         if np.isfinite(block.sum(dtype=np.float64)):
@@ -80,10 +80,12 @@ def require_finite(block: FloatArray, first_row: int = 0) -> None:
 
 
 def as_numpy(block: Any) -> FloatArray:
-    """Convert a block of `Vectors` to a contiguous float array in this machine's byte order.
+    """Convert an array or a tensor to a C-contiguous NumPy float array in native byte order; copy only if needed.
+
+    Float dtypes are kept, except that bfloat16, integers and bools become float32.
 
     Raises:
-        InputError: if the values are not numbers.
+        InputError: if the values are not real numbers, or rows differ in length.
     """
     if isinstance(block, Tensor):
         block = block.detach().cpu()
@@ -100,7 +102,7 @@ def as_numpy(block: Any) -> FloatArray:
 
 
 def as_tensor(rows: Any, like: Tensor) -> Tensor:
-    """Return `rows` as a tensor of the dtype and device of `like`, in standard layout; a copy only where it must be."""
+    """Convert rows to a tensor with the dtype and device of `like`, contiguous and aligned; copy only if needed."""
     if isinstance(rows, Tensor):
         return standardize_layout(rows.to(dtype=like.dtype, device=like.device))
     array = as_numpy(rows)
@@ -110,15 +112,15 @@ def as_tensor(rows: Any, like: Tensor) -> Tensor:
 
 
 def as_float64(tensor: Tensor) -> NDArray[np.float64]:
-    """Convert a tensor to a float64 array."""
+    """Convert a tensor on any device to a float64 NumPy array."""
     array: NDArray[np.float64] = tensor.to("cpu", torch.float64).numpy()
     return array
 
 
 def standardize_layout(tensor: Tensor) -> Tensor:
-    """Return a tensor with the strides and the alignment of a newly allocated one: itself, or a copy.
+    """Return the tensor itself if it is contiguous and 64-byte aligned, else a copy that is.
 
-    Equal numbers give equal products only in equal layout. Matrix kernels are chosen by strides, and MKL sums small
+    Equal numbers give bit-equal products only in equal layout. Matrix kernels are chosen by strides, and MKL sums small
     products in another order where an address is no multiple of 16 bytes (1e-5 apart at 384 dimensions on an AMD EPYC).
     `Tensor.contiguous` looks at neither the address nor the strides of dimensions of size 1.
     """

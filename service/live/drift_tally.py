@@ -51,7 +51,7 @@ class Tally:
         near = norms <= FAR * reference.norms[1]
         gaussian = reference.gaussian
         standardised = gaussian.standardize(rows)
-        ranks = reference.percentiles(gaussian.score(standardised))
+        ranks = reference.quantile_ranks(gaussian.score(standardised))
         summed = standardised if near.all() else standardised[near]
         sums = np.add.reduceat(ranks, np.cumsum(counts) - counts)
         return cls(

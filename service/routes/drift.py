@@ -52,5 +52,5 @@ def told(answer: Answer) -> Answer:
     if answer.raw is None or reference is None or isinstance(reference, ArtifactError):
         return replace(answer, out_of_domain="unknown")
     gaussian = reference.gaussian
-    ranks = reference.percentiles(gaussian.score(gaussian.standardize(answer.raw)))
+    ranks = reference.quantile_ranks(gaussian.score(gaussian.standardize(answer.raw)))
     return replace(answer, out_of_domain=f"{ranks.mean():.3f}")

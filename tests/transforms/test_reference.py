@@ -43,7 +43,7 @@ def reference(rows, heldout, chain):
 
 def ranks(reference, rows):
     gaussian = reference.gaussian
-    return reference.percentiles(gaussian.score(gaussian.standardize(rows)))
+    return reference.quantile_ranks(gaussian.score(gaussian.standardize(rows)))
 
 
 def test_scores_are_the_distances_that_the_written_out_covariance_gives(rows, fresh):

@@ -33,7 +33,7 @@ from transforms.base import Map
 from transforms.chain import Chain
 from transforms.codes import Binary, Int8
 from transforms.linear import Affine, Normalize, Selection
-from transforms.statistics import residue_ratio
+from transforms.statistics import rounding_threshold
 
 OPSET = 18
 VECTORS, EMBEDDINGS, CODES = "vectors", "embeddings", "codes"
@@ -168,7 +168,7 @@ class ChainGraph:
         if step.bias is not None:
             y = self.node("Add", [y, self.constant(step.bias.cpu().numpy())])
         before = self.length(x)
-        tolerance = self.node("Mul", [before, self.number(residue_ratio(step.weight.float(), step.gain))])
+        tolerance = self.node("Mul", [before, self.number(rounding_threshold(step.weight.float(), step.gain))])
         nothing = self.node("Equal", [before, self.number(0.0)])
         residue_only = self.node("LessOrEqual", [self.length(y), tolerance])  # false for NaN, which stays
         y = self.node("Where", [self.node("Or", [nothing, residue_only]), self.number(0.0), y])

@@ -1,6 +1,6 @@
-"""A fitted chain on disk, with the statistics that are stored beside it.
+"""Saved chains on disk, with the statistics of the fitted rows that are stored with them.
 
-Names are imported when first used, as `__init__.pyi` says: reading a manifest needs no torch.
+Names are imported on first access, as listed in `__init__.pyi`: reading a manifest needs no torch.
 """
 
 import lazy_loader

@@ -1,9 +1,9 @@
-"""The distribution of the rows a chain was fitted on, stored with it so that other rows can be compared with them.
+"""The distribution of the rows that a chain was fitted on, stored with the chain to detect drift in other rows.
 
 reference.safetensors   mean (d,), directions (r, d), variances (r + 1,), scores (101,)
 manifest.json           …, "reference": {"sha256": …, "count": 23768, "heldout": 5000, …}
 
-It holds no rows. Serving does not read it, and a chain without it serves as well.
+The file holds no rows. Serving does not read it: a chain without it serves as well.
 """
 
 import hashlib
@@ -25,25 +25,29 @@ from transforms.statistics import Gaussian, Moments, Subspace
 from transforms.vectors import BLOCK_ROWS, FloatArray, Vectors
 
 MAX_ROWS = 20_000
-"""Rows, spread evenly over all, that mean and directions are estimated on: hundreds for each direction."""
+"""Maximum number of evenly spaced rows that mean and directions are estimated on: over 100 for each direction."""
 
 LEVELS = np.linspace(0, 1, 101)
+"""Quantile levels of the stored scores: 0, 0.01, …, 1."""
+
 NORM_LEVELS = (0.001, 0.999)
+"""Quantile levels between which row norms count as ordinary."""
+
 NORM_MARGIN = 1e-3
-"""Relative tolerance of row norms, because unit rows differ by rounding."""
+"""Relative tolerance of the bounds of row norms, because the norms of unit rows differ by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class FitDistribution:
-    """A Gaussian fitted to the rows, and how far held-out rows lie from it.
+    """A Gaussian fitted to the rows of a fit, and quantiles of the scores and norms of held-out rows.
 
     Attributes:
-        count: number of rows it describes.
+        count: number of fitted rows described.
         heldout: number of held-out rows that scores and norms were measured on.
-        gaussian: of the fitted rows.
-        scores: `(101,)` float32, percentiles of the held-out rows' scores.
-        norms: the .001 and .999 quantile of the held-out rows' norms.
-        outside: share of their squared distance from the mean that lies outside the subspace the chain
+        gaussian: Gaussian of the fitted rows.
+        scores: `(101,)` float32, percentiles of `Gaussian.score` over the held-out rows.
+        norms: 0.001 and 0.999 quantile of the norms of the held-out rows.
+        outside: fraction of the held-out rows' squared distance from the mean that lies outside the subspace the chain
             retains; None if the chain retains no subspace.
     """
 
@@ -62,15 +66,15 @@ class FitDistribution:
         retained: Subspace | None,
         earlier: "FitDistribution | None" = None,
     ) -> "FitDistribution":
-        """Measure the distribution of the rows of a fit.
+        """Fit a Gaussian to the fitted rows, measure the held-out rows against it, and return both as a distribution.
 
         Args:
-            rows: `(n, d)` that the chain was fitted on.
-            heldout: `(m, d)` that it was not fitted on.
-            retained: the subspace that the chain retains.
-            earlier: distribution of the rows that these were added to. The Gaussians are merged by moments;
-                measurements on its held-out rows are mixed in by the numbers of rows, as if they
-                would be the same under the merged Gaussian.
+            rows: `(n, d)`, rows that the chain was fitted on.
+            heldout: `(m, d)`, rows that it was not fitted on.
+            retained: the subspace that the chain retains; None if there is none.
+            earlier: distribution of the rows that these rows were added to. The Gaussians are merged by moments. The
+                earlier held-out measurements are mixed in, weighted by the numbers of rows, as if they were the same
+                under the merged Gaussian.
 
         Raises:
             InputError: for NaN or inf.
@@ -97,28 +101,38 @@ class FitDistribution:
         found = _weighted_percentiles(scores, weights).astype(np.float32)
         return cls(moments.count, len(heldout), gaussian, found, (low, high), outside)
 
-    def percentiles(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share of held-out rows with a lower score, `(n,)` in [0, 1]; equal scores count half."""
+    def quantile_ranks(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Estimate the fraction of held-out rows with a lower score, `(n,)` in [0, 1], for each score; ties count half.
+
+        Interpolated linearly between the stored percentiles.
+        """
         below = np.interp(scores, self.scores, LEVELS)
         above = np.interp(-scores, -self.scores[::-1], LEVELS)
         found: NDArray[np.float64] = (below + 1 - above) / 2
         return found
 
     def outlier_norms(self, norms: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-        """Return which norms `(n,)` lie outside those of held-out rows, leaving out a thousandth at each end."""
+        """Return a bool mask `(n,)` of the norms below the 0.001 or above the 0.999 quantile of held-out norms, or NaN.
+
+        Both bounds have a relative tolerance of `NORM_MARGIN`.
+        """
         low, high = self.norms
         found: NDArray[np.bool_] = ~((norms >= low * (1 - NORM_MARGIN)) & (norms <= high * (1 + NORM_MARGIN)))
         return found
 
     @cached_property
     def payload(self) -> bytes:
-        """Content of its file."""
+        """Content of the file reference.safetensors: the arrays of the Gaussian and the scores, as bytes."""
         of_gaussian = {name: getattr(self.gaussian, name) for name in ("mean", "directions", "variances")}
         arrays = of_gaussian | {"scores": self.scores}
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest field that describes it; `spectrum` holds shares of the variance, descending."""
+        """Return the manifest entry as a JSON-serializable dict.
+
+        It holds the SHA-256 of `payload`, `count`, `heldout`, `norms`, `outside`, dimensions, mean norm and, as
+        `spectrum`, the explained-variance ratios in descending order.
+        """
         return {
             "sha256": hashlib.sha256(self.payload).hexdigest(),
             "count": self.count,
@@ -132,7 +146,7 @@ class FitDistribution:
 
     @classmethod
     def load(cls, path: Path) -> "FitDistribution":
-        """Read the distribution of an artifact folder.
+        """Load the distribution stored in the artifact folder `path` and verify its digest.
 
         Raises:
             ArtifactError: if the chain was saved without one, or it is damaged.
@@ -151,10 +165,10 @@ class FitDistribution:
 
     @classmethod
     def from_bytes(cls, payload: bytes, described: Mapping[str, Any]) -> "FitDistribution":
-        """Build a distribution from the content of its file and the manifest field that describes it.
+        """Rebuild a distribution from the bytes of `payload` and the manifest entry from `describe`.
 
         Raises:
-            ArtifactError: if the file is not the described one.
+            ArtifactError: if the SHA-256 of the bytes is not the one in the manifest.
         """
         if hashlib.sha256(payload).hexdigest() != described["sha256"]:
             raise ArtifactError("the distribution of its rows was truncated or altered: the SHA-256 does not match")
@@ -166,7 +180,10 @@ class FitDistribution:
 
 
 def _sampled_moments(rows: Vectors) -> Moments:
-    """Return moments estimated on up to `MAX_ROWS` rows `(n, d)`, evenly spread, and scaled to n rows."""
+    """Estimate the moments of rows `(n, d)` from up to `MAX_ROWS` evenly spaced ones; scale count and scatter to n.
+
+    Third and fourth moments are not scaled.
+    """
     total = rows.shape[0]
     chosen = np.linspace(0, total - 1, min(total, MAX_ROWS)).astype(int)
     moments = Moments()
@@ -178,7 +195,7 @@ def _sampled_moments(rows: Vectors) -> Moments:
 
 
 def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the percentiles 0 to 100 `(101,)` of values `(n,)` with weights."""
+    """Return the weighted percentiles 0, 1, …, 100 of values `(n,)`, as `(101,)`, by linear interpolation."""
     order = np.argsort(values, kind="stable")
     passed = np.cumsum(weights[order]) - weights[order] / 2
     found: NDArray[np.float64] = np.interp(LEVELS * weights.sum(), passed, values[order])
@@ -186,7 +203,7 @@ def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float
 
 
 def row_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
-    """Return the norms `(n,)` of rows `(n, d)`; infinite where they overflow the dtype."""
+    """Return the L2 norms `(n,)` of rows `(n, d)` in their own dtype; overflow becomes inf."""
     with np.errstate(over="ignore"):
         found: NDArray[np.floating[Any]] = np.sqrt(np.vecdot(rows, rows))
     return found

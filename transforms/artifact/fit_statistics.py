@@ -1,4 +1,4 @@
-"""Statistics of the rows that a chain was fitted on, stored beside it."""
+"""Statistics of the rows that a chain was fitted on, stored in its artifact folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,24 +13,24 @@ from transforms.statistics import Moments
 
 @dataclass(frozen=True)
 class FitStatistics:
-    """What is stored of the rows that a chain was fitted on; nothing by default.
+    """Moments and distribution of the rows that a chain was fitted on, to store with the chain; empty by default.
 
     Attributes:
-        moments: by refit stage, so that rows can be added (`transforms.incremental`).
-        distribution: of the rows, so that other rows can be compared with them.
+        moments: moments by refit stage, which allow adding rows later (`transforms.incremental`).
+        distribution: distribution of the rows, to compare other rows with; None to store none.
     """
 
     FIELDS: ClassVar[frozenset[str]] = frozenset({"moments", "reference"})
-    """Fields of a manifest that describe statistics."""
+    """Names of the manifest fields that describe statistics."""
 
     moments: Mapping[int, Moments] = field(default_factory=dict)
     distribution: FitDistribution | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest fields that describe the statistics."""
+        """Return the manifest fields `moments` and `reference`, each only if there is such a statistic."""
         reference = {} if self.distribution is None else {"reference": self.distribution.describe()}
         return describe_moments(self.moments) | reference
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that are stored beside the chain's own."""
+        """Return the moments as named tensors, to store in the same file as those of the chain."""
         return moments_to_tensors(self.moments)

@@ -1,7 +1,7 @@
-"""The artifact folder of a saved chain, verified when it is read.
+"""Write and read the artifact folder of a saved chain; reading verifies digests.
 
 name/
-├── manifest.json       schema, steps, sizes, SHA-256 of the tensors and of the manifest itself,
+├── manifest.json       schema, steps, dimensions, SHA-256 of the tensors and of the manifest itself,
 │                       encoder, provenance, certificate
 ├── chain.safetensors   the fitted tensors, named <step>.<buffer>; perhaps moments, see stored_moments
 └── reference.safetensors   perhaps the distribution of the fitted rows, see fit_distribution
@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SCHEMA_VERSION = 1
+"""Newest manifest schema that can be read, and the one that is written."""
+
 MANIFEST = "manifest.json"
 TENSORS = "chain.safetensors"
 DISTRIBUTION = "reference.safetensors"
 
 Manifest = dict[str, Any]
+"""The content of manifest.json."""
 
 MAX_DEPTH = 64
-"""Maximum nesting of lists and objects in a manifest; a fit writes 6 levels."""
+"""Maximum nesting depth of lists and objects in a manifest; a fit writes 6 levels."""
 
 FIELD_TYPES: Mapping[str, type] = {
     "steps": list,
@@ -43,24 +46,29 @@ FIELD_TYPES: Mapping[str, type] = {
     "nested": bool,
     "reference": dict,
 }
-"""Types of the fields that a chain writes, if present and not null; `moments`, which serving does not need, is checked
-where it is read, and the other fields are the caller's."""
+"""Required type by manifest field, unless the field is missing or null.
+
+These are the fields that a chain writes. `moments`, which serving does not need, is checked where it is read; all other
+fields belong to the caller.
+"""
 
 
 def write_artifact(
     path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", distribution: bytes | None = None
 ) -> Manifest:
-    """Write a new artifact folder, completely or not at all, and return the manifest as written.
+    """Write a new artifact folder atomically, and return the manifest with schema version and digests added.
+
+    Missing parent folders are created; an existing artifact is never overwritten.
 
     Args:
-        path: of the new folder.
-        manifest: its fields; schema and digests are added.
-        tensors: what was fitted.
-        distribution: content of the file with the fit distribution; the manifest holds its digest.
+        path: path of the new folder.
+        manifest: fields of the manifest, JSON-serializable.
+        tensors: fitted tensors by name.
+        distribution: content of reference.safetensors, whose digest the manifest already holds; None for no such file.
 
     Raises:
         ArtifactError: if the folder exists already.
-        OSError: if it cannot be written; nothing is left behind.
+        OSError: if it cannot be written; the partial folder is deleted.
     """
     from safetensors.torch import save  # imports torch, which reading a manifest does not need
 
@@ -89,12 +97,12 @@ def write_artifact(
 
 
 def read_file(path: Path, name: str, root: Path | None = None) -> bytes:
-    """Return the bytes of a file of an artifact folder.
+    """Read the file `path/name` of an artifact folder and return its bytes.
 
     Args:
-        path: of the artifact folder.
-        name: of the file.
-        root: a folder around it that no link may lead out of; None follows links anywhere.
+        path: path of the artifact folder.
+        name: name of the file.
+        root: parent folder that no link may lead out of; None follows links anywhere.
 
     Raises:
         OSError: if it cannot be read, or a link leads out of `root`.
@@ -103,12 +111,14 @@ def read_file(path: Path, name: str, root: Path | None = None) -> bytes:
 
 
 def display_name(path: Path) -> str:
-    """Return the last two names of an artifact folder's path, for errors: the rest of the path is private."""
+    """Return the last two components of a path joined by "/", for error messages, which must not show the rest."""
     return "/".join(path.parts[-2:])
 
 
 def read_manifest(path: Path, root: Path | None = None) -> Manifest:
-    """Read the manifest of an artifact folder and verify its digest; `root` as in `read_file`.
+    """Read the manifest of the artifact folder `path`; verify its schema version, digest and field types.
+
+    `root` is as in `read_file`.
 
     Raises:
         ArtifactError: if it is missing, cannot be read, was altered, or is of a newer schema.
@@ -117,7 +127,7 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
     try:
         manifest = json.loads(read_file(path, MANIFEST, root))
         version, digest = manifest["schema_version"], manifest["manifest_sha256"]
-        _require_plain(manifest)
+        _require_portable_json(manifest)
     except FileNotFoundError as error:
         raise ArtifactError(f"there is no saved chain at {name}: {MANIFEST} is missing") from error
     except OSError as error:
@@ -134,10 +144,10 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
     return dict(manifest)
 
 
-def _require_plain(value: Any, depth: int = 0) -> None:
-    """Raise `ValueError` for JSON that Python's parser accepts and others do not, because manifests are sent as JSON.
+def _require_portable_json(value: Any, depth: int = 0) -> None:
+    """Raise `ValueError` if parsed JSON is nested too deeply, or has integers beyond 64 bits or lone surrogates.
 
-    That is deep nesting, integers of more than 64 bits, and text that is not Unicode.
+    Python's parser accepts these, others do not, and manifests are sent to others.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
@@ -147,13 +157,19 @@ def _require_plain(value: Any, depth: int = 0) -> None:
         raise ValueError("it holds an integer of more than 64 bits")
     elif isinstance(value, list | dict):
         for inner in value:  # of an object, its keys
-            _require_plain(inner, depth + 1)
+            _require_portable_json(inner, depth + 1)
         for inner in value.values() if isinstance(value, dict) else ():
-            _require_plain(inner, depth + 1)
+            _require_portable_json(inner, depth + 1)
 
 
 def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type]) -> None:
-    """Raise `ArtifactError` unless the fields of the manifest of `path` are missing, null, or of the given types."""
+    """Raise `ArtifactError` if a manifest field has another type than in `types`; it may be missing or null.
+
+    Args:
+        path: path of the artifact folder, for the message.
+        manifest: content of the manifest.
+        types: required type by field.
+    """
     for field, expected in types.items():
         if not isinstance(manifest.get(field), expected | None):
             raise ArtifactError(
@@ -162,7 +178,9 @@ def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type
 
 
 def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
-    """Read and verify the manifest and the tensors of an artifact folder; `root` as in `read_file`.
+    """Read the manifest and the tensors by name from the artifact folder `path`, and verify their digests.
+
+    `root` is as in `read_file`.
 
     Raises:
         ArtifactError: if anything is missing, truncated, altered or too new.
@@ -178,9 +196,9 @@ def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict
 
 
 def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
-    """Read the manifest and the serialized tensors of an artifact folder, and verify their digests.
+    """Read the manifest and the bytes of chain.safetensors from the artifact folder `path`; verify their digests.
 
-    `root` as in `read_file`.
+    `root` is as in `read_file`.
 
     Raises:
         ArtifactError: if anything is missing, truncated, altered or too new.
@@ -198,6 +216,6 @@ def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Mani
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the manifest as canonical JSON, without its own digest."""
+    """Return the SHA-256 hex digest of a manifest as canonical JSON, leaving out its field `manifest_sha256`."""
     rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Moments of the fitted rows, stored in a chain's artifact so that rows can be added later.
+"""Moments of the fitted rows, stored in the artifact folder of a chain so that rows can be added later.
 
 chain.safetensors   …, moments.<stage>.<count, mean, scatter, third, fourth>
 manifest.json       …, "moments": {"count": 9600, "stages": {"1": {"dimensions": 384, "rows": "unit"}}}
@@ -19,10 +19,11 @@ from transforms.errors import ArtifactError
 from transforms.statistics import Moments
 
 PREFIX = "moments."
+"""Prefix of the names of moment tensors in chain.safetensors."""
 
 
 def moments_to_tensors(moments: Mapping[int, Moments]) -> dict[str, Tensor]:
-    """Convert moments by refit stage to the tensors of an artifact."""
+    """Return the moments of all refit stages as one dict of tensors named `moments.<stage>.<array>`."""
     return {
         f"{PREFIX}{stage}.{name}": torch.from_numpy(np.ascontiguousarray(array))
         for stage, of_stage in moments.items()
@@ -31,7 +32,7 @@ def moments_to_tensors(moments: Mapping[int, Moments]) -> dict[str, Tensor]:
 
 
 def describe_moments(moments: Mapping[int, Moments]) -> dict[str, Any]:
-    """Return the manifest field that describes moments by refit stage; nothing if there are none."""
+    """Return the manifest field `moments`: row count, and dimensions and row kind by stage; {} without moments."""
     if not moments:
         return {}
     stages = {
@@ -42,7 +43,7 @@ def describe_moments(moments: Mapping[int, Moments]) -> dict[str, Any]:
 
 
 def load_moments(path: Path) -> dict[int, Moments]:
-    """Read the moments of an artifact folder by refit stage; an empty dictionary if it was saved without.
+    """Load the moments by refit stage from the artifact folder `path`; an empty dict if none were stored.
 
     Raises:
         ArtifactError: if the artifact is damaged, or the moments are not what its manifest says.
@@ -63,7 +64,10 @@ def load_moments(path: Path) -> dict[int, Moments]:
 
 
 def _require_plausible(moments: Moments, count: int, dimensions: int) -> None:
-    """Raise `ArtifactError` unless these can be the moments of so many rows of so many dimensions."""
+    """Raise `ArtifactError` unless moments have this row count and these dimensions, and are finite and consistent.
+
+    The scatter must be symmetric with a nonnegative diagonal.
+    """
     shapes = (moments.mean.shape, moments.third.shape, moments.scatter.shape)
     if moments.count != count or shapes != ((dimensions,), (dimensions,), (dimensions, dimensions)):
         raise ArtifactError(f"they are not of {count} rows of {dimensions} dimensions")

@@ -1,4 +1,4 @@
-"""What every transform is: the contract of fitting and applying, parameters, signatures, checkpoints."""
+"""Base classes of all transforms: maps, fitting, parameter checks, signatures, training logs and checkpoints."""
 
 from transforms.base.checkpoint import Checkpoint, CheckpointPath
 from transforms.base.map import Inverse, Map, Spec, apply, parameter_names

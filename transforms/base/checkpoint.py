@@ -1,4 +1,4 @@
-"""The state of a training on disk, from which a killed fit is resumed."""
+"""Checkpoints: training states saved on disk, from which a killed fit is resumed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,21 +12,21 @@ from torch import Tensor
 from transforms.files import replace_synced
 
 WRITE_INTERVAL = 10.0
-"""Seconds between two writes, which is what a kill costs at most."""
+"""Default minimum number of seconds between two writes of a checkpoint, and so the work that a kill can lose."""
 
 MAX_WRITING_SHARE = 0.1
-"""Maximum share of the time spent on writing, for large states and slow disks."""
+"""Default maximum fraction of the training time spent on writing checkpoints; lengthens the pauses on slow disks."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file of tensors and the key of the fit it belongs to.
+    """The file of a training state (named tensors), the key of the fit that wrote it, and how often it is written.
 
     Attributes:
-        path: of the file, in an existing folder.
-        key: identifies the fit; only a state with the same key is loaded. A fit sets its own.
-        seconds: minimum time between two writes.
-        share: maximum share of the time spent on writing.
+        path: path of the file; its folder must exist.
+        key: identifies the fit: `load` ignores a file with another key. Each fit sets its own.
+        seconds: minimum number of seconds between two writes.
+        share: maximum fraction of the training time spent on writing.
     """
 
     path: Path
@@ -36,19 +36,23 @@ class Checkpoint:
 
     @classmethod
     def at(cls, place: "CheckpointPath") -> "Checkpoint":
-        """Return a path as a checkpoint with default settings, and a checkpoint as it is."""
+        """Return `place` if it is a `Checkpoint`, else a checkpoint at that path with default settings."""
         return place if isinstance(place, Checkpoint) else cls(Path(place))
 
     def in_folder(self, name: str) -> "Checkpoint":
-        """Return the checkpoint of a file in the folder that this checkpoint names, with the same settings."""
+        """Return a copy whose path is `path / name`: `path` is taken as a folder; the other settings stay the same."""
         return replace(self, path=self.path / name)
 
     def pause_after(self, took: float) -> float:
-        """Return the seconds to wait for the next write after one that took `took` seconds."""
+        """Return how many seconds to wait before the next write: `took / share`, but at least `seconds`.
+
+        Args:
+            took: how many seconds the last write took.
+        """
         return max(self.seconds, took / self.share)
 
     def load(self) -> dict[str, Tensor] | None:
-        """Return the tensors saved last; None if there are none, they are damaged, or belong to another fit."""
+        """Read the saved tensors by name; return None if the file is missing, unreadable, or has another key."""
         try:
             with safe_open(self.path, "pt") as file:
                 if (file.metadata() or {}).get("key") != self.key:
@@ -58,7 +62,7 @@ class Checkpoint:
             return None
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the saved tensors, completely or not at all.
+        """Write the tensors and the key to the file, atomically replacing what was saved before.
 
         Raises:
             OSError: if the file cannot be written.
@@ -68,4 +72,4 @@ class Checkpoint:
 
 
 CheckpointPath = str | PathLike[str] | Checkpoint
-"""Where a state is saved: a path, or a checkpoint that also says how often it is written."""
+"""Where to save a training state: a path, or a `Checkpoint` that also sets how often the state is written."""

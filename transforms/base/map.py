@@ -1,4 +1,4 @@
-"""Maps on row vectors that are applied, and not fitted."""
+"""`Map`: a row-wise function of vectors that can be applied and perhaps inverted; `Transform` adds fitting."""
 
 import inspect
 from collections.abc import Iterator
@@ -14,37 +14,37 @@ from transforms.errors import InputError, NotFittedError, StepError
 from transforms.vectors import as_tensor, standardize_layout
 
 Spec = dict[str, Any]
-"""A step as JSON: `{"kind": …}` and its parameters."""
+"""A step as a JSON object: `{"kind": …}` and its parameters."""
 
 Inverse = Literal["exact", "approximate", "none"]
-"""How well a map can be inverted: exactly up to rounding, to the closest input there is, or not at all."""
+"""How well a map can be inverted: up to rounding, only to an estimate of the input, or not at all."""
 
 
 class Map(nn.Module):
-    """A row-wise map on vectors whose state is torch buffers.
+    """A row-wise function of vectors, `(n, d)` to `(n, k)`: an `nn.Module` whose state is buffers, not parameters.
 
-    Fitted transforms, what they fold into, and their inverses are maps. A subclass names its `kind`, registers its
-    state as buffers and writes `forward`; a map that stands in a chain also writes `output_signature`.
+    Fitted transforms, the maps they fold into, and their inverses are maps. A subclass sets `kind`, registers its
+    state as buffers and defines `forward`; a map that is a step of a chain also defines `output_signature`.
     """
 
     kind: ClassVar[str]
     nested: bool = False
-    """Whether every prefix of an output, brought to unit length, is usable by itself."""
+    """Whether outputs may be truncated to any number of leading dimensions and renormalized (Matryoshka)."""
 
     # Every buffer passes one of the next two methods: those of a fit, of an artifact, of folding, of an inverse. `.to`
     # and copies keep the layout. So what is saved, or sent to another process, computes the same bits there.
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; give a buffer the standard memory layout."""
+        """Set an attribute; a tensor assigned to a buffer is first copied to the standard memory layout if needed."""
         if isinstance(value, Tensor) and name in self.__dict__.get("_buffers", ()):
             value = standardize_layout(value)
         super().__setattr__(name, value)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Add a buffer in the standard memory layout."""
+        """Register a buffer as `nn.Module` does, after copying it to the standard memory layout if needed."""
         super().register_buffer(name, None if tensor is None else standardize_layout(tensor), persistent)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply to rows `(n, d)`; row-wise and without side effects."""
+        """Map rows `(n, d)` to outputs `(n, k)`, each row by itself and without side effects; subclasses define it."""
         raise TypeError(f"{type(self).__name__} must define forward")
 
     @overload
@@ -52,7 +52,7 @@ class Map(nn.Module):
     @overload
     def transform(self, rows: Any) -> NDArray[Any]: ...
     def transform(self, rows: Any) -> Any:
-        """Apply to rows `(n, d)`: return a tensor on its device for a tensor, an array for an array.
+        """Apply the map to rows `(n, d)`: return a tensor on the same device for a tensor, a NumPy array otherwise.
 
         Raises:
             NotFittedError: before `fit`.
@@ -61,20 +61,25 @@ class Map(nn.Module):
         return apply(self, rows)
 
     def primitives(self) -> "list[Map]":
-        """Return the affine maps, selections and normalizations that this map consists of, in order, for folding."""
+        """Return this map as a list of simpler maps to apply in order, used to fold chains; by default itself alone.
+
+        The simpler maps are affine maps, column selections and normalizations.
+        """
         return [self]
 
     @property
     def inverse_kind(self) -> Inverse:
-        """How well the map can be inverted."""
+        """How well `inverse` recovers inputs: 'exact', 'approximate' or, by default, 'none' (no inverse)."""
         return "none"
 
     def inverse(self) -> "Map":
-        """Return the inverse map, where `inverse_kind` is not none."""
+        """Return the map from outputs back to inputs; raise `StepError` unless a subclass defines one."""
         raise StepError(f"{self.kind} cannot be inverted")
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Invert `transform` as far as `inverse_kind` says: `(n, k)` to `(n, d)`, an array or a tensor.
+        """Map outputs `(n, k)` back to inputs `(n, d)` by `inverse`; a tensor for a tensor, else a NumPy array.
+
+        How well inputs are recovered is told by `inverse_kind`.
 
         Raises:
             StepError: if the map cannot be inverted.
@@ -89,24 +94,27 @@ class Map(nn.Module):
 
     @property
     def fitted(self) -> bool:
-        """Whether every buffer has been learned."""
+        """Whether the map can be applied: no buffer is empty. True for a map without buffers."""
         return all(buffer.numel() > 0 for buffer in self.buffers())
 
     @property
     def device(self) -> torch.device:
-        """Device of the buffers, on which the map is fitted and applied."""
+        """Device of the first buffer, on which the map is fitted and applied; the CPU for a map without buffers."""
         return next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
 
     @property
     def input_dimensions(self) -> int | None:
-        """Dimensions of the inputs; None if any will do or the map is not fitted."""
+        """Number of input dimensions, d; None if the map takes any number or is not fitted.
+
+        By default the last axis of the first buffer that is neither empty nor a scalar.
+        """
         return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range; does nothing unless a subclass has parameters to check."""
+        """Raise `StepError` if a parameter has the wrong type or is out of range; by default do nothing."""
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs for inputs of a signature.
+        """Return the signature (dimensions, rank) of the outputs, given that of the inputs; subclasses define it.
 
         Raises:
             StepError: if this map cannot follow such inputs.
@@ -114,14 +122,14 @@ class Map(nn.Module):
         raise TypeError(f"{type(self).__name__} must define output_signature")
 
     def infer_signature(self, inputs: Signature, refit: bool = False) -> Signature:
-        """Check parameters and inputs, then return the signature of the outputs.
+        """Check the parameters and that this map accepts such inputs, then return the signature of the outputs.
 
         Args:
             inputs: signature of the inputs.
-            refit: whether to ignore what was fitted, because it will be fitted again.
+            refit: whether to ignore the dimensions this map was fitted on, because it will be fitted again.
 
         Raises:
-            StepError: for a parameter out of range, or if this map cannot follow such inputs.
+            StepError: for a parameter out of range, for inputs that are codes, or of other dimensions than fitted on.
         """
         self.check_parameters()
         if inputs.codes is not None:
@@ -135,38 +143,43 @@ class Map(nn.Module):
         return self.output_signature(inputs if fitted_on is None else replace(inputs, dimensions=fitted_on))
 
     def spec(self) -> Spec:
-        """Return the kind and the parameters of this map as JSON, tensors left out."""
+        """Return the kind and the `__init__` parameters as a JSON-serializable dict, without the fitted buffers."""
         given = {name: getattr(self, name) for name in parameter_names(type(self)) if name not in self._buffers}
         return {"kind": self.kind} | given
 
     def extra_repr(self) -> str:
-        """Return the parameters for `repr`."""
+        """Return `name=value` of each parameter, and "not fitted" unless the map is fitted, for `repr`."""
         given = ", ".join(f"{name}={value!r}" for name, value in self.spec().items() if name != "kind")
         return given if self.fitted else f"{given}, not fitted".removeprefix(", ")
 
 
 class FittedMap(Protocol):
-    """What `apply` needs of a map or a chain of maps."""
+    """Protocol of what `apply` takes: a map or a chain."""
 
     @property
     def fitted(self) -> bool:
-        """Whether every buffer has been learned."""
+        """Whether no buffer is empty."""
 
     @property
     def input_dimensions(self) -> int | None:
-        """Dimensions of the inputs; None for any."""
+        """Number of input dimensions; None for any."""
 
     def buffers(self) -> Iterator[Tensor]:
-        """Yield what was learned."""
+        """Yield the buffers, which hold the fitted state."""
 
     def __call__(self, x: Tensor, **keywords: Any) -> Any:
-        """Apply to rows `(n, d)`."""
+        """Map rows `(n, d)`; keywords as the map takes them."""
 
 
 def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
-    """Apply a fitted map to an array or a tensor and return the same type.
+    """Apply a fitted map to rows without recording gradients; return a tensor for a tensor, else a NumPy array.
 
-    The computation uses the dtype and device of the map; the result for a tensor is moved to that tensor's device.
+    The computation uses the dtype and device of the map; a resulting tensor is moved back to the device of `rows`.
+
+    Args:
+        module: map or chain of maps.
+        rows: `(n, d)`.
+        keywords: passed on to `module`.
 
     Raises:
         NotFittedError: if the map has buffers that were never learned.
@@ -174,7 +187,7 @@ def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
     """
     if not module.fitted:
         raise NotFittedError(f"{type(module).__name__} must be fitted before it is applied")
-    tensor = as_tensor(rows, like=_working_tensor(module, rows))
+    tensor = as_tensor(rows, like=_like_tensor(module, rows))
     wanted = module.input_dimensions
     if tensor.ndim == 0 or (wanted is not None and tensor.shape[-1] != wanted):
         raise InputError(f"vectors must have {wanted} dimensions, got the shape {tuple(tensor.shape)}")
@@ -186,14 +199,18 @@ def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
 
 
 def parameter_names(cls: type[nn.Module]) -> list[str]:
-    """Return the names of the parameters of a class's `__init__`; none if the class does not define one."""
+    """List the parameter names of a class's `__init__`, without `self`; empty if it only inherits `nn.Module`'s."""
     if cls.__init__ is nn.Module.__init__:
         return []
     return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
 
-def _working_tensor(module: FittedMap, rows: Any) -> Tensor:
-    """Return a tensor of the dtype and device to compute in: those of the buffers, else those of the rows."""
+def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
+    """Return a tensor whose dtype and device are those to compute in: the first float buffer, else an empty tensor.
+
+    The empty tensor has the dtype of the rows (float32 unless they are a float tensor) and the device of the buffers,
+    or of the rows if there are no buffers.
+    """
     like = next((buffer for buffer in module.buffers() if buffer.is_floating_point()), None)
     if like is not None:
         return like

@@ -1,4 +1,4 @@
-"""Transforms by kind, and unfitted transforms from their JSON description."""
+"""The registry of transform classes by kind, and `build_transform`, which makes transforms from JSON."""
 
 import importlib
 import inspect
@@ -12,19 +12,19 @@ from transforms.kinds import KINDS
 
 
 class Registry(Mapping[str, type[Transform]]):
-    """Transform classes by kind: those that ship with Lathe, and every subclass of `Transform` defined so far.
+    """Read-only mapping from kind to transform class: Lathe's own, and every subclass of `Transform` defined so far.
 
-    A class that ships with Lathe is imported when it is first asked for.
+    Lathe's own classes are imported on first access.
     """
 
     def __getitem__(self, kind: str) -> type[Transform]:
-        """Return the class of a kind."""
+        """Return the class of a kind, importing its module if needed; raise `KeyError` for an unknown kind."""
         if kind not in Transform.defined and kind in KINDS:
             importlib.import_module(KINDS[kind])
         return Transform.defined[kind]
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the kinds, sorted."""
+        """Yield all kinds in sorted order, importing nothing."""
         return iter(sorted({*KINDS, *Transform.defined}))
 
     def __len__(self) -> int:
@@ -33,11 +33,11 @@ class Registry(Mapping[str, type[Transform]]):
 
 
 TRANSFORMS = Registry()
-"""Every transform class by its kind."""
+"""The registry of all transform classes, by kind."""
 
 
 def build_transform(spec: Mapping[str, Any]) -> Transform:
-    """Build an unfitted transform from its JSON description, `{"kind": …, parameters}`.
+    """Build an unfitted transform from a spec such as `{"kind": "pca", "dimensions": 128}`, and check its parameters.
 
     Raises:
         StepError: for an unknown kind or parameter, or a value out of range.
@@ -61,6 +61,6 @@ def build_transform(spec: Mapping[str, Any]) -> Transform:
 
 
 def _required_parameters(cls: type[Transform]) -> list[str]:
-    """Return the names of the parameters that have no default."""
+    """List the `__init__` parameters of a class that have no default value."""
     given = inspect.signature(cls.__init__).parameters
     return [name for name in parameter_names(cls) if given[name].default is inspect.Parameter.empty]

@@ -1,4 +1,4 @@
-"""What is known of the vectors between two steps before any is seen: enough to refuse a chain that cannot work."""
+"""Signatures: what is known of the vectors between two steps before fitting, to reject impossible chains early."""
 
 from dataclasses import dataclass, replace
 
@@ -7,14 +7,14 @@ from transforms.errors import StepError
 
 @dataclass(frozen=True)
 class Signature:
-    """Vectors between two steps of a chain.
+    """What is known, without data, of the vectors between two steps of a chain: dimensions, rank, codes or floats.
 
     Attributes:
-        dimensions: of the vectors; None while unknown.
+        dimensions: number of dimensions; None while unknown.
         empty_directions: number of directions in which earlier steps leave no variance, so that the rank is at most
             `dimensions − empty_directions`.
-        codes: kind of the quantizer whose codes these are; None for floats.
-        target_dimensions: dimensions that steps fitted on pairs will output, if known.
+        codes: kind of the quantizer if the vectors are codes; None for floats.
+        target_dimensions: number of output dimensions of steps fitted on pairs; None while unknown.
     """
 
     dimensions: int | None = None
@@ -23,16 +23,18 @@ class Signature:
     target_dimensions: int | None = None
 
     def add_empty(self, directions: int) -> "Signature":
-        """Return the signature with more directions left without variance."""
+        """Return a copy with `directions` more directions without variance."""
         return replace(self, empty_directions=self.empty_directions + directions)
 
     def reduce(self, kind: str, dimensions: int, allow_same: bool = True) -> "Signature":
-        """Return the signature after a reduction that retains as much of the rank as fits.
+        """Return the signature after a reduction to `dimensions`, with rank min(rank, `dimensions`).
+
+        Without known input dimensions the outputs are taken to have full rank.
 
         Args:
-            kind: kind of the reducing step, for the message.
-            dimensions: of the outputs.
-            allow_same: whether the step may keep the number of dimensions.
+            kind: kind of the reducing step, for the error message.
+            dimensions: number of output dimensions.
+            allow_same: whether the number of dimensions may stay the same.
 
         Raises:
             StepError: if the vectors have too few dimensions.

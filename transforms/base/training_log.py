@@ -1,4 +1,4 @@
-"""How a transform is trained in steps, and how a training went."""
+"""The hyperparameters of a training by gradient descent, and the log of how it went."""
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 
 MIN_IMPROVEMENT = 0.01
-"""Share of all earlier improvement that the last evaluation must add for a training to count as unfinished."""
+"""If the last evaluation lowers the loss by more than this share of the decrease before it, training was too short."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train: AdamW, a linear warm-up, then a linear decay of the learning rate to 0.
+    """Hyperparameters of a training with AdamW: linear warm-up, then linear decay of the learning rate to 0.
 
     Attributes:
-        steps: maximum number of batches.
-        batch: rows of a batch, drawn uniformly at random.
-        learning_rate: the highest.
-        weight_decay: of AdamW.
-        warmup: share of the steps.
-        betas: of AdamW.
-        heldout: maximum number of rows that are never trained on and decide when to stop; 0 for none.
-        check_every: steps between two evaluations on those rows.
-        patience: evaluations without a lower loss before the training stops.
+        steps: maximum number of training steps, one batch each.
+        batch: batch size; rows are drawn uniformly at random.
+        learning_rate: peak learning rate.
+        weight_decay: AdamW's weight decay.
+        warmup: fraction of the steps spent on warm-up.
+        betas: AdamW's betas.
+        heldout: maximum number of rows held out from training to decide when to stop; 0 for none.
+        check_every: number of steps between two evaluations on the held-out rows.
+        patience: number of evaluations without a lower loss after which the training stops.
     """
 
     steps: int
@@ -36,29 +36,29 @@ class TrainingConfig:
     patience: int = 0
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
+        """Return the learning rate at a step, counted from 0: linear warm-up to the peak, then linear decay to 0."""
         warm = int(self.warmup * self.steps)
         if step < warm:
             return self.learning_rate * (step + 1) / warm
         return self.learning_rate * (self.steps - step) / max(1, self.steps - warm)
 
     def override(self, steps: int | None, batch: int | None, learning_rate: float | None) -> "TrainingConfig":
-        """Return the config with the given values; None keeps a value."""
+        """Return a copy with each argument that is not None replacing the value of that name."""
         given: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": learning_rate}
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass
 class TrainingLog:
-    """What happened in a training.
+    """How a training went: steps taken, losses, and why it stopped.
 
     Attributes:
-        config: as it was followed.
+        config: hyperparameters that were used.
         steps: number of steps taken.
-        loss: of the last batch, in the transform's own units.
-        heldout_losses: at every evaluation, in order; the parameters of the lowest are the ones that are kept.
+        loss: training loss of the last batch, in the transform's own units.
+        heldout_losses: held-out loss at every evaluation, in order; the fit ends with the parameters of the lowest.
         stopped_early: whether patience ran out.
-        diverged: whether a loss was not finite, and the best parameters before it were kept.
+        diverged: whether a loss became NaN or inf; the fit then ends with the best parameters before.
     """
 
     config: TrainingConfig
@@ -70,9 +70,10 @@ class TrainingLog:
 
     @property
     def still_falling(self) -> bool:
-        """Whether the last evaluation improved the loss by over a hundredth of what all evaluations before it did.
+        """Whether the last evaluation lowered the held-out loss by more than 1% of the total decrease before it.
 
-        Some improvement there almost always is, because the learning rate decays to 0.
+        False with fewer than three evaluations, or if a loss is NaN or inf. Some decrease is normal even at the end,
+        because the learning rate decays to 0.
         """
         if len(self.heldout_losses) < 3 or not np.isfinite(self.heldout_losses).all():
             return False
@@ -80,7 +81,11 @@ class TrainingLog:
         return before - last > MIN_IMPROVEMENT * (first - before)
 
     def warnings(self, kind: str) -> list[str]:
-        """Return what makes the trained transform of a kind less reliable, as sentences."""
+        """Return a one-sentence warning if the training diverged or ended while the loss was still falling, else [].
+
+        Args:
+            kind: kind of the trained transform, for the sentence.
+        """
         if self.diverged:
             return [f"the training of {kind} diverged after {self.steps} steps; the best map before that is kept"]
         if self.still_falling:
@@ -88,7 +93,10 @@ class TrainingLog:
         return []
 
     def as_json(self) -> dict[str, Any]:
-        """Return the log as a JSON object, with null for numbers that are not finite."""
+        """Return the log as a JSON-serializable dict, with None for losses that are NaN or inf.
+
+        The key of the config is `recipe`.
+        """
         losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]
         fields = asdict(self)
         config = fields.pop("config")

@@ -1,4 +1,4 @@
-"""The contract of every transform: a map on vectors that is fitted, known by its kind."""
+"""`Transform`: the base class of all maps that are fitted to vectors and registered by kind."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,15 +19,15 @@ from transforms.statistics import Moments, PairedMoments
 from transforms.vectors import Vectors, require_matrix
 
 LearnsFrom = Literal["rows", "moments", "unit moments", "nothing"]
-"""What a fit needs: the rows, their moments, the moments of the rows at unit length, or only their dimensions."""
+"""What a fit needs: the rows, their moments, the moments of the L2-normalized rows, or only their dimensions."""
 
 
 @dataclass(frozen=True)
 class FitContext:
-    """What a transform's `learn` may use besides the data.
+    """Progress callback and checkpoint that `fit` passes to `Transform.learn`.
 
     Attributes:
-        report: called with progress in [0, 1] and a message; an exception that it raises stops the fit.
+        report: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.
         checkpoint: file for the state of long training, so that a killed fit can be resumed; None for no checkpoint.
     """
 
@@ -36,26 +36,27 @@ class FitContext:
 
 
 class Transform(Map):
-    """A map on row vectors that is fitted, and whose fitted state is torch buffers.
+    """A row-wise map that is fitted to vectors and keeps its fitted state in torch buffers.
 
-    A subclass names its `kind`, stores its parameters in `__init__` under their own names, registers what it learns as
-    empty buffers, and writes `check_parameters`, `learn`, `forward` and `output_signature`. `.to(device)` moves it;
-    its buffers are what `Chain.save` stores, in float32.
+    A subclass sets `kind`, stores its parameters in `__init__` as attributes of the same names, registers its fitted
+    state as empty buffers, and defines `check_parameters`, `learn`, `forward` and `output_signature`. `.to(device)`
+    moves it. `Chain.save` stores its buffers, in float32.
     """
 
     defined: ClassVar[dict[str, type["Transform"]]] = {}
-    """Every subclass defined so far, by kind; see `transforms.base.registry` for those that are not imported yet."""
+    """Every subclass defined so far, by kind; `transforms.base.registry` adds those that are not imported yet."""
 
     paired: ClassVar[bool] = False
-    """Whether the fit takes pairs: vectors, and the targets that they should become."""
+    """Whether the fit takes pairs: vectors, and the target vector that each should be mapped to."""
     normalizes_rows: ClassVar[bool] = False
-    """Whether fitting and applying bring rows to unit length first, or give the same result as if they did."""
+    """Whether fitting and applying L2-normalize the rows first, or give the same result as if they did."""
     learns_from: LearnsFrom = "rows"
-    """The least that gives the same fit as the rows."""
+    """The smallest summary of the rows that gives the same fit as the rows themselves."""
     training_log: TrainingLog | None = None
-    """What happened in training; None where nothing was trained in steps, or after loading."""
+    """Log of the last training; None if the fit has no training steps, or after loading."""
 
     def __init_subclass__(cls, registered: bool = True) -> None:
+        """Add the subclass to `defined` under its kind, unless `registered` is False."""
         super().__init_subclass__()
         if registered:
             Transform.defined[cls.kind] = cls
@@ -67,16 +68,16 @@ class Transform(Map):
         targets: Vectors | None = None,
         checkpoint: CheckpointPath | None = None,
     ) -> Self:
-        """Learn from moments, or from vectors `(n, d)` that are streamed, on the device of the buffers.
+        """Fit the buffers to moments, or to vectors `(n, d)` read in blocks, and return self.
 
-        After an error every buffer is as it was before.
+        Buffers stay on their device. After an error they are as before.
 
         Args:
             data: moments or vectors; `PairedMoments` for a transform that is fitted on pairs.
-            on_progress: called with progress in [0, 1] and a message; an exception that it raises stops the fit.
-            targets: what each row should become, `(n, k)`, for a transform that is fitted on pairs.
+            on_progress: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.
+            targets: target vector of each row, `(n, k)`, for a transform that is fitted on pairs.
             checkpoint: file for the state of a training in steps. A killed fit with the same parameters and vectors is
-                resumed from there, with the same result. A `Checkpoint` also says how often the file is written.
+                resumed from it, with the same result. A `Checkpoint` also sets how often the file is written.
 
         Raises:
             StepError: for parameters out of range, or that make no sense for vectors of those dimensions.
@@ -110,30 +111,33 @@ class Transform(Map):
         return self.to(device)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the buffers from the data; called by `fit` after its checks."""
+        """Compute the buffers from the data and store them on self; `fit` calls this method after its checks."""
         raise TypeError(f"{type(self).__name__} must define learn")
 
     @property
     def learned_directions(self) -> int:
-        """Number of directions learned from rows, ten times as many of which should be given; 0 if few suffice."""
+        """Number of output directions fitted from data; 0 by default.
+
+        Certificates warn if there are fewer than ten rows for each.
+        """
         return 0
 
     @property
     def chooses_axes(self) -> bool:
-        """Whether the outputs are coordinates along directions found in the data, so that another fit changes them."""
+        """Whether outputs are coordinates along directions found in the data, as in PCA: a refit changes them all."""
         return False
 
     @property
     def needs_higher_moments(self) -> bool:
-        """Whether the fit uses third or fourth moments, which cannot be propagated through an affine map."""
+        """Whether the fit uses third or fourth moments, which affine maps cannot propagate; False by default."""
         return False
 
     def fit_warnings(self) -> list[str]:
-        """Return what makes this fit less reliable, as sentences."""
+        """List sentences about what makes this fit less reliable; empty by default."""
         return []
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Set the fitted buffers from saved tensors.
+        """Set the fitted buffers from saved tensors by name, and return self.
 
         Raises:
             ArtifactError: if a tensor is missing, unknown or not finite.
@@ -150,7 +154,7 @@ class Transform(Map):
 
 @contextmanager
 def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
-    """Restore the buffers of the steps if the block raises."""
+    """Run a `with` block; if it raises, set the buffers of all steps back to what they were and re-raise."""
     earlier = [dict(step.named_buffers()) for step in steps]
     try:
         yield

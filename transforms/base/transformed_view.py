@@ -1,4 +1,4 @@
-"""Rows as a chain makes them, computed when they are read."""
+"""Lazy views of vectors: rows are transformed when they are read."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +8,12 @@ from transforms.vectors import Vectors
 
 
 class TransformedView:
-    """Vectors `(n, k)` that are transformed block by block when they are read, never all at once.
+    """A lazy view `(n, k)` of vectors `(n, d)`: indexing reads the chosen rows and transforms them.
 
     Args:
-        vectors: `(n, d)`, where they are stored.
-        dimensions: k, of the outputs.
-        transform: applied to every block of rows that is read.
+        vectors: `(n, d)`, the rows before the transform.
+        dimensions: k, the number of output dimensions.
+        transform: function applied to the rows that are read.
     """
 
     def __init__(self, vectors: Vectors, dimensions: int, transform: Callable[[Any], Any]) -> None:
@@ -22,12 +22,12 @@ class TransformedView:
         self.shape = (vectors.shape[0], dimensions)
 
     def __getitem__(self, rows: Any, /) -> Any:
-        """Return the chosen rows, transformed."""
+        """Read the rows at the given index or slice and return them transformed."""
         return self.transform(self.vectors[rows])
 
 
 def view_through(vectors: Vectors, chain: RowTransform) -> Vectors:
-    """Return vectors `(n, d)` as a fitted chain transforms them, without computing any row yet."""
+    """Return a lazy view `(n, k)` of vectors `(n, d)`, whose rows the fitted chain transforms when they are read."""
     if isinstance(vectors, SharedVectors):
         return vectors.view_through(chain)
     return TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), chain.transform)

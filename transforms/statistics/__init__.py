@@ -1,4 +1,4 @@
-"""What is known of many rows: moments, spectra, and the Gaussian they make."""
+"""Statistics of rows: norms, moments, spectra, subspaces and fitted Gaussians."""
 
 from transforms.statistics.distances import distances
 from transforms.statistics.fit_data import (
@@ -14,7 +14,7 @@ from transforms.statistics.moments import Moments, block_moments
 from transforms.statistics.norms import (
     drop_rounding_residue,
     norms_of,
-    residue_ratio,
+    rounding_threshold,
     row_norms,
     unit_image,
     unit_rows,
@@ -42,7 +42,7 @@ __all__ = [
     "moments_of",
     "norms_of",
     "participation_ratio",
-    "residue_ratio",
+    "rounding_threshold",
     "row_norms",
     "unit_image",
     "unit_moments",

@@ -5,10 +5,10 @@ from torch import Tensor
 
 
 def distances(rows: Tensor, others: Tensor) -> Tensor:
-    """Return the Euclidean distances `(a, b)` between `rows` `(a, d)` and `others` `(b, d)`.
+    """Return the Euclidean distance between each row of `rows` `(a, d)` and each of `others` `(b, d)`, as `(a, b)`.
 
-    Computed from the Gram matrix: both should be centred on the same point, so that little cancels; squares
-    that rounding makes negative are clamped.
+    Computed from dot products: center both on the same point, so that little cancels. Squared distances that rounding
+    makes negative are clamped to 0.
     """
     squares = rows.square().sum(1, keepdim=True) + others.square().sum(1)
     return torch.addmm(squares, rows, others.T, alpha=-2).clamp_(min=0).sqrt_()

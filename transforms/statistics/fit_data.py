@@ -1,4 +1,4 @@
-"""Moments of what a transform is fitted on: vectors, earlier moments, or vectors whose owner takes the moments."""
+"""Moments of fitting data: of vectors, given moments, or of vectors whose owner computes the moments."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -13,35 +13,35 @@ from transforms.vectors import FloatArray, Vectors, row_blocks
 
 
 class RowTransform(Protocol):
-    """What rows can be viewed through: a fitted chain."""
+    """Protocol of a fitted chain, as far as lazy views of vectors need it."""
 
     def dimensions_after(self, dimensions: int) -> int:
-        """Return the dimensions of the outputs for inputs of so many dimensions."""
+        """Return the number of output dimensions for inputs of `dimensions` dimensions."""
 
     def transform(self, rows: Any) -> Any:
-        """Apply to rows `(n, d)`."""
+        """Map rows `(n, d)` to outputs `(n, k)`."""
 
 
 @runtime_checkable
 class SharedVectors(Vectors, Protocol):
-    """Vectors whose owner takes their moments, in other processes for instance."""
+    """Vectors whose owner computes their moments itself, for instance in other processes."""
 
     def view_through(self, chain: RowTransform) -> "SharedVectors":
-        """Return the same vectors as a fitted chain transforms them."""
+        """Return a lazy view of these vectors, transformed by a fitted chain."""
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
-        """Yield the moments of every `BLOCK_ROWS` rows, in order; of the rows at unit length if `unit`."""
+        """Yield the moments of each block of `BLOCK_ROWS` rows, in order; L2-normalize the rows first if `unit`."""
 
 
 def moments_of(data: Moments | Vectors) -> Moments:
-    """Return the moments given, or take those of the vectors `(n, d)`."""
+    """Return `data` if it is already `Moments`, else compute the moments of the vectors `(n, d)`."""
     if isinstance(data, SharedVectors):
         return merge_moments(data.block_moments(unit=False))
     return data if isinstance(data, Moments) else Moments.from_vectors(data)
 
 
 def unit_moments(vectors: Vectors) -> Moments:
-    """Return the moments of the rows `(n, d)` after L2 normalization, streamed."""
+    """Compute the moments of the L2-normalized rows of `vectors` `(n, d)`, block by block."""
     if isinstance(vectors, SharedVectors):
         return merge_moments(vectors.block_moments(unit=True))
     moments = Moments()
@@ -51,13 +51,13 @@ def unit_moments(vectors: Vectors) -> Moments:
 
 
 def at_unit_length(block: FloatArray) -> NDArray[np.float64]:
-    """Return rows `(n, d)` in float64 after L2 normalization."""
+    """Return the rows `(n, d)` L2-normalized, as a new float64 array; near-zero rows become zeros."""
     unit: NDArray[np.float64] = unit_rows(torch.from_numpy(block.astype(np.float64))).numpy()
     return unit
 
 
 def merge_moments(parts: Iterable[Moments]) -> Moments:
-    """Return the moments of the rows of all parts.
+    """Merge moments of disjoint sets of rows into new moments of all of them.
 
     If the parts are blocks in order, the result equals that of a single pass to the last bit.
     """
@@ -68,5 +68,5 @@ def merge_moments(parts: Iterable[Moments]) -> Moments:
 
 
 def dimensions_of(data: Moments | Vectors) -> int:
-    """Return the dimensions of vectors or moments."""
+    """Return the number of dimensions d of vectors `(n, d)` or of moments."""
     return data.dimensions if isinstance(data, Moments) else data.shape[1]

@@ -1,4 +1,4 @@
-"""A Gaussian with equal variance in all but a few directions: probabilistic PCA."""
+"""Probabilistic PCA: a Gaussian with equal variance in all but a few directions."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,19 +11,21 @@ from transforms.statistics.spectrum import NOTHING, Spectrum
 from transforms.vectors import FloatArray
 
 MAX_DIRECTIONS = 128
+"""Maximum number of principal directions r of a fitted Gaussian."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """N(μ, Σ λᵢ vᵢvᵢᵀ + σ² (I − Σ vᵢvᵢᵀ)), with the r largest variances λᵢ and σ² the mean of the rest.
+    """The Gaussian of probabilistic PCA: variances λᵢ along r principal directions vᵢ, σ² in all other directions.
 
-    The maximum-likelihood fit of Tipping and Bishop, *Probabilistic Principal Component Analysis*
-    (1999), Eq. 7 and 8; r is 128, or less if the rows vary in fewer directions.
+    N(μ, Σ λᵢ vᵢvᵢᵀ + σ² (I − Σ vᵢvᵢᵀ)), with the r largest variances λᵢ, and σ² the mean of the others. This is the
+    maximum-likelihood fit of Tipping and Bishop, *Probabilistic Principal Component Analysis* (1999), Eq. 7 and 8;
+    r is 128, or less if the rows vary in fewer directions.
 
     Attributes:
-        mean: `(d,)` float32.
-        directions: `(r, d)` float32, v.
-        variances: `(r + 1,)` float32, λ descending, then σ².
+        mean: `(d,)` float32, μ.
+        directions: `(r, d)` float32, the vᵢ as orthonormal rows.
+        variances: `(r + 1,)` float32, the λᵢ descending, then σ².
     """
 
     mean: NDArray[np.float32]
@@ -32,8 +34,8 @@ class Gaussian:
 
     @classmethod
     def fit(cls, moments: Moments) -> "Gaussian":
-        """Fit a Gaussian to the moments of rows."""
-        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
+        """Fit probabilistic PCA to moments: the mean, up to 128 principal directions, and their variances."""
+        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
         r = min(MAX_DIRECTIONS, moments.dimensions - 1, spectrum.rank)
         least = max(NOTHING * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
         rest = max(float(spectrum.values[r:].mean()), least)
@@ -41,7 +43,7 @@ class Gaussian:
         return cls(*(array.astype(np.float32) for array in (moments.mean, spectrum.directions[:r], variances)))
 
     def to_moments(self, count: int) -> Moments:
-        """Return the moments of so many rows of this distribution; third and fourth moments are zero."""
+        """Return `Moments` of `count` rows with this mean and covariance; third and fourth moments are set to zero."""
         found = Moments()
         along, rest = self.directions.astype(np.float64), float(self.variances[-1])
         covariance = rest * np.eye(self.dimensions) + (along.T * (self.variances[:-1] - rest)) @ along
@@ -51,44 +53,44 @@ class Gaussian:
 
     @property
     def dimensions(self) -> int:
-        """Dimensions d."""
+        """Number of dimensions d."""
         return len(self.mean)
 
     @property
     def mean_norm(self) -> float:
-        """‖μ‖."""
+        """L2 norm of the mean, ‖μ‖."""
         return float(np.linalg.norm(self.mean.astype(np.float64)))
 
     @cached_property
     def spread(self) -> np.float32:
-        """σ, in which standardized rows are measured."""
+        """Standard deviation σ outside the principal directions, by which `standardize` divides."""
         found: np.float32 = np.sqrt(self.variances[-1])
         return found
 
     @cached_property
     def gains(self) -> NDArray[np.float32]:
-        """σ²/λ − 1 `(r,)`: how the variance of a direction changes a score."""
+        """Weights σ²/λ − 1 `(r,)` of the squared coordinates along the principal directions, used by `score`."""
         found: NDArray[np.float32] = self.variances[-1] / self.variances[:-1] - np.float32(1)
         return found
 
     @property
     def shares(self) -> list[float]:
-        """Shares of the variance along the directions, descending."""
+        """Explained-variance ratio of each principal direction, in descending order, rounded to 6 decimals."""
         rest = float(self.variances[-1]) * (self.dimensions - len(self.directions))
         shares = self.variances[:-1] / (float(self.variances[:-1].sum(dtype=np.float64)) + rest)
         return [round(float(share), 6) for share in shares]
 
     def standardize(self, rows: FloatArray) -> NDArray[np.float32]:
-        """Return (x − μ)/σ of rows `(n, d)` in float32; infinite where it overflows."""
+        """Return (x − μ)/σ for rows x `(n, d)`, with the one σ for all dimensions, as float32; overflow becomes inf."""
         with np.errstate(over="ignore"):
             found: NDArray[np.float32] = (rows.astype(np.float32, copy=False) - self.mean) / self.spread
         return found
 
     def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return how far standardized rows `(n, d)` lie from the mean, `(n,)`; infinite where it overflows float32.
+        """Return the squared Mahalanobis distance to the mean divided by d, `(n,)`, of rows from `standardize`.
 
-        (x − μ)ᵀ C⁻¹ (x − μ)/d, the squared Mahalanobis distance per dimension, near 1 for rows it was fitted
-        on. It orders rows as their likelihood does.
+        That is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
+        score is a higher likelihood.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             along = standardized @ self.directions.T

@@ -1,4 +1,4 @@
-"""Count, mean and centred second moment of rows, from which every spectral fit starts."""
+"""`Moments`: count, mean, scatter matrix and higher moments of rows, from which every spectral fit starts."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Self
@@ -12,16 +12,17 @@ from transforms.errors import ArtifactError, InputError
 from transforms.vectors import BLOCK_ROWS, FloatArray, Vectors, as_numpy, require_finite, require_matrix, row_blocks
 
 ROUNDING = 1e-28
-"""Relative to the mean square: rows are centred to 1e-16 of their length."""
+"""Variance of rounding error relative to the mean squared norm: float64 centers rows to 1e-16 of their norm."""
 
 Precision = Literal["float64", "float32"]
+"""Dtype in which the products of a block are computed; sums over blocks are always float64."""
 
 
 class Moments:
-    """Mergeable moments of row vectors.
+    """Count, mean and second to fourth central moments of rows, computed block by block and mergeable.
 
-    Updates and merges follow Chan, Golub and LeVeque (1979): every block is centred on its own
-    mean before its product is taken, so data whose mean is far larger than its spread stays
+    Updates and merges follow Chan, Golub and LeVeque (1979): every block is centered on its own
+    mean before its product is taken, so data whose mean is far larger than its standard deviation stay
     accurate, and the order and grouping of blocks does not matter beyond rounding.
     Memory is O(d²) and one block.
 
@@ -32,7 +33,7 @@ class Moments:
 
     Attributes:
         count: number of rows.
-        mean: `(d,)`, float64.
+        mean: `(d,)`, float64: μ.
         scatter: `(d, d)`, float64: Σ yyᵀ with y = x − μ.
         third: `(d,)`, float64: Σ ‖y‖² y, needed to merge `fourth`.
         fourth: Σ ‖y‖⁴, from which Ledoit–Wolf shrinkage estimates the error of the covariance.
@@ -55,12 +56,12 @@ class Moments:
         block_rows: int = BLOCK_ROWS,
         precision: Precision = "float64",
     ) -> Self:
-        """Take the moments of all rows of an array, memmap or view of shape `(n, d)`, in one pass.
+        """Compute the moments of all rows of `vectors` `(n, d)` in one pass, block by block.
 
         Args:
-            vectors: floats of any precision.
-            block_rows: rows in memory at a time.
-            precision: of the products, see above.
+            vectors: array, tensor, memmap or view of any float dtype.
+            block_rows: number of rows per block.
+            precision: dtype of the products of a block; see the class.
 
         Raises:
             InputError: for NaN, inf, or a shape that is not `(n, d)`.
@@ -74,16 +75,16 @@ class Moments:
 
     @property
     def dimensions(self) -> int:
-        """Dimensions d of the rows; 0 before the first."""
+        """Number of dimensions d of the rows; 0 before the first row."""
         return len(self.mean)
 
     @property
     def source_dimensions(self) -> int:
-        """Dimensions of the inputs of a transform that is fitted on these moments."""
+        """Number of input dimensions of a transform fitted on these moments; d here, less for pairs."""
         return self.dimensions
 
     def update(self, batch: Vectors) -> Self:
-        """Add the rows of one batch `(n, d)`.
+        """Add the rows of a batch `(n, d)` to these moments in place, and return self.
 
         Raises:
             InputError: for NaN, inf, or other dimensions than before.
@@ -95,7 +96,7 @@ class Moments:
         return self.merge(block_moments(block, self.precision, first_row=self.count))
 
     def merge(self, other: "Moments") -> Self:
-        """Add the rows of other moments in place.
+        """Merge the moments of other rows into this object in place, and return it.
 
         Raises:
             InputError: if the dimensions differ.
@@ -122,40 +123,43 @@ class Moments:
         return self
 
     def _higher_moments_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return `third` and `fourth` about the point `mean + shift` instead of the mean."""
+        """Return the third and fourth moment sums about `mean + shift`, leaving the object unchanged."""
         spread, along, square = np.trace(self.scatter), self.scatter @ shift, float(shift @ shift)
         third = self.third - shift * spread - 2 * along - self.count * square * shift
         fourth = self.fourth - 4 * shift @ self.third + 4 * shift @ along + 2 * square * spread + self.count * square**2
         return third, float(fourth)
 
     def covariance(self, ddof: int = 1) -> NDArray[np.float64]:
-        """Return the centred covariance `(d, d)`, the scatter divided by `count − ddof`.
+        """Return the covariance matrix `(d, d)`: the scatter divided by `count − ddof`.
 
         Raises:
-            InputError: with no more than `ddof` rows.
+            InputError: if there are not more than `ddof` rows.
         """
         if self.count <= ddof:
             raise InputError(f"a covariance with ddof={ddof} needs more than {ddof} rows, got {self.count}")
         return self.scatter / (self.count - ddof)
 
     def second_moment(self) -> NDArray[np.float64]:
-        """Return the uncentred second moment `(d, d)`, the mean of xxᵀ."""
+        """Return the uncentered second moment matrix `(d, d)`: the mean of xxᵀ over the rows."""
         return self.covariance(ddof=0) + np.outer(self.mean, self.mean)
 
-    def rounding(self) -> float:
-        """Return the variance that rounding in float64 gives rows that are all the same."""
+    def rounding_variance(self) -> float:
+        """Return the total variance at or below which rows count as constant: 1e-28 times the mean squared norm.
+
+        Float64 rounding leaves up to that much variance in equal rows.
+        """
         return ROUNDING * float(np.trace(self.second_moment()))
 
     def mean_norm(self) -> float:
-        """Return ‖μ‖: for unit vectors 0 without any common direction, 1 if all are the same."""
+        """Return the L2 norm of the mean; for unit rows from 0 (no common direction) to 1 (all equal)."""
         return float(np.linalg.norm(self.mean))
 
     def noise_floor(self) -> float:
-        """Return √(tr Σ / n), the expected length of μ if the true mean were zero."""
+        """Return √(tr Σ / n), Σ the covariance: the expected norm of the sample mean if the true mean were zero."""
         return float(np.sqrt(np.trace(self.scatter)) / max(self.count, 1))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to save."""
+        """Return count, mean, scatter, third and fourth as arrays by name, for saving; `precision` is left out."""
         return {
             "count": np.array([self.count], np.int64),
             "mean": self.mean,
@@ -166,22 +170,22 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Build moments from the arrays that `arrays` returned."""
+        """Rebuild moments from the dict that `arrays` returned, without copying the arrays."""
         moments = cls()
         moments.count, moments.fourth = int(arrays["count"][0]), float(arrays["fourth"][0])
         moments.mean, moments.scatter, moments.third = arrays["mean"], arrays["scatter"], arrays["third"]
         return moments
 
     def to_bytes(self) -> bytes:
-        """Serialize as safetensors, bit-equal after `from_bytes`, without `precision`."""
+        """Serialize the moments to safetensors bytes; `from_bytes` restores them bit by bit, except `precision`."""
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self.arrays().items()})
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
-        """Build moments from what `to_bytes` returned.
+        """Rebuild moments from the bytes that `to_bytes` returned.
 
         Raises:
-            ArtifactError: if the payload is not that of moments.
+            ArtifactError: if the bytes are not serialized moments.
         """
         try:
             return cls.from_arrays({name: tensor.numpy() for name, tensor in load(payload).items()})
@@ -190,10 +194,10 @@ class Moments:
 
 
 def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:
-    """Take the moments of one block `(n, d)`.
+    """Compute the moments of one block of rows `(n, d)`, held in memory as a whole.
 
     Raises:
-        InputError: for NaN or inf, naming the row, counted from `first_row`.
+        InputError: for NaN or inf; names the row, counted from `first_row`.
     """
     part = Moments(precision)
     part.count = block.shape[0]

@@ -1,30 +1,38 @@
-"""L2 norms of rows, with zero, and what is too short to have a direction, kept zero."""
+"""L2 norms and normalization of rows; zero rows, near-zero rows and rounding error become zero, not unit vectors."""
 
 import torch
 from torch import Tensor
 
 EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+"""Machine epsilon by float dtype."""
 
 MIN_ORDINARY_NORM = 1e-15
-"""From this to infinity a norm is right in float32 too, because no square underflows."""
+"""Norms from this up to inf are accurate even if computed in float32, because no square underflows."""
 
 
 def row_norms(x: Tensor) -> Tensor:
-    """Return the L2 norm of each row, `(n, 1)`, in float64, where the squares of 1e-30 and 1e30 still exist."""
+    """Return the L2 norm of each row, `(n, 1)`, computed in float64 so that squares neither overflow nor underflow."""
     return norms_of(x, torch.float64)
 
 
 def without_direction(norms: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return which rows of a dtype have no direction: those whose norm is below its smallest normal number.
+    """Return a bool mask of the norms below the smallest normal number of `dtype`, whose rows count as zero.
 
-    Below that number digits are lost: of entries of 1e-45 in float32 only the sign is left. Such rows are treated as
-    zero everywhere, because their image would depend on the order of the operations.
+    Below that number digits are lost: a float32 entry of 1e-45 has little more than a sign. Such rows are treated as
+    zero everywhere, because their outputs would depend on the order of the operations.
+
+    Args:
+        norms: L2 norms of rows, as `row_norms` returns them.
+        dtype: dtype of the rows.
     """
     return norms < torch.finfo(dtype).tiny
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Bring rows to L2 norm 1; rows `without_direction` become zeros, rows too long for the dtype NaN."""
+    """Return rows normalized to L2 norm 1; near-zero rows become zeros, rows whose norm overflows become NaN.
+
+    Near-zero is what `without_direction` says.
+    """
     if _allows_fast_path(x):
         quick = norms_of(x)
         low, high = torch.aminmax(quick)
@@ -36,54 +44,64 @@ def unit_rows(x: Tensor) -> Tensor:
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Set rows of `y` to zero that are images of zero, or mere rounding error of mapping `x`.
+    """Return the outputs `y` with rows set to zero that are only rounding error, or whose inputs `x` are near zero.
 
-    A vector in the kernel of a map, or at the mean that it subtracts, becomes noise of about
-    eps·‖x‖, which normalizing would turn into a unit vector. A zero stays zero, whatever the map
-    adds to it.
+    A row in the kernel of a map, or equal to the mean that the map subtracts, becomes noise of about eps·‖x‖, which
+    normalizing would turn into a unit vector. Zero inputs give zero outputs, whatever bias the map adds. Returns `y`
+    itself if no row changes on the fast path, else a new tensor.
 
     Args:
-        y: `(n, k)`, the image of `x`.
-        x: `(n, d)`.
-        gain: largest factor by which the map lengthens a vector.
+        y: `(n, k)`, outputs of a map for `x`.
+        x: `(n, d)`, its inputs.
+        gain: largest factor by which the map scales a norm.
     """
     if _allows_fast_path(y):
         low, high = torch.aminmax(norms_of(y) / norms_of(x))
-        if float(low) > residue_ratio(y, gain) and float(high) < torch.inf:
+        if float(low) > rounding_threshold(y, gain) and float(high) < torch.inf:
             return y
     before = row_norms(x)
-    return torch.where((row_norms(y) <= residue_ratio(y, gain) * before) | without_direction(before, x.dtype), 0, y)
+    is_rounding = row_norms(y) <= rounding_threshold(y, gain) * before
+    return torch.where(is_rounding | without_direction(before, x.dtype), 0, y)
 
 
 def zero_where_zero(y: Tensor, x: Tensor) -> Tensor:
-    """Return the image `y` of `x`, with zero rows where rows of `x` are `without_direction`."""
+    """Return a copy of the outputs `y` `(n, k)` with rows set to zero where the inputs `x` `(n, d)` are near zero."""
     return y.masked_fill(without_direction(row_norms(x), x.dtype), 0)
 
 
 def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Return `unit_rows(drop_rounding_residue(y, x, gain))`, at a fraction of its cost if no row is special.
+    """Return the outputs `y` L2-normalized, except rows that are only rounding error, which become zero.
 
-    May overwrite `y`.
+    May overwrite `y`. Equals `unit_rows(drop_rounding_residue(y, x, gain))`, but is faster if no row is special.
     """
     if _allows_fast_path(y):
         after = norms_of(y)
         low, high = torch.aminmax(after / norms_of(x))
-        if float(low) > residue_ratio(y, gain) and float(high) < torch.inf and float(after.min()) > MIN_ORDINARY_NORM:
+        threshold = rounding_threshold(y, gain)
+        if float(low) > threshold and float(high) < torch.inf and float(after.min()) > MIN_ORDINARY_NORM:
             return y.div_(after)
     return unit_rows(drop_rounding_residue(y, x, gain))
 
 
-def residue_ratio(y: Tensor, gain: float) -> float:
-    """Return the norm, relative to that of the input, below which an image is rounding error."""
+def rounding_threshold(y: Tensor, gain: float) -> float:
+    """Return the ratio ‖y_i‖/‖x_i‖ at or below which an output row y_i counts as rounding error: 16·eps·gain.
+
+    Args:
+        y: outputs of a map, for their dtype.
+        gain: largest factor by which the map scales a norm.
+    """
     return 16 * EPSILONS[y.dtype] * gain
 
 
 def norms_of(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the L2 norm of each row, `(n, 1)`."""
+    """Return the L2 norm of each row, `(n, 1)`, in `dtype`, by default that of `x`."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
     return norms
 
 
 def _allows_fast_path(x: Tensor) -> bool:
-    """Return whether norms may be read before they are used, which makes a GPU wait and breaks a gradient."""
+    """Return whether code may branch on norms: the rows are float32 or float64, on the CPU, and need no gradient.
+
+    There must be at least one row. Reading norms makes a GPU wait and breaks a gradient.
+    """
     return x.is_cpu and not x.requires_grad and x.dtype in (torch.float32, torch.float64) and x.shape[0] > 0

@@ -1,4 +1,4 @@
-"""Moments of pairs of vectors, from two spaces."""
+"""Joint moments of pairs of vectors from two spaces."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -12,10 +12,10 @@ from transforms.vectors import FloatArray, Vectors, as_numpy, require_matrix, ro
 
 
 class PairedMoments(Moments):
-    """Moments of the concatenated rows [x; y], x `(d,)` and y `(k,)`, which include their cross-covariance.
+    """Moments of pairs x `(d,)` and y `(k,)`, concatenated to rows `(d + k,)`, so that they include cross-covariances.
 
     Attributes:
-        split: d, at which x ends and y begins.
+        split: d, the index at which y begins.
     """
 
     def __init__(self, precision: Precision = "float64", split: int = 0) -> None:
@@ -24,7 +24,7 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_vectors(cls, vectors: Vectors, *_arguments: Any, **_keywords: Any) -> Self:
-        """Refuse to build from one set of vectors.
+        """Raise `InputError`: pairs need two sets of vectors; use `from_pairs`.
 
         Raises:
             InputError: always.
@@ -33,10 +33,10 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_pairs(cls, vectors: Vectors, targets: Vectors, precision: Precision = "float64") -> Self:
-        """Take the moments of the rows of `vectors` `(n, d)` paired with those of `targets` `(n, k)`, streamed.
+        """Compute the joint moments of `vectors` `(n, d)` and `targets` `(n, k)`, paired by row, block by block.
 
         Raises:
-            InputError: if their numbers differ, or they hold NaN or inf.
+            InputError: if the numbers of rows differ, or for NaN or inf.
         """
         pairs = _ConcatenatedRows(vectors, targets)
         moments = cls(precision, vectors.shape[1])
@@ -45,10 +45,10 @@ class PairedMoments(Moments):
         return moments
 
     def merge(self, other: Moments) -> Self:
-        """Add the pairs of other moments in place.
+        """Merge the moments of other pairs into this object in place, and return it.
 
         Raises:
-            InputError: if the dimensions differ.
+            InputError: if d or k differ.
         """
         theirs = getattr(other, "split", self.split)
         if self.count == 0 and self.split == 0:
@@ -58,19 +58,19 @@ class PairedMoments(Moments):
         return super().merge(other)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to save."""
+        """Return the arrays of `Moments.arrays` and `split`, by name, for saving."""
         return super().arrays() | {"split": np.array([self.split], np.int64)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Build moments from the arrays that `arrays` returned."""
+        """Rebuild paired moments from the dict that `arrays` returned, without copying the arrays."""
         moments = super().from_arrays(arrays)
         moments.split = int(arrays["split"][0])
         return moments
 
     @property
     def source_dimensions(self) -> int:
-        """Dimensions d of x."""
+        """Number of dimensions d of x."""
         return self.split
 
     def source_mean(self) -> NDArray[np.float64]:
@@ -82,15 +82,16 @@ class PairedMoments(Moments):
         return self.mean[self.split :]
 
     def blocks(self, centered: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the second moments of x with x `(d, d)` and of x with y `(d, k)`, centred or not."""
+        """Return the means of xxᵀ `(d, d)` and xyᵀ `(d, k)` over the pairs; if `centered`, the covariances instead."""
         joint = self.covariance(ddof=0) if centered else self.second_moment()
         return joint[: self.split, : self.split], joint[: self.split, self.split :]
 
 
 class _ConcatenatedRows:
-    """Rows of two sources side by side, concatenated when they are read."""
+    """Lazy view `(n, d + k)` of vectors `(n, d)` and targets `(n, k)`, whose rows are concatenated when read."""
 
     def __init__(self, vectors: Vectors, targets: Vectors) -> None:
+        """Store both sources; raise `InputError` unless both are 2-D with the same number of rows."""
         require_matrix(vectors)
         require_matrix(targets)
         if vectors.shape[0] != targets.shape[0]:
@@ -99,5 +100,5 @@ class _ConcatenatedRows:
         self.shape = (vectors.shape[0], vectors.shape[1] + targets.shape[1])
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Return the chosen pairs."""
+        """Read the rows of both at the given index or slice, and return them concatenated, `(m, d + k)`."""
         return np.concatenate([as_numpy(self.vectors[rows]), as_numpy(self.targets[rows])], axis=1)

@@ -1,4 +1,4 @@
-"""Eigenvalues and principal directions of a symmetric matrix, repeatable and in descending order."""
+"""Eigenvalues and eigenvectors of covariance matrices, in descending order and with reproducible signs."""
 
 from dataclasses import dataclass
 
@@ -8,21 +8,23 @@ from numpy.typing import NDArray
 from transforms.errors import InputError
 
 NOTHING = 1e-13
-"""A variance below this share of the total is rounding error: directions without variance have 1e-14 and less of it
-in float32 rows, 1e-16 in float64 arithmetic."""
+"""A variance below this fraction of the total counts as zero.
+
+Rounding error gives a direction without variance up to 1e-14 of the total in float32 rows, 1e-16 in float64 arithmetic.
+"""
 
 TIE = 1e-6
-"""Entries of a direction this close in size, relatively, count as equal."""
+"""Relative difference below which the absolute values of two eigenvector entries count as equal."""
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The eigendecomposition of a covariance or second moment.
+    """The eigendecomposition of a covariance or second moment matrix.
 
     Attributes:
-        values: `(d,)`, descending, none below zero.
-        directions: `(d, d)`, the i-th row a unit vector that belongs to the i-th value. The sign
-            is arbitrary; each has its largest entry (the first of several) positive, so that fits are repeatable.
+        values: `(d,)`, eigenvalues, descending and nonnegative.
+        directions: `(d, d)`, eigenvectors of unit norm as rows, in the same order. The entry of largest absolute value
+            (the first of several) is made positive, so that fits are reproducible.
     """
 
     values: NDArray[np.float64]
@@ -30,7 +32,7 @@ class Spectrum:
 
     @classmethod
     def of(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
-        """Decompose a symmetric matrix `(d, d)`; values below `rounding` count as zero."""
+        """Compute the eigendecomposition of a symmetric matrix `(d, d)`; eigenvalues up to `rounding` are set to 0."""
         values, vectors = np.linalg.eigh(matrix)
         directions = np.ascontiguousarray(vectors[:, ::-1].T)
         sizes = np.abs(directions)
@@ -41,13 +43,18 @@ class Spectrum:
 
     @property
     def rank(self) -> int:
-        """Number of values above rounding error."""
+        """Numerical rank: number of eigenvalues above 1e-13 (`NOTHING`) of their sum."""
         return int((self.values > NOTHING * self.values.sum()).sum())
 
     def require_rank(self, kind: str, dimensions: int, rows: int) -> None:
-        """Raise `InputError` if the rank is below `dimensions`.
+        """Raise `InputError` if the numerical rank is below `dimensions`.
 
         Eigenvectors beyond the rank are arbitrary: a map that uses them looks fitted and is not.
+
+        Args:
+            kind: kind of the transform, for the message.
+            dimensions: number of eigenvectors needed.
+            rows: number of fitted rows, for the message.
         """
         if self.rank < dimensions:
             remedy = f", or ask for at most {self.rank}" if self.rank else ""
@@ -58,6 +65,6 @@ class Spectrum:
 
 
 def participation_ratio(matrix: NDArray[np.float64]) -> float:
-    """Return tr(C)²/‖C‖²_F, the number of directions that the variance is spread over, 1 to d; 0 without variance."""
+    """Return tr(C)²/‖C‖²_F, the effective number of dimensions of a covariance matrix C, from 1 to d; 0 if C = 0."""
     squares = float((matrix * matrix).sum())
     return float(matrix.trace()) ** 2 / squares if squares > 0 else 0.0

@@ -1,4 +1,4 @@
-"""A linear subspace, described by the fewer of its own directions and those orthogonal to it."""
+"""A linear subspace, stored as a basis of itself or of its orthogonal complement, whichever is smaller."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,18 @@ from transforms.vectors import FloatArray
 
 @dataclass(frozen=True)
 class Subspace:
-    """A subspace of `d` dimensions.
+    """A linear subspace of d-dimensional space, stored as an orthonormal basis of it or of its complement.
 
     Attributes:
-        directions: `(m, d)` float32, orthonormal rows.
-        complement: whether the directions span the orthogonal complement of the subspace.
+        directions: `(m, d)` float32, the basis as orthonormal rows.
+        complement: whether the basis spans the orthogonal complement instead of the subspace.
     """
 
     directions: NDArray[np.float32]
     complement: bool
 
     def energy_outside(self, rows: FloatArray) -> NDArray[np.float64]:
-        """Return the part of ‖x‖² that lies outside the subspace, `(n,)`, of rows `(n, d)`."""
+        """Return the squared norm `(n,)` of the component of each row `(n, d)` that is orthogonal to the subspace."""
         along = rows @ self.directions.T
         found: NDArray[np.float64] = np.vecdot(along, along).astype(np.float64)
         if not self.complement:

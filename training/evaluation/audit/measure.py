@@ -226,7 +226,7 @@ def direction(vectors: FloatArray, moments: Moments) -> Direction:
     """How the mean of vectors `(n, d)` lies to their first principal component (the mean-bias paper's Appendix D)."""
     centered = uncentered = None
     if moments.mean_norm() > DIRECTIONLESS:
-        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding())
+        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
         centered = centered_alignment(spectrum, moments.mean)
         uncentered = uncentered_alignment(spectrum, moments.mean)
     return Direction(
