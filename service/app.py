@@ -157,7 +157,7 @@ def build_services(settings: Settings, processes: ProcessStarter) -> Services:
         settings=settings,
         home=home,
         home_problem=problem,
-        watch=StateWatch(home, problem),
+        watch=StateWatch(home, problem, places),
         keys=Keys(settings.api_keys, admin_keys),
         registry=registry,
         places=places,
