@@ -40,7 +40,7 @@ from service.index.schema import (
     require_readable,
     where,
 )
-from service.index.spec import IndexSpec, spec_of
+from service.index.spec import IndexSpec
 from transforms.files import create_file
 
 
@@ -154,7 +154,8 @@ class Record:
     @property
     def spec(self) -> IndexSpec:
         """The settings."""
-        return spec_of(self.meta("spec"))
+        with self.reading() as db:
+            return read_spec(db)
 
     def artifact(self, chain: str) -> tuple[bytes, bytes]:
         """Manifest and tensors of the chain that the settings name."""
@@ -232,7 +233,7 @@ class Record:
     def adopt(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
         """Let another generation serve from now on; what only the old one needed goes."""
         with self.transaction() as db:
-            old = spec_of(read_meta(db, "spec"))
+            old = read_spec(db)
             put_spec(db, spec, artifact)
             if old.vectors != spec.vectors:
                 db.execute(f"DROP TABLE vectors_{old.vectors}")
