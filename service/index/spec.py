@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from training.raw import WIDTH_MOST
-
 Metric = Literal["cosine", "ip", "l2"]
 OriginalsDtype = Literal["float32", "float16"]
+
+WIDTH_MOST = 65_536
+"""As of the vectors of a source: what reads those is not imported to list indexes."""
 
 
 @dataclass(frozen=True)
