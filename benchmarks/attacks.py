@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,18 @@ def unfinished_bodies(server: Server) -> str:
     return ", ".join(f"{answers.count(answer)} × {answer}" for answer in sorted(set(answers)))
 
 
+def together(path: str, content: bytes, count: int) -> Attack:
+    """Return an attack of the same request many times at once."""
+
+    def attack(server: Server) -> str:
+        with ThreadPoolExecutor(count) as callers:
+            answers = list(callers.map(lambda _: post(path, content)(server), range(count)))
+        return ", ".join(f"{answers.count(answer)} × {answer}" for answer in sorted(set(answers)))
+
+    return attack
+
+
+ROWS = b",".join([b"[" + b"-9," * 16_383 + b"-9]"] * 610)
 LONG_ROW = json.dumps({"chain": "compact", "vectors": [["a" * 250_000, *[1] * 5000]]}).encode()
 HEADERS = [b"".join(b"a%07d: b\r\n" % n for n in range(start, start + 1000)) for start in range(0, 1_500_000, 1000)]
 ATTACKS: dict[str, Attack] = {
@@ -89,6 +102,7 @@ ATTACKS: dict[str, Attack] = {
     "1.5 million headers": send(b"GET / HTTP/1.1\r\n", *HEADERS),
     "one header of 150 MB": send(b"GET / HTTP/1.1\r\na: ", *[b"x" * 1_000_000] * 150),
     "60 bodies of 30 MB, unfinished": unfinished_bodies,
+    "7 bodies of 30 MB at once": together("/reduce", b'{"chain": "compact", "vectors": [' + ROWS + b"]}", 7),
 }
 
 

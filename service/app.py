@@ -118,7 +118,7 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         app.add_exception_handler(error_type, answer_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
-    app.add_middleware(BodyMemoryMiddleware, limit=settings.body_memory)
+    app.add_middleware(BodyMemoryMiddleware, limit=settings.body_memory, parsing=settings.parse_memory)
     app.add_middleware(SheddingMiddleware, embedder=services.embedder)
     app.add_middleware(OriginMiddleware, settings=settings)
     app.add_middleware(RequestMiddleware)
@@ -157,7 +157,7 @@ def build_services(settings: Settings, processes: ProcessStarter) -> Services:
         settings=settings,
         home=home,
         home_problem=problem,
-        watch=StateWatch(home, problem),
+        watch=StateWatch(home, problem, places),
         keys=Keys(settings.api_keys, admin_keys),
         registry=registry,
         places=places,

@@ -25,6 +25,7 @@ from service.errors import (
     WrongShapeError,
 )
 from service.http.body_memory import HeldBody
+from service.http.parse_queue import ParseTurn
 from service.live.plan import ROWS_READY
 from service.settings import Settings
 from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST
@@ -303,6 +304,23 @@ async def read_body(request: Request, settings: Settings) -> bytes:
     return b"".join(chunks)
 
 
+async def read_unparsed(request: Request, settings: Settings) -> bytes:
+    """Return a whole JSON body once there is memory to parse it; errors as `read_body`.
+
+    The memory is given back when the answer begins, or by `finish_parsing`.
+    """
+    body = await read_body(request, settings)
+    turn: ParseTurn = request.scope["parse_turn"]
+    await turn.wait(body)
+    return body
+
+
+def finish_parsing(request: Request) -> None:
+    """Give back the memory of a parsed body, of which only what something else bounds is left."""
+    turn: ParseTurn = request.scope["parse_turn"]
+    turn.finish()
+
+
 async def read_json(request: Request, settings: Settings, model: type[AnyBody]) -> AnyBody:
     """Read the body of a request that changes something, as a checked object; parsed off the event loop.
 
@@ -310,7 +328,7 @@ async def read_json(request: Request, settings: Settings, model: type[AnyBody]) 
         ServiceError: 400 for what is not JSON and for wrong values, 413, 415 for another type, 422 for wrong types.
     """
     require_json_type(request)
-    body = await read_body(request, settings)
+    body = await read_unparsed(request, settings)
     return await run_in_threadpool(parse, body, model)
 
 

@@ -20,19 +20,30 @@ ServiceError (Exception)
 """
 
 import errno
+import re
 import sqlite3
 from typing import Any
 
 from training.errors import EncoderError, TooLongError, TrainingError
 from transforms.errors import ArtifactError, StepError, TransformError
 
-MAX_MESSAGE = 2000
-"""Characters of an error's message: it may quote a name that the caller sent, which can be as long as a body."""
+MAX_MESSAGE, MESSAGE_END = 2000, 400
+"""Characters of an error's message, and those of its end that stay where it is cut: they say what is allowed."""
+
+LONG_WORD = re.compile(r"(?<!\S)(\S{80})\S{121,}")
+"""A name that a message quotes was sent by the caller, and can be as long as a body; no word of ours has 200
+characters."""
 
 
 def shortened(text: str) -> str:
-    """Return a text, cut where it is longer than a message may be."""
-    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
+    """Return a text with its long words cut, and its middle where it is longer than a message may be."""
+    text = LONG_WORD.sub(r"\1…", _without_middle(text, 10 * MAX_MESSAGE))  # of a whole body that would take a second
+    return _without_middle(text, MAX_MESSAGE)
+
+
+def _without_middle(text: str, most: int) -> str:
+    """Return a text of at most about so many characters."""
+    return text if len(text) <= most else f"{text[: most - MESSAGE_END]} … {text[-MESSAGE_END:]}"
 
 
 class ServiceError(Exception):

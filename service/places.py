@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from service.errors import BadValueError, UnknownNameError
+from service.errors import BadValueError, UnknownNameError, shortened
 from service.names import whole_number
 from service.registry import Gate, LoadedChain, Pointer, Registry, made_when, no_gate
 from training.locks import lock_file
@@ -62,6 +62,16 @@ class Places:
         if made != self.known[0]:
             self.known = made, self.read()
         return self.known[1]
+
+    def problem(self) -> str | None:
+        """Return why the file cannot be read; None if it can."""
+        try:
+            self.current()
+        except ArtifactError as error:
+            return f"{shortened(str(error))}; no chain answers `dimensions` until it is put right or deleted"
+        except OSError as error:
+            return f"{self.path.name} cannot be read: {error.strerror}; no chain answers `dimensions`"
+        return None
 
     def assign(self, encoder_fingerprint: str, place: str, ref: str, replace: bool) -> str:
         """Give a place to a chain, if it is empty or `replace` is set; return who has it then."""

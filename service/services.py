@@ -63,7 +63,12 @@ class Services:
     def warnings(self) -> list[str]:
         """What is wrong although the service goes on."""
         engines = self.embedder.engines.values()
-        problems = [self.state_problem, *self.indexes.warnings(), *(engine.problem for engine in engines)]
+        problems = [
+            self.state_problem,
+            self.watch.damage,
+            *self.indexes.warnings(),
+            *(engine.problem for engine in engines),
+        ]
         shared = self.replica.warnings() if self.replica else []
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
 

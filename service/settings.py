@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.engine.options import WorkerOptions
 from service.hosted import DEFAULT, AddedEncoders, EncoderSettings
+from service.http.parse_queue import PARSED_TIMES
 from service.key_file import KeyFile
 from training.devices import best_device
 from training.precision import Dtype
@@ -272,6 +273,11 @@ class Settings(BaseSettings):
     def body_memory(self) -> int:
         """Bytes that the bodies of all requests in flight may hold together."""
         return self.body_memory_bytes or 8 * self.max_body_bytes
+
+    @property
+    def parse_memory(self) -> int:
+        """Bytes that bodies may take while they are parsed; one body that takes more is parsed alone."""
+        return PARSED_TIMES * self.max_body_bytes
 
     @property
     def loopback(self) -> bool:

@@ -1,10 +1,12 @@
 """The chains that ship with Lathe, put into a registry that does not know them."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from service.home import Home
 from service.places import Places
 from service.registry import Registry
+from transforms.errors import ArtifactError
 
 STARTERS = Path(__file__).parent / "starter_chains"
 """A registry of its own: <name>/1/, fitted by `make starters`."""
@@ -44,7 +46,8 @@ def open_folder(home: Home) -> tuple[Registry, Places]:
 def install_starters(registry: Registry, places: Places) -> None:
     """Add each starter chain as the first version of its name, unless that name was ever used.
 
-    In a copy of what replicas share they are put into the copy alone; a new Redis gets them from there.
+    In a copy of what replicas share they are put into the copy alone; a new Redis gets them from there. Where the file
+    of places is damaged they take none: the server starts, and its health says so.
 
     Raises:
         OSError: if the registry cannot be written.
@@ -54,4 +57,5 @@ def install_starters(registry: Registry, places: Places) -> None:
     for encoder, named in Places(STARTERS / "places.json", shipped).read().items():
         for place, name in named.items():
             if name in installed:
-                places.assign(encoder, place, name, replace=False)
+                with suppress(ArtifactError):
+                    places.assign(encoder, place, name, replace=False)

@@ -12,7 +12,7 @@ from typing import IO, Any
 import orjson
 
 from training.errors import SourceError
-from training.raw import WHOLE, RawBatch, Readable, Record, Span
+from training.raw import BATCH_BYTES_MOST, WHOLE, RawBatch, Readable, Record, Span
 
 
 @contextmanager
@@ -87,10 +87,25 @@ def line_spans(file: Readable, field: str, size: int) -> list[Span]:
     ]
 
 
+def batch_of_lines(file: Readable, lines: Iterator[tuple[int, bytes]], rows: int) -> list[tuple[int, bytes]]:
+    """Return the next lines, at most so many.
+
+    Raises:
+        SourceError: if they take more than `BATCH_BYTES_MOST`, as packed lines of nothing but one letter do.
+    """
+    some, size = [], 0
+    for number, line in islice(lines, rows):
+        some.append((number, line))
+        size += len(line)
+        if size > BATCH_BYTES_MOST:
+            raise SourceError(f"{file.name} line {number}: {len(some)} lines take more than {BATCH_BYTES_MOST:,} bytes")
+    return some
+
+
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Objects with the field."""
     lines = numbered_lines(file, span)
-    while some := list(islice(lines, rows)):
+    while some := batch_of_lines(file, lines, rows):
         records = [parsed(file, number, line, field) for number, line in some]
         values = [record[field] for record in records]
         yield RawBatch(file.name, "line", [number for number, _ in some], values, records)
@@ -117,7 +132,7 @@ def parsed(file: Readable, number: int, line: bytes, field: str) -> Record:
 def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """A text a line; blank lines are left out."""
     lines = numbered_lines(file, span)
-    while some := list(islice(lines, rows)):
+    while some := batch_of_lines(file, lines, rows):
         values: list[Any] = []
         for number, line in some:
             try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from training.errors import SourceError
 from transforms.vectors import FloatArray
 
 Record = dict[str, Any]
@@ -59,6 +60,18 @@ class Span:
 
 
 WHOLE = Span()
+
+WIDTH_MOST = 65_536
+"""Numbers in a vector of a source: the file of wider ones can be a kilobyte, and each of them gigabytes."""
+
+BATCH_BYTES_MOST = 2**30
+"""What the rows of a batch may take, as their file has them, unpacked."""
+
+
+def require_width(file: Readable, width: int) -> None:
+    """Raise `SourceError` for a file of vectors that are too wide."""
+    if width > WIDTH_MOST:
+        raise SourceError(f"{file.name} holds vectors {width:,} wide; at most {WIDTH_MOST:,} are read")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -13,10 +13,14 @@ from training.docstrings import docstring_paragraphs, topic_paragraphs
 from training.errors import AccessError, EmptyError, SourceError
 from training.kinds import Kind, checked, kind_of
 from training.lines import line_spans, read_jsonl, read_text
-from training.raw import WHOLE, RawBatch, Readable, Record, Span, native_path
+from training.parquet_pages import dictionary_bytes
+from training.raw import BATCH_BYTES_MOST, WHOLE, RawBatch, Readable, Record, Span, native_path, require_width
 from training.remote import RemoteFile
 from training.stores import read_faiss, read_hdf5, shape_of_faiss, shape_of_hdf5
 from transforms.vectors import FloatArray
+
+ROW_BYTES_MOST = 2**24
+"""Of a parquet file's rows on average, as of a line."""
 
 BUILT_IN = {"pydoc:": docstring_paragraphs, "pydoc:topics": topic_paragraphs}
 """Texts that are always there, by what a user writes."""
@@ -33,12 +37,14 @@ class Format:
         read: gives their rows, at most so many at a time.
         spans: counts their rows, in spans of a size.
         shape: of those that hold nothing but vectors; None for others.
+        schema: what rows are by the file's header, an error if it has none; None for formats that do not say.
         far: whether rows can be counted, and the first be read, without fetching the file.
     """
 
     read: Reader
     spans: Callable[[Any, str, int], list[Span]]
     shape: Callable[[Any, str], tuple[int, int]] | None = None
+    schema: Callable[[Any, str], Kind] | None = None
     far: bool = True
 
 
@@ -70,8 +76,14 @@ def spans_of(file: Readable, field: str, size: int) -> list[Span]:
     return format_of(file).spans(file, field, size)
 
 
-def first_kind(file: Readable, field: str) -> Kind:
+def first_kind(file: Readable, field: str, by_header: bool = False) -> Kind:
     """What a file holds, by its header or its first row.
+
+    Args:
+        file: to look into.
+        field: of its rows.
+        by_header: read no row where the header says whether they are texts: a row can unpack to gigabytes. Vectors
+            whose width it does not say are then 1 wide.
 
     Raises:
         EmptyError: if it holds nothing.
@@ -82,6 +94,8 @@ def first_kind(file: Readable, field: str) -> Kind:
         rows, width = found.shape(file, field)
         if rows:
             return width
+    elif by_header and found.schema is not None:
+        return found.schema(file, field)
     elif (raw := next(found.read(file, field, 1, WHOLE), None)) is not None:
         checked(raw, kind_of(raw))
         return kind_of(raw)
@@ -96,40 +110,105 @@ def even_spans(count: Callable[[Any, str], int], file: Readable, field: str, siz
 
 def vectors_format(read: Reader, shape: Callable[[Any, str], tuple[int, int]], far: bool = True) -> Format:
     """The format of files that hold nothing but vectors."""
-    return Format(read, partial(even_spans, lambda file, field: shape(file, field)[0]), shape, far)
+    return Format(read, partial(even_spans, lambda file, field: shape(file, field)[0]), shape, far=far)
 
 
 def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Rows with the column."""
     records, start = parquet_records(file, field, rows, span), span.start
-    while some := list(islice(records, rows)):
+    while some := batch_of_records(file, records, rows):
         numbers = range(start, start + len(some))
         yield RawBatch(file.name, "row", numbers, [record[field] for record in some], some)
         start += len(some)
 
 
-def parquet_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[Record]:
-    """Rows of a span; row groups that end before it are not read."""
-    with open_parquet(file) as parquet:
-        if field not in parquet.schema_arrow.names:
-            columns = ", ".join(parquet.schema_arrow.names)
-            raise SourceError(f"{file.name} has no column {field!r}; it has {columns}. Name one as FILE#COLUMN")
-        group, before = 0, span.start
-        while group < parquet.num_row_groups and before >= (size := parquet.metadata.row_group(group).num_rows):
-            group, before = group + 1, before - size
-        parts = parquet.iter_batches(batch_size=rows, row_groups=range(group, parquet.num_row_groups))
-        row, stop = span.start - before, span.stop
-        while stop is None or row < stop:
+def batch_of_records(file: Readable, records: Iterator[tuple[Record, float]], rows: int) -> list[Record]:
+    """Return the next records, at most so many, of those that come with the bytes that each takes.
+
+    Raises:
+        SourceError: if they take more than `BATCH_BYTES_MOST`.
+    """
+    some, size = [], 0.0
+    for record, taken in islice(records, rows):
+        some.append(record)
+        size += taken
+        if size > BATCH_BYTES_MOST:
+            raise SourceError(f"{file.name}: {len(some)} rows take more than {BATCH_BYTES_MOST:,} bytes, unpacked")
+    return some
+
+
+def parquet_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[tuple[Record, float]]:
+    """Rows of a span, each with the bytes it takes; row groups that end before it are not read."""
+    with open_parquet(file) as parquet, file.open("rb") as stored:
+        require_column(file, parquet, field)
+        row, stop = 0, span.stop
+        for group in range(parquet.num_row_groups):
+            size = parquet.metadata.row_group(group).num_rows
+            if row + size <= span.start:
+                row += size
+                continue
+            if stop is not None and row >= stop:
+                return
             try:
-                part = next(parts, None)
-                if part is None:
-                    return
-                wanted = part.slice(max(span.start - row, 0), None if stop is None else stop - max(row, span.start))
-                records = wanted.to_pylist()
+                parts = parquet.iter_batches(batch_rows(file, stored, parquet, group, rows), row_groups=[group])
+                for part in parts:
+                    if stop is not None and row >= stop:
+                        return
+                    wanted = part.slice(max(span.start - row, 0), None if stop is None else stop - max(row, span.start))
+                    row += part.num_rows
+                    if (taken := wanted.nbytes) > BATCH_BYTES_MOST:
+                        raise SourceError(f"{file.name}: {len(wanted):,} rows take {taken:,} bytes, unpacked")
+                    for record in wanted.to_pylist():
+                        yield record, taken / len(wanted)
             except (arrow_exception(), OSError, ValueError, OverflowError) as error:
                 raise SourceError(f"{file.name} cannot be read after row {row}: {error}") from error
-            yield from records
-            row += part.num_rows
+
+
+def batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
+    """Return how many rows of a group to unpack at once: fewer than `rows` where many could be one huge value.
+
+    Raises:
+        SourceError: if its rows are huge on average.
+        ValueError: if its pages are damaged.
+    """
+    metadata = parquet.metadata.row_group(group)
+    if metadata.total_byte_size > ROW_BYTES_MOST * max(metadata.num_rows, 1):
+        raise SourceError(
+            f"{file.name}: {metadata.num_rows:,} rows take {metadata.total_byte_size:,} bytes, unpacked; at most "
+            f"{ROW_BYTES_MOST:,} each are read"
+        )
+    columns = (metadata.column(number) for number in range(metadata.num_columns))
+    largest = max(dictionary_bytes(stored, column) for column in columns if column.num_values)
+    return max(1, min(rows, BATCH_BYTES_MOST // max(largest, 1)))
+
+
+def require_column(file: Readable, parquet: Any, field: str) -> None:
+    """Raise `SourceError` unless a parquet file has the column."""
+    if field not in parquet.schema_arrow.names:
+        columns = ", ".join(parquet.schema_arrow.names)
+        raise SourceError(f"{file.name} has no column {field!r}; it has {columns}. Name one as FILE#COLUMN")
+
+
+def schema_of_parquet(file: Readable, field: str) -> Kind:
+    """Whether a column holds texts, by the schema; lists are vectors of 1 number, for it does not say of how many.
+
+    Raises:
+        EmptyError: if the file holds no rows.
+        SourceError: if the column holds neither.
+    """
+    from pyarrow import types
+
+    with open_parquet(file) as parquet:
+        require_column(file, parquet, field)
+        if not parquet.metadata.num_rows:
+            raise EmptyError(f"{file.name} holds no rows")
+        found = parquet.schema_arrow.field(field).type
+    found = found.value_type if types.is_dictionary(found) else found
+    if types.is_string(found) or types.is_large_string(found) or types.is_string_view(found):
+        return None
+    if types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found):
+        return 1
+    raise SourceError(f"{file.name}: the column {field!r} is {found}, neither texts nor vectors")
 
 
 def open_parquet(file: Readable) -> Any:
@@ -218,6 +297,7 @@ def require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
     """
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
         raise SourceError(f"{file.name} must hold floats of the shape (n, d), not {vectors.dtype} {vectors.shape}")
+    require_width(file, vectors.shape[1])
     return vectors
 
 
@@ -236,7 +316,7 @@ FORMATS: dict[str, Format] = {
     ".jsonl.gz": Format(read_jsonl, line_spans),
     ".txt": Format(read_text, line_spans),
     ".txt.gz": Format(read_text, line_spans),
-    ".parquet": Format(read_parquet, partial(even_spans, count_parquet)),
+    ".parquet": Format(read_parquet, partial(even_spans, count_parquet), schema=schema_of_parquet),
     ".npy": vectors_format(read_npy, shape_of_npy),
     ".hdf5": vectors_format(read_hdf5, shape_of_hdf5, far=False),
     ".faiss": vectors_format(read_faiss, shape_of_faiss, far=False),

@@ -106,10 +106,13 @@ class Source:
             with at_hand(file) as path:
                 yield from read_rows(path, self.field, rows)
 
-    def width(self) -> Kind:
+    def width(self, by_header: bool = False) -> Kind:
         """What it holds, by its first row: None is texts, a number vectors of that width.
 
         Where damaged files are left out all are looked at, and if they differ it is what most rows are.
+
+        Args:
+            by_header: as of `first_kind`.
 
         Raises:
             SourceError: if it holds nothing, or cannot be read.
@@ -121,7 +124,7 @@ class Source:
         for file in self.files:
             try:
                 with looked_at(file) as found:
-                    kinds.add(first_kind(found, self.field))
+                    kinds.add(first_kind(found, self.field, by_header))
             except EmptyError:
                 continue
             except SourceError as error:
@@ -134,8 +137,8 @@ class Source:
         return kinds.pop() if len(kinds) == 1 else self.plan().shards[0].width
 
     def kind(self) -> Literal["texts", "vectors"]:
-        """What it holds, by its first row; see `width`."""
-        return "texts" if self.width() is None else "vectors"
+        """What it holds, by its header or its first row; see `width`. Servers ask this, so no large row is read."""
+        return "texts" if self.width(by_header=True) is None else "vectors"
 
     def count(self) -> int:
         """Rows in all; for text files one quick pass."""

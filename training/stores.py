@@ -1,13 +1,15 @@
 """Reading vectors from other software's stores: ann-benchmarks' HDF5 files and flat FAISS indexes."""
 
+import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from training.errors import AccessError, SourceError
-from training.raw import RawBatch, Readable, Span, native_path
+from training.raw import BATCH_BYTES_MOST, RawBatch, Readable, Span, native_path, require_width
 
 TRAIN = "train"
 """What ann-benchmarks calls the vectors to be searched."""
@@ -45,6 +47,9 @@ def dataset(file: Any, path: Readable, field: str) -> Any:
     found = file[name]
     if len(found.shape) != 2 or found.dtype.kind != "f" or found.shape[1] == 0:
         raise SourceError(f"{path.name}#{name} must hold floats of the shape (n, d), not {found.dtype} {found.shape}")
+    require_width(path, int(found.shape[1]))
+    if found.chunks and math.prod(found.chunks) * found.dtype.itemsize > BATCH_BYTES_MOST:  # each is unpacked whole
+        raise SourceError(f"{path.name}#{name} has chunks {found.chunks} of more than {BATCH_BYTES_MOST:,} bytes")
     return found
 
 
@@ -85,6 +90,42 @@ def shape_of_faiss(path: Readable, field: str) -> tuple[int, int]:
         return int(flat.ntotal), int(flat.d)
 
 
+HEADER_BYTES = 37
+"""Of a FAISS index: four letters, width, rows, two unused numbers, whether it is trained, and its metric."""
+
+FLAT, MAPPED = (b"IxFI", b"IxF2", b"IxFl"), (b"IxMp", b"IxM2")
+
+
+def require_flat(path: Readable) -> None:
+    """Raise `SourceError` unless a file begins as a flat index, of no more vectors than it has bytes for.
+
+    FAISS makes room for what a header says before it reads on: 15 kB that speak of a billion vectors take terabytes.
+    """
+    with path.open("rb") as stored:
+        size = stored.seek(0, io.SEEK_END)
+        stored.seek(0)
+        header = index_header(stored)
+        if header[:4] in MAPPED:  # the index it maps to ids follows
+            header = index_header(stored)
+        counted = stored.read(8)
+    if header[:4] not in FLAT:
+        raise SourceError(
+            f"{path.name} is not a flat FAISS index that can be read; only flat indexes keep the vectors as they were"
+        )
+    width, rows = int.from_bytes(header[4:8], "little"), int.from_bytes(header[8:16], "little")
+    if max(width * rows, int.from_bytes(counted, "little")) * 4 > size:
+        raise SourceError(f"{path.name} is not a FAISS index that can be read: it is truncated")
+    require_width(path, width)
+
+
+def index_header(stored: IO[bytes]) -> bytes:
+    """Read the header of a FAISS index, with the parameter that some metrics have."""
+    header = stored.read(HEADER_BYTES)
+    if int.from_bytes(header[33:], "little") > 1:
+        stored.read(4)
+    return header
+
+
 @contextmanager
 def open_faiss(path: Readable) -> Iterator[tuple[Any, Any]]:
     """The flat index in a FAISS file and its ids, by the extra `faiss`; None where ids are row numbers.
@@ -100,6 +141,7 @@ def open_faiss(path: Readable) -> Iterator[tuple[Any, Any]]:
     except ImportError as error:
         raise AccessError("reading a FAISS index needs faiss: pip install 'lathe[faiss]'") from error
     try:
+        require_flat(path)
         with native_path(path) as here:
             whole = faiss.read_index(here)
     except (RuntimeError, OSError) as error:

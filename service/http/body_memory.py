@@ -1,8 +1,9 @@
 """Memory for the bodies of all requests in flight."""
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import OverloadedError
+from service.http.parse_queue import ParseMemory, ParseTurn
 
 FREE_BYTES = 65_536
 """A body up to this size is always taken: most texts are, whatever large bodies wait."""
@@ -41,11 +42,18 @@ class HeldBody:
 
 
 class BodyMemoryMiddleware:
-    """Gives back what a request's body held when the request ends, however it ends."""
+    """Gives back what a request's body held, however the request ends, and what parsing took once it is answered.
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    Args:
+        app: which handles the requests.
+        limit: bytes of all bodies.
+        parsing: bytes that bodies may take while they are parsed.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, parsing: int) -> None:
         self.app = app
         self.memory = BodyMemory(limit)
+        self.parsing = ParseMemory(parsing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -53,7 +61,14 @@ class BodyMemoryMiddleware:
             await self.app(scope, receive, send)
             return
         held = scope["held_body"] = HeldBody(self.memory)
+        turn = scope["parse_turn"] = ParseTurn(self.parsing)
+
+        async def answer(message: Message) -> None:
+            turn.finish()  # before the first byte is sent: a caller that reads slowly keeps nobody waiting
+            await send(message)
+
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, answer)
         finally:
+            turn.finish()
             held.grow(0)

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,10 @@ def restore(source: Path, root: Path, name: str | None = None) -> dict[str, Any]
         with copy.open("r+b") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"]:
                 raise UnavailableError(f"the record of {source} was altered: its SHA-256 does not match")
-        record = Record(copy)
-        problem = record.writer.execute("PRAGMA quick_check").fetchone()[0]
-        record.close()
+        with closing(Record(copy)) as record:
+            problem = record.writer.execute("PRAGMA quick_check").fetchone()[0]
+            if problem == "ok":
+                _ = record.spec  # an error if no index can have those settings
         if problem != "ok":
             raise UnavailableError(f"the record of {source} is damaged: {problem}")
         with copy.open("r+b") as file:

@@ -162,11 +162,10 @@ def evaluate(found: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> 
     """Which rows satisfy a filter, given which satisfy a condition."""
     if isinstance(found, Condition):
         return mask_of(found)
-    masks = [evaluate(part, mask_of, rows) for part in found.parts]
     if found.kind == "not":
-        return ~masks[0]
+        return ~evaluate(found.parts[0], mask_of, rows)
     everything = np.full(rows, found.kind == "and")
     combine = np.logical_and if found.kind == "and" else np.logical_or
-    for mask in masks:
-        combine(everything, mask, out=everything)
+    for part in found.parts:  # one mask at a time: a filter of 256 conditions would hold 256 bytes of each row
+        combine(everything, evaluate(part, mask_of, rows), out=everything)
     return everything

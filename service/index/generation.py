@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.index.exact import Found, exact_search, merge, nothing, rescore
+from service.index.filter_work import FILTER_STEPS, STEPS_PER_ROW, FilterWork
 from service.index.filters import Condition, Filter, Mask, evaluate
 from service.index.graph import Graph, graph_problem
 from service.index.record import Record
@@ -41,6 +42,7 @@ class Generation:
 
     Attributes:
         exact_rows: up to so many rows that may be found, each is looked at; the graph answers beyond.
+        filter_steps: of SQLite, which any filter may take; more in an index of many rows.
         notes: what had to be made anew when it was opened, in words.
     """
 
@@ -60,6 +62,7 @@ class Generation:
         self.reduce = reducer
         self.threads = threads
         self.exact_rows = exact_rows
+        self.filter_steps = FILTER_STEPS
         self.rows = Rows(folder, spec.width, spec.dimensions)
         self.graph = self.new_graph()
         self.masks: OrderedDict[Condition, Mask] = OrderedDict()
@@ -191,14 +194,19 @@ class Generation:
         return rows[:, :most], scores[:, :most], min(covered, view.count)
 
     def allowed(self, view: RowsView, wanted: Filter | None) -> Mask | None:
-        """Marks `(n,)` of rows that may be found; None if all may."""
+        """Marks `(n,)` of rows that may be found; None if all may.
+
+        Raises:
+            TooLargeError: if the filter takes too much work.
+        """
         alive = None if not self.rows.dead else view.alive
         if wanted is None:
             return alive
-        matching = evaluate(wanted, lambda condition: self.mask(condition, view), view.count)
+        work = FilterWork(max(self.filter_steps, STEPS_PER_ROW * view.count))
+        matching = evaluate(wanted, lambda condition: self.mask(condition, view, work), view.count)
         return matching & view.alive
 
-    def mask(self, condition: Condition, view: RowsView) -> Mask:
+    def mask(self, condition: Condition, view: RowsView, work: FilterWork) -> Mask:
         """Marks of rows whose fields satisfy a condition.
 
         The fields of a label never change, so marks are kept, and only rows added since looked up.
@@ -208,7 +216,7 @@ class Generation:
         known = len(old)
         if known < view.count:
             after = int(view.labels[known - 1]) if known else 0
-            matching = self.record.matching(condition, after, int(view.labels[-1]))
+            matching = self.record.matching(condition, after, int(view.labels[-1]), work)
             old = np.concatenate([old, np.zeros(view.count - known, np.bool_)])
             old[view.rows_of(matching)] = True
         with self.masking:

@@ -52,8 +52,15 @@ def put_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
 
 
 def read_spec(db: sqlite3.Connection) -> IndexSpec:
-    """The settings."""
-    return spec_of(read_meta(db, "spec"))
+    """The settings.
+
+    Raises:
+        UnavailableError: if no index can have them.
+    """
+    try:
+        return spec_of(read_meta(db, "spec"))
+    except ValueError as error:
+        raise UnavailableError(str(error), code="corrupt_index") from error
 
 
 def put_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
@@ -100,12 +107,15 @@ def require_readable(path: Path) -> None:
             application, version = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
             )
+            foreign = connection.execute("SELECT name FROM sqlite_schema WHERE type IN ('trigger', 'view')").fetchone()
         finally:
             connection.close()
     except sqlite3.Error as error:
         raise UnavailableError(f"{path.name} cannot be read: {error}", code="corrupt_index") from error
     if application != APPLICATION_ID:
         raise UnavailableError(f"{path.name} is not the record of an index", code="corrupt_index")
+    if foreign is not None:  # they would do with a write, or a read, whatever somebody else had in mind
+        raise UnavailableError(f"{path.name} holds a trigger or view, and no record does", code="corrupt_index")
     if version > SCHEMA_VERSION:
         raise UnavailableError(
             f"{path.name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it",

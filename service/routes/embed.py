@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers import BINARY, ERRORS, json_answer, json_bytes, npy_answer, vectors_response, wants_npy
-from service.bodies import EmbedBody, EncodingFormat, OpenAIBody, declared, parse, read_body
+from service.bodies import EmbedBody, EncodingFormat, OpenAIBody, declared, finish_parsing, parse, read_unparsed
 from service.codec import NPY, encode_rows, require_rows
 from service.embedder import Answer, Pending
 from service.engine.work import EncodeOptions
@@ -50,8 +50,9 @@ async def embed(request: Request, services: ServicesDep) -> Response:
     wanted = asked(request)
     # Neither the body nor its texts have a name here: they are freed while the encoder works on what it reads of them.
     encoding_format, pending = await run_in_threadpool(
-        begin_embed, await read_body(request, services.settings), request, services
+        begin_embed, await read_unparsed(request, services.settings), request, services
     )
+    finish_parsing(request)
     await finished(request, pending.work)
     return await answered(pending, wanted, partial(answer_embed, encoding_format, wants_npy(request)))
 
@@ -95,8 +96,9 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
     """`{"object": "list", "data": […], "model", "usage"}`."""
     wanted = asked(request)
     encoding_format, model, pending = await run_in_threadpool(
-        begin_embeddings, await read_body(request, services.settings), services
+        begin_embeddings, await read_unparsed(request, services.settings), services
     )
+    finish_parsing(request)
     await finished(request, pending.work)
     return await answered(pending, wanted, partial(answer_embeddings, encoding_format, model))
 

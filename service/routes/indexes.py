@@ -19,8 +19,8 @@ from service.bodies import (
     UpsertBody,
     declared,
     parse,
-    read_body,
     read_json,
+    read_unparsed,
 )
 from service.codec import require_rows
 from service.errors import BadValueError, ConflictError, NotSupportedError, UnavailableError, WrongShapeError
@@ -123,7 +123,7 @@ async def delete(name: str, request: Request, services: ServicesDep) -> Response
 @router.post("/{name}/get", dependencies=USE, openapi_extra=declared(GetBody))
 async def get(name: str, request: Request, services: ServicesDep) -> Response:
     """Items by their ids, in that order; null for one that is not there."""
-    body = await run_in_threadpool(parse, await read_body(request, services.settings), GetBody)
+    body = await run_in_threadpool(parse, await read_unparsed(request, services.settings), GetBody)
     index = await run_in_threadpool(services.indexes.get, name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     items = await run_in_threadpool(index.get, body.ids, body.vectors)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers import BINARY, json_bytes, npy_answer, vectors_response, wants_npy
-from service.bodies import ReduceBody, declared, parse, read_body
+from service.bodies import ReduceBody, declared, parse, read_body, read_unparsed
 from service.codec import NPY, as_vectors, parse_npy
 from service.embedder import Answer
 from service.errors import BadValueError
@@ -32,8 +32,8 @@ QUERY = [
 )
 async def reduce(request: Request, services: ServicesDep) -> Response:
     """JSON or npy in; JSON or npy out, as `Accept` asks."""
-    body = await read_body(request, services.settings)
     npy = request.headers.get("content-type", "").partition(";")[0].strip().lower() == NPY
+    body = await (read_body if npy else read_unparsed)(request, services.settings)
     return await run_in_threadpool(answer_reduce, reduce_npy if npy else reduce_json, body, request, services)
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers import ERRORS, VECTOR_HEADERS
-from service.bodies import SearchBody, declared, parse, read_body
+from service.bodies import SearchBody, declared, parse, read_unparsed
 from service.codec import JSON, dump_json
 from service.errors import BadValueError, ConflictError, TooLargeError
 from service.index.bridge import Bridge
@@ -59,7 +59,7 @@ class Question:
 )
 async def search(name: str, request: Request, services: ServicesDep) -> Response:
     """The nearest items to each query, best first."""
-    body = await read_body(request, services.settings)
+    body = await read_unparsed(request, services.settings)
     question = await run_in_threadpool(understood, body, name, request, services)
     texts = question.body.texts is not None
     queries = await encoded_texts(request, question.body, question.spec, services) if texts else None

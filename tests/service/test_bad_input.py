@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from service.codec import parse_json
+from service.errors import BadValueError
 
 BAD_BODIES = {
     "empty list": ("/embed", {"inputs": []}, 400),
@@ -142,10 +143,42 @@ def test_brackets_in_a_text_are_text():
     assert parse_json(json.dumps({"inputs": '"[{' * 300_000}).encode()) == {"inputs": '"[{' * 300_000}
 
 
-def test_an_error_does_not_repeat_a_long_name(client):
-    for body in ({"inputs": "a", "model": "m" * 1_000_000}, {"inputs": "a", "prompt_name": "p" * 1_000_000}):
-        answer = client.post("/embed", json=body)
-        assert answer.status_code in (400, 404) and len(answer.content) < 10_000
+LONG = "n" * 5000
+LONG_NAMES = {
+    "a model": ("POST", "/embed", {"inputs": "a", "model": LONG}),
+    "a prompt": ("POST", "/embed", {"inputs": "a", "prompt_name": LONG}),
+    "a chain": ("POST", "/reduce", {"vectors": [[1.0]], "chain": LONG}),
+    "a side": ("POST", "/embed", {"inputs": "a", "truncation_direction": LONG}),
+    "a field of a filter": ("POST", "/indexes/hungry/search", {"texts": "a", "filter": {LONG: {"gte": None}}}),
+    "an operator": ("POST", "/indexes/hungry/search", {"texts": "a", "filter": {"a": {LONG: 1}}}),
+    "a space": ("POST", "/indexes/hungry/search", {"vectors": [[1.0] * 384], "space_id": LONG}),
+    "an encoder": ("POST", "/indexes/hungry/search", {"texts": "a", "encoder": LONG}),
+    "an index": ("PUT", f"/indexes/{LONG}", {"chain": "none"}),
+    "a chain of an index": ("PUT", "/indexes/other", {"chain": LONG}),
+    "a gate": ("POST", "/chains/compact/promote", {"version": 1, "gates": {LONG: 0.5}}),
+    "a gate of no number": ("POST", "/chains/compact/promote", {"version": 1, "gates": {LONG: "a"}}),
+    "a step": ("POST", "/fit-transform", {"name": "a", "source": {"texts": ["a"]}, "steps": [{"kind": LONG}]}),
+    "a chain to fit": ("POST", "/fit-transform", {"name": LONG, "source": {"texts": ["a"]}, "steps": [{"kind": "r2"}]}),
+    "a job": ("GET", f"/jobs/{LONG}", None),
+    "a route": ("GET", f"/{LONG}", None),
+    "a version": ("GET", f"/chains/compact@{LONG}", None),
+    "an openai model": ("GET", f"/v1/models/{LONG}", None),
+}
+
+
+@pytest.mark.parametrize("case", LONG_NAMES)
+def test_an_error_does_not_repeat_a_long_name(lathe, hungry_index, case):
+    method, path, body = LONG_NAMES[case]
+    answer = lathe.client.request(method, path, json=body, headers=lathe.admin)
+    assert 400 <= answer.status_code < 500 and LONG[:210] not in answer.text, answer.text
+
+
+def test_a_long_error_keeps_its_beginning_and_its_end():
+    assert (
+        BadValueError(f"no chain {LONG} here; there are a, b").message == f"no chain {LONG[:80]}… here; there are a, b"
+    )
+    message = BadValueError("no chain " + "of words " * 100_000 + "; there are a, b").message
+    assert len(message) < 2100 and message.startswith("no chain of") and message.endswith("there are a, b")
 
 
 def test_of_a_key_that_stands_twice_the_last_counts(client):

@@ -1,14 +1,20 @@
+import hashlib
 import json
+import sqlite3
+from contextlib import closing
 
 import faiss
 import numpy as np
 import pytest
 
+from service.index.backup import backup
 from service.index.importing import as_object
 from service.index.indexes import Indexes
 from service.index.record import Record
+from service.index.spec import IndexSpec
 
 WIDTH = 384
+SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +144,43 @@ def test_a_backup_that_was_altered_or_is_newer_is_refused(run, home, tmp_path, s
     assert "altered" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
     assert not (home / "indexes" / "r").exists()
     assert "there is no backup" in run("index", "restore", tmp_path / "nothing")[2]
+
+
+HOSTILE_SETTINGS = [
+    {"generation": "x/../../../evil"}, {"generation": ""}, {"generation": 1}, {"vectors": "1 WHERE 0 --"},
+    {"vectors": True}, {"vectors": 0}, {"width": 10**12}, {"width": "4"}, {"dimensions": 0}, {"originals": "O"},
+    {"metric": ["cosine"]}, {"m": 10**9}, {"ef_construction": -1}, {"chain": None}, {"unknown": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", HOSTILE_SETTINGS, ids=str)
+def test_a_backup_whose_settings_no_index_can_have_is_refused(run, home, tmp_path, change):
+    def spoil(db):
+        (spec,) = db.execute("SELECT value FROM meta WHERE key = 'spec'").fetchone()
+        db.execute("UPDATE meta SET value = ? WHERE key = 'spec'", (json.dumps(json.loads(spec) | change),))
+
+    forge_backup(tmp_path / "copy", spoil)
+    assert "the settings of the index" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
+    assert not (home / "indexes" / "r").exists()
+
+
+@pytest.mark.parametrize("what", ["TRIGGER t AFTER INSERT ON items BEGIN DELETE FROM items; END", "VIEW v AS SELECT 1"])
+def test_a_backup_that_would_run_what_somebody_else_wrote_is_refused(run, home, tmp_path, what):
+    forge_backup(tmp_path / "copy", lambda db: db.execute(f"CREATE {what}"))
+    assert "trigger or view" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
+    assert not (home / "indexes" / "r").exists()
+
+
+def forge_backup(folder, change):
+    """Write a backup whose record somebody changed, with the checksum that goes with it."""
+    (folder.parent / "docs").mkdir()
+    Record.create(folder.parent / "docs" / "record.db", SPEC, None).close()
+    backup(folder.parent / "docs", folder)
+    with closing(sqlite3.connect(folder / "record.db")) as db, db:
+        change(db)
+    manifest = json.loads((folder / "backup.json").read_text())
+    manifest["sha256"] = hashlib.sha256((folder / "record.db").read_bytes()).hexdigest()
+    (folder / "backup.json").write_text(json.dumps(manifest))
 
 
 def test_what_is_exported_can_be_imported_again(run, home, tmp_path, vectors):

@@ -16,7 +16,7 @@ from transforms import ArtifactError, Chain, parse_steps
 from transforms.artifact.folder import manifest_digest
 
 
-def fitted(steps="r2,geopres:4", width=8, seed=0, fingerprint="enc"):
+def fitted(steps="r2,geopres:4,steps=0", width=8, seed=0, fingerprint="enc"):
     rows = np.random.default_rng(seed).normal(size=(60, width)) + 1
     chain = Chain(parse_steps(steps)).fit(rows)
     chain.metadata = {"encoder": {"fingerprint": fingerprint} if fingerprint else None}

@@ -16,6 +16,7 @@ from service.settings import read_settings
 from service.starters import STARTERS
 from training.errors import SourceError
 from training.sources import open_source
+from transforms.files import replace_synced
 
 
 def readable_by_others(folder):
@@ -117,6 +118,30 @@ def test_a_full_disk_is_noticed_by_health_and_the_metrics(lathe):
     assert not [warning for warning in said() if "state folder" in warning]
     assert "lathe_state_writable 1.0" in lathe.client.get("/metrics").text
     assert not list(lathe.settings.home.glob(".probe*"))
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"enc": {"x": "%s"}}' % ("n" * 100_000)])
+def test_damaged_places_are_told_by_health_until_they_are_put_right(lathe, content):
+    watch, places = lathe.services.watch, lathe.services.places
+    before = places.path.read_bytes()
+    try:
+        places.path.write_text(content)
+        watch.look()
+        (said,) = lathe.client.get("/health").json()["warnings"]
+        assert said.startswith("places.json cannot be read") and len(said) < 3000
+        assert lathe.client.post("/embed", json={"inputs": "a", "dimensions": 128}).json()["error"]["message"] in said
+    finally:
+        replace_synced(places.path, before)
+    watch.look()
+    assert lathe.client.get("/health").json()["warnings"] == []
+
+
+def test_a_server_starts_with_damaged_places_and_says_so(start_app, tmp_path):
+    (tmp_path / "places.json").write_text("{")
+    with start_app(home=tmp_path) as app:
+        (said,) = app.client.get("/health").json()["warnings"]
+        assert "places.json cannot be read" in said
+        assert app.client.post("/embed", json={"inputs": "a", "chain": "compact"}).status_code == 200
 
 
 @pytest.fixture

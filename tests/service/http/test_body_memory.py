@@ -35,7 +35,7 @@ def middleware():
         await read_body(Request(scope, receive), LIMITS)
         await wrapped.release.wait()
 
-    wrapped = BodyMemoryMiddleware(app, LIMITS.body_memory)
+    wrapped = BodyMemoryMiddleware(app, LIMITS.body_memory, LIMITS.parse_memory)
     wrapped.release = asyncio.Event()
     return wrapped
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from service.errors import BadValueError
 from service.index.fields import FIELDS_MOST, INDEXED_CHARACTERS, THERE, entries
+from service.index.filter_work import FILTER_STEPS, FilterWork
 from service.index.filters import CONDITIONS_MOST, DEPTH_MOST, Condition, evaluate, parse_filter
 from service.index.record import Record
 from service.index.spec import IndexSpec
@@ -37,7 +38,7 @@ def record(metadata, tmp_path_factory):
 def by_the_record(record, given):
     def mask_of(condition):
         mask = np.zeros(ITEMS, np.bool_)
-        mask[record.matching(condition, 0, ITEMS) - 1] = True
+        mask[record.matching(condition, 0, ITEMS, FilterWork(FILTER_STEPS)) - 1] = True
         return mask
 
     return np.flatnonzero(evaluate(parse_filter(given), mask_of, ITEMS)).tolist()
@@ -62,9 +63,10 @@ def test_the_empty_filter_lets_everything_pass_and_its_negation_nothing(record):
 
 def test_a_condition_sees_only_the_labels_it_is_asked_for(record):
     condition = parse_filter({"a": {"exists": True}})
-    whole = record.matching(condition, 0, ITEMS)
-    assert record.matching(condition, 50, 120).tolist() == [label for label in whole if 50 < label <= 120]
-    assert not len(record.matching(condition, ITEMS, ITEMS))
+    work = FilterWork(FILTER_STEPS)
+    whole = record.matching(condition, 0, ITEMS, work)
+    assert record.matching(condition, 50, 120, work).tolist() == [label for label in whole if 50 < label <= 120]
+    assert not len(record.matching(condition, ITEMS, ITEMS, work))
 
 
 def test_entries_name_nested_fields_with_dots_and_lists_by_each_element():

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.errors import BadValueError
+from service.errors import BadValueError, TooLargeError
 from service.index.filters import parse_filter
 from service.index.generation import EXACT_ROWS, Generation
 from service.index.record import Record
@@ -240,3 +240,25 @@ def test_numbers_that_cannot_be_kept_are_refused(make, metric, value):
     with pytest.raises(BadValueError):
         made.generation.append(np.array([1, 2]), vectors)
     assert made.generation.rows.count == 0
+
+
+def test_the_conditions_of_one_filter_share_its_work(make):
+    made, vectors = make(), normal(100)
+    made.put(names(100), vectors, [{"x": list(range(200))}] * 100)
+    conditions = [{"x": {"gte": number}} for number in range(4)]  # some 220,000 steps each
+    made.generation.filter_steps = 500_000
+    with pytest.raises(TooLargeError, match="use fewer conditions"):
+        made.generation.search(vectors[:1], 3, wanted=parse_filter({"and": conditions}))
+    for condition in conditions:
+        labels, _ = made.generation.search(vectors[:1], 3, wanted=parse_filter(condition))
+        assert labels[0, 0] == 1
+    labels, _ = made.generation.search(vectors[:1], 3, wanted=parse_filter({"and": conditions}))
+    assert labels[0, 0] == 1  # their masks are known by now
+
+
+def test_a_filter_may_look_at_some_values_of_each_row(make):
+    made, vectors = make(), normal(1000)
+    made.put(names(1000), vectors, [{"x": list(range(10))}] * 1000)
+    made.generation.filter_steps = 0
+    labels, _ = made.generation.search(vectors[:1], 3, wanted=parse_filter({"x": {"gte": 0}}))
+    assert labels[0, 0] == 1

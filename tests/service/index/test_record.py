@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.errors import BadValueError, UnavailableError, as_service_error
+from service.errors import BadValueError, TooLargeError, UnavailableError, as_service_error
+from service.index.filter_work import FILTER_STEPS, FilterWork
 from service.index.filters import parse_filter
 from service.index.index import Index
 from service.index.ownership import own
@@ -42,6 +43,10 @@ def put(record, ids, metadata=None, seed=0, spec=SPEC, rows=None):
     return record.upsert(ids, vectors(len(ids) if rows is None else rows, seed), metadata, payloads, spec)
 
 
+def matching(record, condition, steps=FILTER_STEPS):
+    return record.matching(condition, 0, 10**6, FilterWork(steps))
+
+
 def tables(record):
     names = ("meta", "items", "vectors_1", "fields", "tombstones", "chains")
     with record.reading() as db:
@@ -67,6 +72,19 @@ def test_what_is_put_can_be_read_back_by_label_and_by_id(record):
     assert record.rows_after(3, 10, SPEC)[1].shape == (0, 16)
 
 
+def test_a_condition_that_takes_more_work_than_is_left_is_stopped_and_no_later_one_is(record):
+    ids = [str(number) for number in range(200)]
+    put(record, ids, [{"x": list(range(100)), "y": 1}] * len(ids))
+    costly = parse_filter({"x": {"gte": 0}})
+    assert len(matching(record, costly)) == 20_000
+    with pytest.raises(TooLargeError, match="too expensive") as refused:
+        matching(record, costly, steps=100_000)
+    assert refused.value.status == 413 and refused.value.code == "filter_too_expensive"
+    assert record.idle.qsize() == 1  # the connection that was stopped serves the next reader
+    assert len(matching(record, parse_filter({"y": 1}), steps=0)) == 200  # too little to be counted
+    assert len(matching(record, costly)) == 20_000
+
+
 def test_an_item_put_again_gets_a_new_label_and_leaves_a_tombstone(record):
     put(record, ["a", "b", "c"], [{"x": 1}, {"x": 1}, {"x": 1}])
     written = put(record, ["c", "d", "a"], [{"x": 2}, {"x": 2}, None], seed=1)
@@ -74,10 +92,10 @@ def test_an_item_put_again_gets_a_new_label_and_leaves_a_tombstone(record):
     assert record.tombstones().tolist() == [1, 3]
     assert record.counts() == {"count": 4, "deleted": 2}
     assert record.find(["a", "c"]) == {"a": (6, None), "c": (4, b'{"x": 2}')}
-    assert record.matching(parse_filter({"x": 1}), 0, 99).tolist() == [1, 2, 3]  # for searches under way
+    assert matching(record, parse_filter({"x": 1})).tolist() == [1, 2, 3]  # for searches under way
     record.forget_tombstones(written.sequence)
-    assert record.matching(parse_filter({"x": 1}), 0, 99).tolist() == [2]
-    assert record.matching(parse_filter({"x": 2}), 0, 99).tolist() == [4, 5]
+    assert matching(record, parse_filter({"x": 1})).tolist() == [2]
+    assert matching(record, parse_filter({"x": 2})).tolist() == [4, 5]
     assert sorted(record.originals(range(1, 7), SPEC)) == [2, 4, 5, 6]
 
 

@@ -1,0 +1,53 @@
+"""How much work the filter of one search may ask of SQLite."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from service.errors import TooLargeError
+from service.index.schema import STEPS_BETWEEN
+
+FILTER_STEPS = 200_000_000
+STEPS_PER_ROW = 200
+"""A value that a condition meets takes 8 to 12 steps of SQLite's virtual machine, and a million values 0.3 s.
+
+So a filter may look at some 18 values of each row, or at 18 million values of an index however few rows it has: 5 s on
+one core."""
+
+
+class FilterWork:
+    """Counts the steps that the conditions of one search take, up to a limit.
+
+    Steps and not seconds: the same search is refused every time or never, however busy the server is. It asks for more
+    than a request may, so the answer is 413 as for too many results, and trying again does not help.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.allowed = self.left = steps
+
+    @contextmanager
+    def counted(self, db: sqlite3.Connection) -> Iterator[None]:
+        """Count the steps of the statements in the block, and stop the one that passes the limit.
+
+        Raises:
+            TooLargeError: if the limit is passed.
+        """
+        db.set_progress_handler(self.spend, STEPS_BETWEEN)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_INTERRUPT":
+                raise
+            raise TooLargeError(
+                "the filter is too expensive: its conditions meet too many values in the metadata of this index "
+                f"(more than {self.allowed:,} steps of SQLite); use fewer conditions, or narrower ones",
+                param="filter",
+                code="filter_too_expensive",
+            ) from None
+        finally:
+            db.set_progress_handler(None, 0)  # the connection goes on to other readers
+
+    def spend(self) -> int:
+        """Count the steps since the last call; return 1 to let SQLite stop."""
+        self.left -= STEPS_BETWEEN
+        return int(self.left < 0)

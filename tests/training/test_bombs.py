@@ -1,0 +1,150 @@
+"""Small files that would unpack to gigabytes; each is refused before it does."""
+
+import gzip
+import resource
+import struct
+
+import faiss
+import h5py
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from training.errors import SourceError
+from training.parquet_pages import page_header
+from training.raw import BATCH_BYTES_MOST, WIDTH_MOST
+from training.sources import open_source
+
+WIDE = 1_000_000
+
+
+def one_huge_text(path):
+    table = pyarrow.table({"text": ["a" * 200_000_000]})
+    pyarrow.parquet.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+
+
+def one_text_again_and_again(path):
+    column = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 2000, pyarrow.int32()), ["a" * 10_000_000])
+    table = pyarrow.table({"text": column})
+    pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False, write_statistics=False)
+
+
+def wide_hdf5(path):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("train", (2000, WIDE), "f4", chunks=(1, WIDE), compression="gzip")
+
+
+def hdf5_of_one_chunk(path):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("train", (2_000_000, 384), "f4", chunks=(1_300_000, 384), compression="gzip")
+
+
+def wide_npy(path):
+    with path.open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (2000, WIDE)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 4 * 2000 * WIDE)
+
+
+def packed_lines(path):
+    line = b'{"text": "' + b"a" * 15_000_000 + b'"}\n'
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(BATCH_BYTES_MOST // len(line) + 2):
+            file.write(line)
+
+
+def faiss_index(path, mapped=False, rows=10, metric=faiss.METRIC_L2):
+    index = faiss.IndexFlat(8, metric)
+    if mapped:
+        index = faiss.IndexIDMap2(index)
+        index.add_with_ids(np.ones((rows, 8), np.float32), np.arange(rows))
+    else:
+        index.add(np.ones((rows, 8), np.float32))
+    faiss.write_index(index, str(path))
+
+
+def exaggerating_faiss(path, begins=0):
+    content = bytearray(path.read_bytes())
+    content[begins + 8 : begins + 16] = struct.pack("<q", 10**9)
+    content[begins + 37 : begins + 45] = struct.pack("<Q", 8 * 10**9)
+    path.write_bytes(content)
+
+
+def flat_faiss(path):
+    faiss_index(path)
+    exaggerating_faiss(path)
+
+
+def mapped_faiss(path):
+    faiss_index(path, mapped=True)
+    exaggerating_faiss(path, begins=37)
+
+
+BOMBS = {
+    "a.parquet": (one_huge_text, "at most 16,777,216 each"),
+    "b.parquet": (one_text_again_and_again, "rows take more than 1,073,741,824 bytes"),
+    "a.hdf5": (wide_hdf5, "1,000,000 wide; at most 65,536"),
+    "b.hdf5": (hdf5_of_one_chunk, "has chunks"),
+    "a.npy": (wide_npy, "1,000,000 wide; at most 65,536"),
+    "a.jsonl.gz": (packed_lines, "lines take more than 1,073,741,824 bytes"),
+    "a.faiss": (flat_faiss, "truncated"),
+    "b.faiss": (mapped_faiss, "truncated"),
+}
+
+
+def most_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_of_gigabytes_is_refused(tmp_path, name):
+    make, message = BOMBS[name]
+    make(tmp_path / name)
+    with pytest.raises(SourceError, match=message):
+        for batch in open_source(str(tmp_path / name)).batches():
+            assert len(batch) <= 1024
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_a_small_file_holds_is_known_or_refused_without_unpacking_it(tmp_path, name):
+    make, _ = BOMBS[name]
+    if name != "a.jsonl.gz":  # of lines the first is read, which is bounded
+        make(tmp_path / name)
+        before = most_bytes()
+        try:
+            assert open_source(str(tmp_path / name)).kind() == "texts"
+        except SourceError:
+            assert not name.endswith("parquet")
+        assert most_bytes() - before < 50_000_000
+
+
+@pytest.mark.parametrize("metric", [faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L1, faiss.METRIC_Lp])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_every_flat_index_is_read(tmp_path, metric, mapped):
+    faiss_index(tmp_path / "a.faiss", mapped, metric=metric)
+    assert open_source(str(tmp_path / "a.faiss")).width() == 8
+
+
+def test_vectors_of_the_largest_width_are_read(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((2, WIDTH_MOST), np.float32))
+    (batch,) = open_source(str(tmp_path / "a.npy")).batches()
+    assert batch.values.shape == (2, WIDTH_MOST)
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_spans_of_row_groups_give_their_rows_and_no_others(tmp_path, use_dictionary):
+    texts = [f"text {row % 7} {'x' * 3000}" for row in range(5000)]
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": texts, "n": list(range(5000))})
+    pyarrow.parquet.write_table(table, path, row_group_size=700, use_dictionary=use_dictionary)
+    batches = list(open_source(str(path)).batches())
+    assert [len(batch) for batch in batches] == [1024] * 4 + [904]
+    assert [text for batch in batches for text in batch.values] == texts
+
+
+def test_a_page_that_begins_as_none_is_an_error():
+    assert page_header(bytes([0x15, 0x04, 0x15, 0x80, 0x01])) == (2, 64)
+    for content in (b"", b"\x15", b"\x00" * 16, b"\x15" + b"\xff" * 15):
+        with pytest.raises(ValueError, match="header"):
+            page_header(content)
