@@ -1,0 +1,129 @@
+"""Plant faults in a copy of the code, one after another, and record which of them the tests catch.
+
+Each fault changes one line of one area. The tests named with it are run on the copy; a fault that they pass survives.
+Before any fault is planted, the same tests must pass.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import markdown_table, parser, write_report
+
+ROOT = Path(__file__).parent.parent
+COPIED = ("transforms", "training", "service", "benchmarks", "docs", "tests", "pyproject.toml", "README.md", "deploy")
+TEST_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A wrong line.
+
+    Attributes:
+        area: of the code.
+        path: file that is changed.
+        right: text that is there once.
+        wrong: text in its place.
+        tests: files whose tests should fail.
+    """
+
+    area: str
+    path: str
+    right: str
+    wrong: str
+    tests: str
+
+
+TRANSFORMS = [
+    ("merged moments", "statistics/moments.py", "self.count * other.count / total", "self.count", "test_moments.py"),
+    ("R2 learns from unit rows", "linear/debias.py", "else unit_moments(data)\n        norm", "else moments_of(data)\n        norm", "test_debias.py"),
+    ("power of whitening", "linear/whitening.py", "-self.power / 2", "-self.power", "test_whitening.py"),
+    ("uncentred PCA", "linear/pca.py", 'if self.center == "none"', 'if self.center == "data"', "test_pca.py"),
+    ("range of int8", "codes/quantization.py", "np.minimum(low, 0), np.maximum(high, 0)", "low, high", "test_quantization.py"),
+    ("spectral start of GeoPres", "learned/geopres.py", "(dimensions + 2)", "(dimensions + 20)", "test_geopres.py"),
+    ("gradient of the angular loss", "learned/losses/angular.py", "(4 / pairs)", "(2 / pairs)", "test_objectives.py"),
+    ("learning rate", "base/training_log.py", "(step + 1) / warm", "step / warm", "test_descent.py"),
+    ("key of a checkpoint", "learned/descent.py", "(vectors[:1], vectors[-1:], mean)", "(vectors[:1], vectors[-1:])", "test_checkpoint.py"),
+    ("bias of folded maps", "linear/affine.py", "bias = bias + following.bias.double()", "bias = bias - following.bias.double()", "test_affine.py"),
+    ("digest of tensors", "artifact/folder.py", 'hexdigest() != manifest.get("tensors_sha256")', 'hexdigest() == ""', "test_artifact.py"),
+    ("rescored recall", "quality/metrics.py", "reduced.topk(k * oversampling, dim=1)", "reduced.topk(k, dim=1)", "test_metrics.py"),
+    ("moments behind an affine map", "incremental/propagation.py", "found.mean = found.mean + as_float64(affine.bias)", "pass", "test_mapped.py"),
+]  # fmt: skip
+"""Area, file below `transforms/`, right, wrong, test file below `tests/transforms/`."""
+
+OTHERS = [
+    ("equal rows on both sides of a split", "training/fitting.py", "return np.flatnonzero(~held), rows[np.sort(first)]", "return np.flatnonzero(~held), rows", "tests/training/test_fitting.py"),
+    ("gates", "training/gates.py", "found <= wanted if wants_little(gate) else found >= wanted", "found >= wanted if wants_little(gate) else found >= wanted", "tests/training/test_fitting.py tests/service/test_gates.py"),
+    ("REZE's active dimensions", "training/finetuning/shrinkage.py", "ratio * (1 - ROUNDING))) + 1", "ratio * (1 - ROUNDING))) + 2", "tests/training/finetuning/test_shrinkage.py"),
+    ("REZE's threshold", "training/finetuning/shrinkage.py", "middle + settings.scale", "middle - settings.scale", "tests/training/finetuning/test_shrinkage.py"),
+    ("mining margins", "training/finetuning/mining.py", "absolute_margin=settings.absolute_margin", "absolute_margin=settings.relative_margin", "tests/training/finetuning/test_negatives.py"),
+    ("near duplicates", "training/synthesis/near.py", "best[1] >= self.similarity", "best[1] > 1", "tests/training/synthesis"),
+    ("a cached text's prompt", "service/cache.py", "encoder.spec.dtype, prompt, options", "encoder.spec.dtype, None, options", "tests/service/test_cache.py"),
+    ("admin keys", "service/auth.py", "if matches(given, self.admin):\n            return", "if matches(given, (*self.admin, *self.api)):\n            return", "tests/service/test_access.py"),
+    ("an empty key", "service/auth.py", "return found and bool(given)", "return True", "tests/service/test_access.py"),
+    ("ranges in filters", "service/index/schema.py", '"lte": "<="', '"lte": "<"', "tests/service/index/test_fields_and_filters.py"),
+    ("a record's sync", "service/index/record.py", "PRAGMA synchronous = FULL", "PRAGMA synchronous = OFF", "tests/service/index/test_record.py"),
+    ("requests of other sites", "service/http/origins.py", '(b"same-origin", b"none")', '(b"same-origin", b"none", b"cross-site")', "tests/service/http/test_origins.py"),
+    ("width of vectors", "service/codec.py", "if found != width:", "if found > width:", "tests/service/test_bad_input.py tests/service/test_indexes_bad_input.py"),
+    ("private state", "service/home.py", "stat.S_IMODE(now.st_mode) & ~0o077", "stat.S_IMODE(now.st_mode)", "tests/service/test_state_folder.py"),
+    ("ranks of drifting rows", "service/live/drift_tally.py", "(ranks * TENTHS).astype(int)", "(ranks * 0).astype(int)", "tests/service/test_drift.py"),
+    ("version numbers", "service/registry.py", "max([pointer.last, *self.versions(name)]) + 1", "max([0, *self.versions(name)]) + 1", "tests/service/test_registry.py"),
+    ("order of batches", "training/batches.py", "key=lambda index: -lengths[index]", "key=lambda index: lengths[index]", "tests/training/test_batches.py"),
+]  # fmt: skip
+
+FAULTS = [
+    *(Fault(area, f"transforms/{path}", right, wrong, f"tests/transforms/{tests}") for area, path, right, wrong, tests in TRANSFORMS),
+    *(Fault(*fields) for fields in OTHERS),
+]  # fmt: skip
+
+
+def main() -> None:
+    """Plant each fault, run its tests, and write `faults.json`."""
+    given = parser(__doc__, "faults").parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copyfile(source, copy / name)
+        tests = sorted({name for fault in FAULTS for name in fault.tests.split()})
+        failing = [name for name in tests if not passes(copy, name)]
+        if failing:
+            sys.exit(f"without any fault, these tests fail: {', '.join(failing)}")
+        results = [plant(copy, fault) for fault in FAULTS]
+    rows = [[result["area"], result["path"], "caught" if result["caught"] else "**survived**"] for result in results]
+    print(markdown_table(["fault", "file", ""], rows))
+    print("raw figures:", write_report(given.out, "faults", {"faults": results}), file=sys.stderr)
+
+
+def plant(copy: Path, fault: Fault) -> dict[str, Any]:
+    """Run a fault's tests on the copy while the fault is in it; return the fault, and whether a test failed."""
+    path = copy / fault.path
+    text = path.read_text()
+    if text.count(fault.right) != 1:
+        sys.exit(f"{fault.path} must hold this once: {fault.right!r}")
+    path.write_text(text.replace(fault.right, fault.wrong))
+    try:
+        caught = not passes(copy, fault.tests)
+    finally:
+        path.write_text(text)
+    print(f"{'caught' if caught else 'SURVIVED'}: {fault.area}", file=sys.stderr, flush=True)
+    return asdict(fault) | {"caught": caught}
+
+
+def passes(copy: Path, tests: str) -> bool:
+    """Run tests in the copy, up to the first that fails; return whether all passed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
+    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=copy, env=environment, timeout=TEST_SECONDS, capture_output=True).returncode == 0
+
+
+if __name__ == "__main__":
+    main()
