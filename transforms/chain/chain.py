@@ -422,7 +422,9 @@ class Chain(nn.Module):
 
     @classmethod
     def from_tensors(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
-        """Build a fitted chain from the results of `specs` and `tensors`; ignore tensors of other names.
+        """Build a fitted chain from step specs and tensors that `specs()` and `tensors()` returned.
+
+        Tensors whose names do not begin with a step's position are ignored.
 
         Raises:
             StepError: for unknown steps.

@@ -192,7 +192,10 @@ class GeoPres(Linear):
         self.training_log = log
 
     def _training_config(self, rows: int) -> TrainingConfig:
-        """Return the preset's config for a number of rows; `steps`, `batch` and `learning_rate` override it if set."""
+        """Return the preset's config, with `steps`, `batch` and `learning_rate` overriding it where they are set.
+
+        The number of rows decides the steps of the preset `paper`; `nested` those of the other.
+        """
         overrides = (self.steps, self.batch, self.learning_rate)
         if self.preset == "paper":
             return paper_config(rows, *overrides)
@@ -207,10 +210,10 @@ class GeoPres(Linear):
         context: FitContext,
         checkpoint: Checkpoint | None,
     ) -> tuple[Tensor, TrainingLog]:
-        """Train `start` `(k, d)`, possibly in place, in coordinates along `axes`; return the weight `(k, d)` and log.
+        """Optimize the initial weight `start` `(k, d)`; return the trained weight, in the original basis, and the log.
 
-        With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes; the returned
-        weight is in the original coordinates. Adam adapts the rate of every coordinate separately, so the coordinates
+        With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes. May overwrite
+        `start`. Adam adapts the rate of every coordinate separately, so the coordinates
         should be those that differ in scale. A weight trained for unit outputs is rescaled by `best_scale`.
         """
         k, weight = self.dimensions, start.float().to(self.device)

@@ -80,7 +80,8 @@ class ABTT(Transform):
     def forward(self, x: Tensor) -> Tensor:
         """Subtract the mean and remove the D directions, `(n, d)` to `(n, d)`; normalize rows if `renormalize`.
 
-        Zero rows, and outputs that are only rounding error, become zero.
+        With `literal`, the projection on the directions is that of the rows before centering. Zero rows, and outputs
+        that are only rounding error, become zero.
         """
         centred = x - self.mean
         y = centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed

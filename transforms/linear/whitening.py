@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transforms.base import FitContext, Signature, require_between, require_choice, require_flag, require_whole
 from transforms.errors import InputError, StepError
 from transforms.linear.linear import Linear
-from transforms.statistics import NOTHING, Moments, Spectrum, moments_of
+from transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of
 from transforms.vectors import Vectors
 
 Form = Literal["pca", "zca"]
@@ -184,7 +184,7 @@ class Whitening(Linear):
         if total == 0:
             raise InputError(f"{self.kind} needs rows that differ: there is no variance to equalize")
         ridge = self.epsilon * (total / len(values) if self.relative else 1.0)
-        floor = max(NOTHING * total, (self.rcond or 0) * values[0])
+        floor = max(RANK_TOLERANCE * total, (self.rcond or 0) * values[0])
         dropped = values <= floor
         if self.rcond is None and (ridge > 0 or self.power == 0):
             dropped = np.zeros_like(dropped)

@@ -197,13 +197,12 @@ def _measure_anchors(
 def _similarity_blocks(
     before: FloatArray, after: FloatArray, self_similarity: float | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for each of `anchor_blocks`, the cosines of its rows to all rows before and after, `(b, n)` each.
+    """Yield, for each block of b anchor rows, their cosines to the other rows, before and after, `(b, n−1)` each.
 
     Args:
         before: `(n, d)`.
         after: `(n, k)`.
-        self_similarity: value that replaces the cosine of a row with itself; None removes that cosine, which leaves
-            `(b, n−1)`.
+        self_similarity: None leaves out the cosine of a row with itself; a value replaces it, which gives `(b, n)`.
     """
     spaces = [unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (before, after)]
     n = before.shape[0]
