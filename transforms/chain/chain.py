@@ -287,7 +287,7 @@ class Chain(nn.Module):
         return last is not None and bool(last.nested)
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether the chain can output `dimensions` dimensions: its full number, or fewer if it is nested.
+        """Return whether outputs can have `dimensions` dimensions: all, or fewer if the chain is nested (Matryoshka).
 
         False if the full number is unknown.
         """

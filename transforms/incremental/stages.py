@@ -82,7 +82,7 @@ class Stages:
                 found.refitted.add(index)
             if unreachable is None and not found._add_step(index, step):
                 unreachable = f"it comes after {step.kind}, which is not an affine map"
-        found._retain_steps_before_retained(chain)
+        found._retain_axis_choosing_steps(chain)
         return found
 
     def needed(self) -> Iterator[Stage]:
@@ -105,10 +105,9 @@ class Stages:
             self.stages.append(Stage(last.number + 1, position))
 
     def _add_step(self, index: int, step: Map) -> bool:
-        """Append a step to the last stage, and begin a new stage after a step that ends in a normalization.
+        """Append a step to the last stage and return True, or return False if the step is not affine.
 
-        Returns:
-            False, and appends nothing, if the step is not affine up to a final normalization.
+        A final normalization does not count; a new stage begins after it.
         """
         parts = affine_parts(step)
         if parts is None:
@@ -120,10 +119,10 @@ class Stages:
             self._begin_stage(index + 1)
         return True
 
-    def _retain_steps_before_retained(self, chain: Chain) -> None:
-        """Move steps such as PCA from `refitted` to `retained` if a later retained step was fitted on their outputs.
+    def _retain_axis_choosing_steps(self, chain: Chain) -> None:
+        """Move steps that choose their output axes from `refitted` to `retained` if a later step is retained.
 
-        A refit would change the axes of their outputs (`Transform.chooses_axes`), for which the later step is not made.
+        The later step was fitted on those axes, and PCA, for example, would choose other axes in a refit.
         """
         trained = None
         for index in reversed(range(len(chain.float_steps))):

@@ -245,7 +245,7 @@ def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str
 
 
 def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str:
-    """Save the state; if the disk fails, return a note for the progress message instead of raising, else ''."""
+    """Save the state and return '', or on `OSError` a note for the progress message."""
     try:
         checkpoint.save(state)
     except OSError as error:

@@ -78,7 +78,10 @@ def recall_at_k(
 def recall_of_anchors(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """Return the recall@k of each row, `(n,)` float64, of which `recall_at_k` is the mean."""
+    """Return the recall@k of each row against all others, `(n,)` float64; `recall_at_k` is their mean.
+
+    Parameters and errors as in `recall_at_k`.
+    """
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
     _require_same_rows(before, after, at_least=k * oversampling + 1)
