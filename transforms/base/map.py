@@ -158,7 +158,7 @@ class FittedMap(Protocol):
 
     @property
     def fitted(self) -> bool:
-        """Whether every buffer is learned."""
+        """Whether the map is fitted: no buffer is empty."""
 
     @property
     def input_dimensions(self) -> int | None:

@@ -30,9 +30,9 @@ def propagate_moments(moments: Moments, affine: Affine) -> Moments:
 
 
 def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, raw_after: Moments) -> Moments:
-    """Approximate the moments of a map's normalized outputs after a refit, from moments of its outputs.
+    """Approximate the moments of a refitted map's normalized outputs from those before the refit (`unit_before`).
 
-    Given are the moments of the normalized outputs before the refit, and of the raw outputs before and after it.
+    The change of the moments of the raw outputs, scaled to unit norm, is added.
 
     A map's outputs are y before its refit and y′ after it, z = y/‖y‖ and z′ = y′/‖y′‖; the result is for z′. Moments do
     not determine it exactly. The change of the moments from y to y′ is known exactly and is added to the measured
@@ -65,7 +65,7 @@ def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, ra
 
 
 def _nearest_covariance(estimate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the nearest positive semidefinite matrix: symmetrize and set negative eigenvalues to zero.
+    """Return the nearest positive semidefinite matrix; raise `InputError` if its eigenvalues are too negative for it.
 
     Raises:
         InputError: if the negative eigenvalues are too large for rounding and a small change of the map

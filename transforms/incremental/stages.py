@@ -95,11 +95,11 @@ class Stages:
             yield from self.stages[with_steps[0] : with_steps[-1] + 1]
 
     def take_moments(self, chain: Chain, rows: Vectors) -> dict[int, Moments]:
-        """Take the moments of the fitted rows `(n, d)` that a refit needs: a dict from stage number to moments."""
+        """Compute the moments to store of the rows the chain was fitted on, as a dict from stage number to moments."""
         return {stage.number: stage.take_moments(chain, rows) for stage in self.needed()}
 
     def _begin_stage(self, position: int) -> None:
-        """Append a stage that begins before step `position`, unless the last stage holds normalized rows and no map."""
+        """Append a stage before step `position`, unless the last one begins with unit rows and has no affine map."""
         last = self.stages[-1]
         if not last.unit or last.moved:
             self.stages.append(Stage(last.number + 1, position))

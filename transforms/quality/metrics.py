@@ -101,7 +101,7 @@ def recall_of_anchors(
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Return the mean share of a target's k nearest other targets that are also the k nearest to its output.
+    """Return the mean recall@k of searching the targets with outputs as queries in place of the targets.
 
     This is the recall of a search in an index of the targets whose queries are outputs of an alignment. Row i of
     `outputs` is compared with all targets except target i, by cosine.
