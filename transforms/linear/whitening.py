@@ -133,8 +133,8 @@ class Whitening(Linear):
             limit = f" ({self.kind}:{rank} or fewer)" if rank else ""
             raise StepError(
                 f"{self.kind} cannot follow steps that leave {inputs.zero_variance_directions} directions without "
-                f"variance: it would amplify rounding error; give the dimensions to keep{limit}, or rcond, or shrinkage, "
-                f"or a relative epsilon of {MIN_REGULARIZATION:g} or more"
+                f"variance: it would amplify rounding error; give the dimensions to keep{limit}, or rcond, or "
+                f"shrinkage, or a relative epsilon of {MIN_REGULARIZATION:g} or more"
             )
         if self.form == "pca":
             return reduced
