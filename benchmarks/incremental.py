@@ -61,7 +61,7 @@ def split(rows: FloatArray, months: int, seed: int) -> tuple[list[FloatArray], F
 def of_chain(steps: str, parts: list[FloatArray], heldout: FloatArray) -> dict[str, Any]:
     """What each month costs and gives: rows added, a fit on all rows so far, and the first month's chain left alone."""
     first, seconds = timed(partial(fitted, steps, parts[0]))
-    added, moments = first, Stages.of(first).moments(first, parts[0])
+    added, moments = first, Stages.of(first).take_moments(first, parts[0])
     found = []
     for month in range(2, len(parts) + 1):
         rows = parts[month - 1]

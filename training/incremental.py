@@ -119,7 +119,7 @@ def require_moments(ref: str, manifest: Mapping[str, Any]) -> None:
 def moments_to_store(chain: Chain, rows: Vectors) -> tuple[dict[int, Moments], list[str]]:
     """Return the moments to store of the rows `(n, d)` that a chain was fitted on, by refit stage, and warnings."""
     stages = Stages.of(chain)
-    if moments := stages.moments(chain, rows):
+    if moments := stages.take_moments(chain, rows):
         return moments, []
     reasons = "; ".join(f"{chain[index].kind}: {reason}" for index, reason in stages.retained.items())
     return {}, [f"no moments are kept, since no step could be refitted from them ({reasons or 'none learns anything'})"]

@@ -146,7 +146,7 @@ def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosix
 
 
 def _leads_to_file(root: Path, name: str) -> bool:
-    """Return whether a link can be opened as a file; raise `OutsideError` if it points outside the folder."""
+    """Return whether `name` below `root`, links followed, is a readable file; raise `OutsideError` if it is outside."""
     try:
         open_beneath(root, name).close()
     except OutsideError:

@@ -119,7 +119,7 @@ def test_the_csv_has_a_line_for_every_setting(first):
 def test_a_point_that_fails_is_in_the_report_and_in_the_exit_code(first, tmp_path):
     shutil.copytree(first.out, tmp_path / "out")
     ended = ann(*first.given, "--out", tmp_path / "out", "--method", "geopres:999", *ENGINES)
-    line = "hnswlib M=16 on 300 of geopres:999, seed 0: StepError: geopres to 999 must follow vectors wider than that"
+    line = "hnswlib M=16 on 300 of geopres:999, seed 0: StepError: geopres to 999 needs vectors of more than 999"
     assert ended.returncode == 1 and "Traceback" not in ended.stderr
     assert line in ended.stdout and line in (tmp_path / "out" / "ann.html").read_text()
     points = json.loads((tmp_path / "out" / "ann.json").read_text(), parse_constant=refuse)["figures"]["points"]

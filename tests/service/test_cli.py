@@ -68,7 +68,7 @@ def test_a_second_fit_is_promoted_and_rolled_back_on_the_command_line(run, texts
     [
         (["fit", "--name", "a/b", "--steps", "r2", "--source", "pydoc:"], "cannot name a chain"),
         (["fit", "--name", "a", "--steps", "nobody", "--source", "pydoc:"], "unknown kind"),
-        (["fit", "--name", "a", "--steps", "geopres:500", "--source", "pydoc:"], "wider than that"),
+        (["fit", "--name", "a", "--steps", "geopres:500", "--source", "pydoc:"], "more than 500 dimensions, not 384"),
         (["fit", "--name", "a", "--steps", "r2", "--source", "/nowhere.jsonl"], "no file or folder"),
         (["fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", "--gate", "nobody=1"], "no gate"),
         (["fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", "--gate", "recall_at_10"], "KEY=VALUE"),

@@ -210,9 +210,9 @@ def test_codes_of_what_no_fitted_row_held_are_those_of_the_chain_itself(app, run
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ([{"kind": "int8"}, {"kind": "geopres", "dimensions": 24}], ["int8 gives codes", "geopres", "quantise last"]),
-        ([{"kind": "r2"}, {"kind": "binary"}, {"kind": "int8"}], ["binary gives codes", "int8", "once"]),
-        ([{"kind": "binary"}, {"kind": "normalize"}], ["binary gives codes", "normalize"]),
+        ([{"kind": "int8"}, {"kind": "geopres", "dimensions": 24}], ["int8 outputs codes", "geopres", "quantize once"]),
+        ([{"kind": "r2"}, {"kind": "binary"}, {"kind": "int8"}], ["binary outputs codes", "int8", "once"]),
+        ([{"kind": "binary"}, {"kind": "normalize"}], ["binary outputs codes", "normalize"]),
         ([{"kind": "r2"}, {"kind": "whitening"}], ["whitening cannot follow", "give the dimensions to keep"]),
         ([{"kind": "r2"}, {"kind": "whitening", "dimensions": 384}], ["whitening cannot follow", "whitening:383"]),
     ],

@@ -109,7 +109,7 @@ def test_a_model_at_a_smaller_size_says_how_wide_it_is(run, compact, sentences, 
     [
         (["nobody"], ["no chain 'nobody'", "compact"]),
         (["compact@7"], ["no version 7"]),
-        (["compact", "--dimensions", "129"], ["any size up to 128", "129"]),
+        (["compact", "--dimensions", "129"], ["any number up to 128 dimensions", "129"]),
         (["debias", "--dimensions", "64"], ["only 384", "64"]),
     ],
 )

@@ -20,7 +20,7 @@ def rows(embeddings):
 @pytest.fixture
 def saved(rows, tmp_path):
     chain = Chain(parse_steps("r2,pca:6")).fit(rows)
-    chain.save(tmp_path / "chain", statistics=FitStatistics(Stages.of(chain).moments(chain, rows)))
+    chain.save(tmp_path / "chain", statistics=FitStatistics(Stages.of(chain).take_moments(chain, rows)))
     return tmp_path / "chain"
 
 
@@ -33,7 +33,7 @@ def rewrite(path, change):
 
 def test_moments_come_back_as_they_were_saved(saved, rows):
     chain = Chain(parse_steps("r2,pca:6")).fit(rows)
-    expected, found = Stages.of(chain).moments(chain, rows), load_moments(saved)
+    expected, found = Stages.of(chain).take_moments(chain, rows), load_moments(saved)
     assert found.keys() == expected.keys() == {1, 2}
     for stage, moments in expected.items():
         for name, array in moments.arrays().items():
@@ -109,7 +109,7 @@ def test_a_served_chain_takes_the_memory_of_one_without_moments(embeddings, tmp_
     rows = embeddings(300, 1024)
     chain = Chain(parse_steps("r2,pca:8")).fit(rows)
     chain.save(tmp_path / "plain")
-    chain.save(tmp_path / "kept", statistics=FitStatistics(Stages.of(chain).moments(chain, rows)))
+    chain.save(tmp_path / "kept", statistics=FitStatistics(Stages.of(chain).take_moments(chain, rows)))
     moments_mb = (tmp_path / "kept" / TENSORS).stat().st_size / 2**20
     assert moments_mb > 16
     command = [sys.executable, "-c", RESIDENT, str(tmp_path / "plain"), str(tmp_path / "kept")]

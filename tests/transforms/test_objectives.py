@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import objectives
 from transforms.learned.losses import positional, prefix_losses
 from transforms.learned.losses.angular import angular
-from transforms.learned.losses.blend import SHARES, TEMPERATURE, blend, blend_starts
+from transforms.learned.losses.blend import SHARES, TEMPERATURE, blend, blend_starts, neighbour_divergence
 from transforms.learned.losses.soft_rank import soft_ranks
 from transforms.learned.losses.spearman import spearman
 
@@ -185,11 +184,11 @@ def test_the_starts_of_a_blend_are_its_three_losses():
 def test_the_divergence_has_the_gradient_of_its_own_difference_quotients():
     before, after = (torch.from_numpy(np.random.default_rng(s).uniform(-1, 1, (2, 5))) for s in (0, 1))
     nearness = (before / TEMPERATURE).softmax(1)
-    _, gradient = objectives.divergence(nearness, after)
+    _, gradient = neighbour_divergence(nearness, after)
     for column in range(5):
         moved = torch.zeros_like(after)
         moved[:, column] = 1e-6
-        up, down = (objectives.divergence(nearness, after + sign * moved)[0] for sign in (1, -1))
+        up, down = (neighbour_divergence(nearness, after + sign * moved)[0] for sign in (1, -1))
         np.testing.assert_allclose(gradient[:, column], (up - down) / 2e-6, rtol=1e-5, atol=1e-6)
 
 

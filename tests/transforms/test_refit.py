@@ -29,7 +29,7 @@ def months(embeddings):
 
 def fitted(steps, rows, normalize=True):
     chain = Chain(parse_steps(steps), normalize).fit(rows)
-    return ChainUpdate(chain, Stages.of(chain).moments(chain, rows), {})
+    return ChainUpdate(chain, Stages.of(chain).take_moments(chain, rows), {})
 
 
 def month_by_month(steps, months):

@@ -256,7 +256,7 @@ STARTS = [
 
 @pytest.mark.parametrize(("steps", "missing"), STARTS)
 @pytest.mark.parametrize("form", ["pca", "zca"])
-def test_after_steps_that_empty_directions_it_is_refused_before_any_row_is_read(steps, missing, form):
+def test_after_steps_that_zero_variance_directions_it_is_refused_before_any_row_is_read(steps, missing, form):
     message = f"leave {missing} directions .*whitening:{WIDTH - missing} or fewer.* rcond, or shrinkage"
     for dimensions in (None, WIDTH - missing + 1):
         with pytest.raises(StepError, match=message):

@@ -66,15 +66,18 @@ class FitDistribution:
         retained: Subspace | None,
         earlier: "FitDistribution | None" = None,
     ) -> "FitDistribution":
-        """Fit a Gaussian to the fitted rows, measure the held-out rows against it, and return both as a distribution.
+        """Fit a Gaussian to a sample of the fitted rows, and summarize the held-out rows under it.
+
+        The summary has percentiles of the held-out rows' scores, the range of their norms, and the share of their
+        energy outside the subspace `retained`.
 
         Args:
             rows: `(n, d)`, rows that the chain was fitted on.
             heldout: `(m, d)`, rows that it was not fitted on.
             retained: the subspace that the chain retains; None if there is none.
             earlier: distribution of the rows that these rows were added to. The Gaussians are merged by moments. The
-                earlier held-out measurements are mixed in, weighted by the numbers of rows, as if they were the same
-                under the merged Gaussian.
+                earlier held-out scores and energy shares are mixed in, weighted by the numbers of rows, as if they
+                were the same under the merged Gaussian; the range of norms covers both.
 
         Raises:
             InputError: for NaN or inf.
@@ -112,7 +115,7 @@ class FitDistribution:
         return found
 
     def outlier_norms(self, norms: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-        """Return a bool mask `(n,)` of the norms below the 0.001 or above the 0.999 quantile of held-out norms, or NaN.
+        """Return a mask `(n,)`, True for norms that are NaN or outside the 0.001–0.999 quantiles of held-out norms.
 
         Both bounds have a relative tolerance of `NORM_MARGIN`.
         """

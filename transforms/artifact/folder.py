@@ -97,7 +97,7 @@ def write_artifact(
 
 
 def read_file(path: Path, name: str, root: Path | None = None) -> bytes:
-    """Read the file `path/name` of an artifact folder and return its bytes.
+    """Return the bytes of the file `path/name`; links must stay below `root` if it is given, else lead anywhere.
 
     Args:
         path: path of the artifact folder.

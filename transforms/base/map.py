@@ -158,7 +158,7 @@ class FittedMap(Protocol):
 
     @property
     def fitted(self) -> bool:
-        """Whether no buffer is empty."""
+        """Whether the map is fitted: no buffer is empty."""
 
     @property
     def input_dimensions(self) -> int | None:
@@ -206,7 +206,7 @@ def parameter_names(cls: type[nn.Module]) -> list[str]:
 
 
 def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
-    """Return a tensor whose dtype and device are those to compute in: the first float buffer, else an empty tensor.
+    """Return a tensor with the dtype and device to compute in: the first float buffer, else an empty one like `rows`.
 
     The empty tensor has the dtype of the rows (float32 unless they are a float tensor) and the device of the buffers,
     or of the rows if there are no buffers.

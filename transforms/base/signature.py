@@ -11,20 +11,20 @@ class Signature:
 
     Attributes:
         dimensions: number of dimensions; None while unknown.
-        empty_directions: number of directions in which earlier steps leave no variance, so that the rank is at most
-            `dimensions − empty_directions`.
+        zero_variance_directions: number of directions in which earlier steps leave no variance, so that the rank is at
+            most `dimensions − zero_variance_directions`.
         codes: kind of the quantizer if the vectors are codes; None for floats.
         target_dimensions: number of output dimensions of steps fitted on pairs; None while unknown.
     """
 
     dimensions: int | None = None
-    empty_directions: int = 0
+    zero_variance_directions: int = 0
     codes: str | None = None
     target_dimensions: int | None = None
 
-    def add_empty(self, directions: int) -> "Signature":
+    def add_zero_variance(self, directions: int) -> "Signature":
         """Return a copy with `directions` more directions without variance."""
-        return replace(self, empty_directions=self.empty_directions + directions)
+        return replace(self, zero_variance_directions=self.zero_variance_directions + directions)
 
     def reduce(self, kind: str, dimensions: int, allow_same: bool = True) -> "Signature":
         """Return the signature after a reduction to `dimensions`, with rank min(rank, `dimensions`).
@@ -40,9 +40,9 @@ class Signature:
             StepError: if the vectors have too few dimensions.
         """
         if self.dimensions is None:
-            return replace(self, dimensions=dimensions, empty_directions=0)
+            return replace(self, dimensions=dimensions, zero_variance_directions=0)
         if dimensions > self.dimensions or (dimensions == self.dimensions and not allow_same):
             needed = f"at least {dimensions}" if allow_same else f"more than {dimensions}"
             raise StepError(f"{kind} to {dimensions} needs vectors of {needed} dimensions, not {self.dimensions}")
-        rank = self.dimensions - self.empty_directions
-        return replace(self, dimensions=dimensions, empty_directions=max(0, dimensions - rank))
+        rank = self.dimensions - self.zero_variance_directions
+        return replace(self, dimensions=dimensions, zero_variance_directions=max(0, dimensions - rank))

@@ -93,10 +93,7 @@ class TrainingLog:
         return []
 
     def as_json(self) -> dict[str, Any]:
-        """Return the log as a JSON-serializable dict, with None for losses that are NaN or inf.
-
-        The key of the config is `recipe`.
-        """
+        """Return the log as a JSON-serializable dict, the config under `recipe`, with None for NaN and inf."""
         losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]
         fields = asdict(self)
         config = fields.pop("config")

@@ -154,7 +154,10 @@ class Transform(Map):
 
 @contextmanager
 def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
-    """Run a `with` block; if it raises, set the buffers of all steps back to what they were and re-raise."""
+    """Reassign the original buffer tensors of all steps if the `with` block raises, and re-raise.
+
+    Changes to a buffer in place are not undone.
+    """
     earlier = [dict(step.named_buffers()) for step in steps]
     try:
         yield

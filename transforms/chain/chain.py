@@ -287,7 +287,7 @@ class Chain(nn.Module):
         return last is not None and bool(last.nested)
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether the chain can output `dimensions` dimensions: its full number, or fewer if it is nested.
+        """Return whether outputs can have `dimensions` dimensions: all, or fewer if the chain is nested (Matryoshka).
 
         False if the full number is unknown.
         """
@@ -422,7 +422,9 @@ class Chain(nn.Module):
 
     @classmethod
     def from_tensors(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
-        """Build a fitted chain from the results of `specs` and `tensors`; ignore tensors of other names.
+        """Build a fitted chain from step specs and tensors that `specs()` and `tensors()` returned.
+
+        Tensors whose names do not begin with a step's position are ignored.
 
         Raises:
             StepError: for unknown steps.

@@ -120,10 +120,10 @@ def _parse_json(text: str) -> Any:
 
 
 def _parse_parameter(part: str) -> Spec:
-    """Parse `key=value` into a dict of one item, with the value parsed as JSON if possible.
+    """Parse `key=value` into `{key: value}`, the value as JSON if possible; raise `StepError` for the key `kind`.
 
     Raises:
-        StepError: if the key is `kind`.
+        StepError: if the key is `kind`, which names a step.
     """
     key, _, value = part.partition("=")
     if key == "kind":

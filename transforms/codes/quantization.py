@@ -30,7 +30,7 @@ class Quantizer(Transform, registered=False):
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature marked as codes of this kind, with the same dimensions; no step may follow."""
-        return Signature(inputs.dimensions, inputs.empty_directions, self.kind)
+        return Signature(inputs.dimensions, inputs.zero_variance_directions, self.kind)
 
     @property
     def inverse_kind(self) -> Inverse:

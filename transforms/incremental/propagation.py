@@ -13,9 +13,9 @@ MAX_NEGATIVE_SHARE = 0.05
 
 
 def propagate_moments(moments: Moments, affine: Affine) -> Moments:
-    """Return the moments of Wx + b, given those of x: the mean Wμ + b and the scatter WSWᵀ, both exact.
+    """Return the exact mean Wμ + b and scatter WSWᵀ of Wx + b, as moments whose third and fourth are NaN.
 
-    `third` and `fourth` are set to NaN, so that nothing is fitted on them: they do not follow from moments, because
+    `third` and `fourth` are NaN so that nothing is fitted on them: they do not follow from moments, because
     ‖Wx‖² is not a function of ‖x‖². Rows of zeros, which a step maps to zero, are counted as b.
     """
     weight = as_float64(affine.weight)
@@ -29,8 +29,10 @@ def propagate_moments(moments: Moments, affine: Affine) -> Moments:
     return found
 
 
-def approximate_normalized_moments(unit: Moments, before: Moments, after: Moments) -> Moments:
-    """Approximate the moments of normalized outputs after a refit: `unit` plus the change from `before` to `after`.
+def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, raw_after: Moments) -> Moments:
+    """Approximate the moments of a refitted map's normalized outputs from those before the refit (`unit_before`).
+
+    The change of the moments of the raw outputs, scaled to unit norm, is added.
 
     A map's outputs are y before its refit and y′ after it, z = y/‖y‖ and z′ = y′/‖y′‖; the result is for z′. Moments do
     not determine it exactly. The change of the moments from y to y′ is known exactly and is added to the measured
@@ -40,28 +42,30 @@ def approximate_normalized_moments(unit: Moments, before: Moments, after: Moment
     of z.
 
     Args:
-        unit: moments of z.
-        before: moments of y.
-        after: moments of y′, of the same rows.
+        unit_before: moments of z.
+        raw_before: moments of y.
+        raw_after: moments of y′, of the same rows.
 
     Raises:
         InputError: if the map changed so much that no rows could have such moments.
     """
-    was, now = before.second_moment(), after.second_moment()
+    was, now = raw_before.second_moment(), raw_after.second_moment()
     was_square, now_square = float(np.trace(was)), float(np.trace(now))
-    spectrum = Spectrum.of(now, after.rounding_variance())
+    spectrum = Spectrum.of(now, raw_after.rounding_variance())
     spanned = spectrum.directions[: spectrum.rank]
     project = spanned.T @ spanned
     found = Moments()
-    found.count, found.third, found.fourth = unit.count, unit.third.copy(), unit.fourth
-    found.mean = project @ (unit.mean + after.mean / np.sqrt(now_square) - before.mean / np.sqrt(was_square))
-    second = project @ (unit.second_moment() + now / now_square - was / was_square) @ project
-    found.scatter = unit.count * _nearest_covariance(second - np.outer(found.mean, found.mean))
+    found.count, found.third, found.fourth = unit_before.count, unit_before.third.copy(), unit_before.fourth
+    found.mean = project @ (
+        unit_before.mean + raw_after.mean / np.sqrt(now_square) - raw_before.mean / np.sqrt(was_square)
+    )
+    second = project @ (unit_before.second_moment() + now / now_square - was / was_square) @ project
+    found.scatter = unit_before.count * _nearest_covariance(second - np.outer(found.mean, found.mean))
     return found
 
 
 def _nearest_covariance(estimate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the nearest positive semidefinite matrix: symmetrize and set negative eigenvalues to zero.
+    """Return the nearest positive semidefinite matrix; raise `InputError` if its eigenvalues are too negative for it.
 
     Raises:
         InputError: if the negative eigenvalues are too large for rounding and a small change of the map

@@ -39,10 +39,10 @@ class Stage:
         """Whether the stage begins with normalized rows."""
         return self.number > 0
 
-    def moments(self, chain: Chain, rows: Vectors) -> Moments:
-        """Compute the moments at the beginning of the stage of rows `(n, d)` that enter the chain.
+    def take_moments(self, chain: Chain, rows: Vectors) -> Moments:
+        """Apply the steps before the stage to rows `(n, d)`, normalize them except for stage 0, and take their moments.
 
-        The rows pass through the steps before the stage, and are normalized unless the stage is 0. They are streamed.
+        The rows are streamed.
         """
         if self.position:
             rows = view_through(rows, Chain(chain.transforms[: self.position], normalize=False))
@@ -82,32 +82,32 @@ class Stages:
                 found.refitted.add(index)
             if unreachable is None and not found._add_step(index, step):
                 unreachable = f"it comes after {step.kind}, which is not an affine map"
-        found._retain_axes(chain)
+        found._retain_axis_choosing_steps(chain)
         return found
 
     def needed(self) -> Iterator[Stage]:
-        """Yield the stages whose moments a refit needs, from the first to the last with a step to refit.
+        """Yield every stage from the first that has a step to refit to the last that has one, and those in between.
 
-        Yields nothing if no step can be refitted.
+        Their moments are what a refit needs. Yields nothing if no step can be refitted.
         """
         with_steps = [stage.number for stage in self.stages if self.refitted & set(stage.steps)]
         if with_steps:
             yield from self.stages[with_steps[0] : with_steps[-1] + 1]
 
-    def moments(self, chain: Chain, rows: Vectors) -> dict[int, Moments]:
-        """Compute the moments to store of the rows `(n, d)` a chain was fitted on, by number of the needed stage."""
-        return {stage.number: stage.moments(chain, rows) for stage in self.needed()}
+    def take_moments(self, chain: Chain, rows: Vectors) -> dict[int, Moments]:
+        """Compute the moments to store of the rows the chain was fitted on, as a dict from stage number to moments."""
+        return {stage.number: stage.take_moments(chain, rows) for stage in self.needed()}
 
     def _begin_stage(self, position: int) -> None:
-        """Append a stage that begins before step `position`, unless the last stage holds normalized rows and no map."""
+        """Append a stage before step `position`, unless the last one begins with unit rows and has no affine map."""
         last = self.stages[-1]
         if not last.unit or last.moved:
             self.stages.append(Stage(last.number + 1, position))
 
     def _add_step(self, index: int, step: Map) -> bool:
-        """Add a step to the last stage and return True; return False, without adding it, if the step is not affine.
+        """Append a step to the last stage and return True, or return False if the step is not affine.
 
-        If the step ends in a normalization, a new stage begins after it.
+        A final normalization does not count; a new stage begins after it.
         """
         parts = affine_parts(step)
         if parts is None:
@@ -119,8 +119,11 @@ class Stages:
             self._begin_stage(index + 1)
         return True
 
-    def _retain_axes(self, chain: Chain) -> None:
-        """Move steps that choose axes to `retained` if a retained step follows, because it was fitted on their axes."""
+    def _retain_axis_choosing_steps(self, chain: Chain) -> None:
+        """Move steps that choose their output axes from `refitted` to `retained` if a later step is retained.
+
+        The later step was fitted on those axes, and PCA, for example, would choose other axes in a refit.
+        """
         trained = None
         for index in reversed(range(len(chain.float_steps))):
             step = chain.transforms[index]

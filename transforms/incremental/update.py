@@ -40,7 +40,7 @@ def update_chain(
 
     Args:
         chain: fitted; not changed.
-        stored: moments of the earlier rows by number of the refit stage, as `Stages.moments` returned them.
+        stored: moments of the earlier rows by number of the refit stage, as `Stages.take_moments` returned them.
         rows: new rows `(n, d)`, streamed.
         on_progress: called with progress in [0, 1] and a message.
 
@@ -68,7 +68,7 @@ def update_chain(
             after = approximate_normalized_moments(original, before, after)
         before = original
         on_progress(done / len(needed), "taking moments of the new rows")
-        merged = Moments().merge(after).merge(stage.moments(refitted, rows))
+        merged = Moments().merge(after).merge(stage.take_moments(refitted, rows))
         moments[stage.number] = merged
         for index in stage.steps:
             step = refitted[index]

@@ -63,7 +63,7 @@ class Batches:
         self.shifts = self.heldout_rows - np.arange(count)
 
     def sample(self, step: int) -> Tensor:
-        """Return the batch of a step, `(size, d)` float32: distinct random rows that are not held out, plus noise."""
+        """Return the batch of a step, `(size, d)` float32: distinct random rows that are not held out, plus `noise`."""
         generator = np.random.default_rng([self.seed, step])
         drawn = np.sort(generator.choice(self.vectors.shape[0] - len(self.shifts), self.size, replace=False))
         return self._read(drawn + np.searchsorted(self.shifts, drawn, side="right"), generator)
@@ -245,7 +245,7 @@ def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str
 
 
 def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str:
-    """Save the state; if the disk fails, return a note for the progress message instead of raising, else ''."""
+    """Save the state and return '', or on `OSError` a note for the progress message."""
     try:
         checkpoint.save(state)
     except OSError as error:

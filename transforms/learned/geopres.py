@@ -155,7 +155,7 @@ class GeoPres(Linear):
         return True
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature with `dimensions` dimensions; raise `StepError` if the input has no more than that.
+        """Return the signature with `dimensions` dimensions; raise `StepError` unless the input has more.
 
         Raises:
             StepError: if the input is known to have `dimensions` dimensions or fewer.
@@ -192,7 +192,10 @@ class GeoPres(Linear):
         self.training_log = log
 
     def _training_config(self, rows: int) -> TrainingConfig:
-        """Return the preset's config for a number of rows; `steps`, `batch` and `learning_rate` override it if set."""
+        """Return the preset's config, with `steps`, `batch` and `learning_rate` overriding it where they are set.
+
+        The number of rows decides the steps of the preset `paper`; `nested` those of the other.
+        """
         overrides = (self.steps, self.batch, self.learning_rate)
         if self.preset == "paper":
             return paper_config(rows, *overrides)
@@ -207,11 +210,11 @@ class GeoPres(Linear):
         context: FitContext,
         checkpoint: Checkpoint | None,
     ) -> tuple[Tensor, TrainingLog]:
-        """Train `start` `(k, d)`, possibly in place, in coordinates along `axes`; return the weight `(k, d)` and log.
+        """Train the weight `start` `(k, d)`, maybe in place; return it, rescaled for some losses, and the training log.
 
-        With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes; the returned
-        weight is in the original coordinates. Adam adapts the rate of every coordinate separately, so the coordinates
-        should be those that differ in scale. A weight trained for unit outputs is rescaled by `best_scale`.
+        With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the
+        result is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be
+        those that differ in scale. A weight trained for unit outputs is rescaled by `best_scale`.
         """
         k, weight = self.dimensions, start.float().to(self.device)
         if axes is not None:
@@ -257,10 +260,10 @@ class GeoPres(Linear):
 
 
 def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Return the weight `(k, d)` that best keeps squared distances of Gaussian data, and the principal axes `(d, d)`.
+    """Return scaled top eigenvectors `(k, d)` of the uncentred second moment, and all its eigenvectors `(d, d)`.
 
-    The i-th row of the weight is the i-th eigenvector of the uncentred second moment, scaled by √(1 + T/((k+2)λ_i)),
-    with T the sum of the eigenvalues after the k-th. Both tensors are float64.
+    The first is the weight that best keeps squared distances of zero-mean Gaussian data: the i-th eigenvector scaled
+    by √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors are float64.
 
     Raises:
         InputError: if all rows are equal.

@@ -45,7 +45,7 @@ class ABTT(Transform):
         return self.directions or max(1, round(dimensions / 100))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature with the D removed directions added to its empty ones.
+        """Return the input signature with D more zero-variance directions (D − 1 if `literal` and `renormalize`).
 
         One direction fewer is added if both `literal` and `renormalize` are set, because normalizing turns the constant
         that the literal form leaves into a direction again. While the input dimensions are unknown, D is `directions`
@@ -56,13 +56,13 @@ class ABTT(Transform):
         """
         restored = int(self.literal and self.renormalize)
         if inputs.dimensions is None:
-            return inputs.add_empty((self.directions or 1) - restored)
+            return inputs.add_zero_variance((self.directions or 1) - restored)
         count = self.removed_count(inputs.dimensions)
         if count >= inputs.dimensions:
             raise StepError(
                 f"{self.kind} removes {count} directions: it needs vectors of more dimensions than {inputs.dimensions}"
             )
-        return inputs.add_empty(count - restored)
+        return inputs.add_zero_variance(count - restored)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Store the mean and the top D eigenvectors of the covariance, computed in float64, as float32.
@@ -80,7 +80,8 @@ class ABTT(Transform):
     def forward(self, x: Tensor) -> Tensor:
         """Subtract the mean and remove the D directions, `(n, d)` to `(n, d)`; normalize rows if `renormalize`.
 
-        Zero rows, and outputs that are only rounding error, become zero.
+        With `literal`, the projection on the directions is that of the rows before centering. Zero rows, and outputs
+        that are only rounding error, become zero.
         """
         centred = x - self.mean
         y = centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed

@@ -42,10 +42,7 @@ class Affine(Map):
         return Signature(self.weight.shape[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return Wx + b, `(n, d)` to `(n, k)`; normalize rows if `normalize`.
-
-        Zero rows, and outputs that are only rounding error, become zero.
-        """
+        """Return Wx + b, `(n, d)` to `(n, k)`, normalized if `normalize`; zeros for zero rows and rounding error."""
         y = functional.linear(x, self.weight, self.bias)
         return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
 

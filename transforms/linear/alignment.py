@@ -40,8 +40,8 @@ class Alignment(Linear, registered=False):
         dimensions = fitted if inputs.target_dimensions is None else inputs.target_dimensions
         if dimensions is None or inputs.dimensions is None:
             return replace(inputs, dimensions=dimensions)
-        rank = self.output_rank(inputs.dimensions - inputs.empty_directions)
-        return replace(inputs, dimensions=dimensions, empty_directions=max(0, dimensions - rank))
+        rank = self.output_rank(inputs.dimensions - inputs.zero_variance_directions)
+        return replace(inputs, dimensions=dimensions, zero_variance_directions=max(0, dimensions - rank))
 
     def output_rank(self, rank: int) -> int:
         """Return the rank of the outputs given that of the inputs: the same, unless a subclass limits it."""
@@ -127,7 +127,7 @@ class LowRankAffine(Alignment):
         require_between(self.kind, "ridge", self.ridge, 0, 1e6)
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs given that of the inputs: the same, but at most r if r is set."""
+        """Return the rank of the outputs given that of the inputs: the same, but at most `self.rank` if that is set."""
         return rank if self.rank is None else min(rank, self.rank)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:

@@ -43,7 +43,7 @@ class DirectionRemoval(Transform, registered=False):
         """
         if inputs.dimensions == 1:
             raise StepError(f"{self.kind} removes a direction: it needs vectors of at least 2 dimensions, not 1")
-        return inputs.add_empty(1)
+        return inputs.add_zero_variance(1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Remove the direction u from rows and normalize them, `(n, d)` to `(n, d)`; rows parallel to u become zero."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transforms.base import FitContext, Signature, require_between, require_choice, require_flag, require_whole
 from transforms.errors import InputError, StepError
 from transforms.linear.linear import Linear
-from transforms.statistics import NOTHING, Moments, Spectrum, moments_of
+from transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of
 from transforms.vectors import Vectors
 
 Form = Literal["pca", "zca"]
@@ -128,18 +128,18 @@ class Whitening(Linear):
                 regularizes them.
         """
         reduced = inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
-        if reduced.empty_directions and not self.regularized:
-            rank = "" if inputs.dimensions is None else inputs.dimensions - inputs.empty_directions
+        if reduced.zero_variance_directions and not self.regularized:
+            rank = "" if inputs.dimensions is None else inputs.dimensions - inputs.zero_variance_directions
             limit = f" ({self.kind}:{rank} or fewer)" if rank else ""
             raise StepError(
-                f"{self.kind} cannot follow steps that leave {inputs.empty_directions} directions without variance: it "
-                f"would amplify rounding error; give the dimensions to keep{limit}, or rcond, or shrinkage, "
-                f"or a relative epsilon of {MIN_REGULARIZATION:g} or more"
+                f"{self.kind} cannot follow steps that leave {inputs.zero_variance_directions} directions without "
+                f"variance: it would amplify rounding error; give the dimensions to keep{limit}, or rcond, or "
+                f"shrinkage, or a relative epsilon of {MIN_REGULARIZATION:g} or more"
             )
         if self.form == "pca":
             return reduced
         dropped = 0 if self.dimensions is None or inputs.dimensions is None else inputs.dimensions - self.dimensions
-        return replace(inputs, empty_directions=reduced.empty_directions + dropped)
+        return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Set the weight to the scaled principal directions (rotated back for `zca`), and store the mean.
@@ -184,7 +184,7 @@ class Whitening(Linear):
         if total == 0:
             raise InputError(f"{self.kind} needs rows that differ: there is no variance to equalize")
         ridge = self.epsilon * (total / len(values) if self.relative else 1.0)
-        floor = max(NOTHING * total, (self.rcond or 0) * values[0])
+        floor = max(RANK_TOLERANCE * total, (self.rcond or 0) * values[0])
         dropped = values <= floor
         if self.rcond is None and (ridge > 0 or self.power == 0):
             dropped = np.zeros_like(dropped)

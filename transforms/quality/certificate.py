@@ -106,9 +106,9 @@ def _normalize_rows(vectors: FloatArray) -> Tensor:
 
 
 def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
-    """Return a one-item list with a warning if output dimensions are constant over the rows, else [].
+    """Return a warning, as a list of at most one, if output dimensions are constant that the inputs do not explain.
 
-    If inputs and outputs have equally many dimensions, the warning needs more constant output than input dimensions.
+    With equal dimensions that means more constant outputs than inputs. Fewer than 2 rows give no warning.
     """
     constant_before, constant = (
         int((deviations <= MIN_DEVIATION * deviations.max()).sum())

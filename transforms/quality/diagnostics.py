@@ -69,7 +69,7 @@ def diagnose(vectors: Vectors) -> Diagnostics:
 
 
 def _moment_diagnostics(moments: Moments) -> Diagnostics:
-    """Return the entries of `diagnose` that need moments only: mean, rank, spectrum, isotropy and alignment."""
+    """Return the entries of `diagnose` that are computed from moments alone, such as rank, spectrum and isotropy."""
     covariance = moments.covariance(ddof=0)
     spectrum = Spectrum.of(covariance)
     total = spectrum.values.sum()

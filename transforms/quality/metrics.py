@@ -78,7 +78,10 @@ def recall_at_k(
 def recall_of_anchors(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """Return the recall@k of each row, `(n,)` float64, of which `recall_at_k` is the mean."""
+    """Return the recall@k of each row against all others, `(n,)` float64; `recall_at_k` is their mean.
+
+    Parameters and errors as in `recall_at_k`.
+    """
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
     _require_same_rows(before, after, at_least=k * oversampling + 1)
@@ -98,7 +101,7 @@ def recall_of_anchors(
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Return the mean share of a target's k nearest other targets that are also the k nearest to its output.
+    """Return the mean recall@k of searching the targets with outputs as queries in place of the targets.
 
     This is the recall of a search in an index of the targets whose queries are outputs of an alignment. Row i of
     `outputs` is compared with all targets except target i, by cosine.
@@ -197,13 +200,12 @@ def _measure_anchors(
 def _similarity_blocks(
     before: FloatArray, after: FloatArray, self_similarity: float | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for each of `anchor_blocks`, the cosines of its rows to all rows before and after, `(b, n)` each.
+    """Yield, for each block of b anchor rows, their cosines to the other rows, before and after, `(b, n−1)` each.
 
     Args:
         before: `(n, d)`.
         after: `(n, k)`.
-        self_similarity: value that replaces the cosine of a row with itself; None removes that cosine, which leaves
-            `(b, n−1)`.
+        self_similarity: None leaves out the cosine of a row with itself; a value replaces it, which gives `(b, n)`.
     """
     spaces = [unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (before, after)]
     n = before.shape[0]

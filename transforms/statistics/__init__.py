@@ -22,13 +22,13 @@ from transforms.statistics.norms import (
     zero_where_zero,
 )
 from transforms.statistics.paired_moments import PairedMoments
-from transforms.statistics.spectrum import NOTHING, Spectrum, participation_ratio
+from transforms.statistics.spectrum import RANK_TOLERANCE, Spectrum, participation_ratio
 from transforms.statistics.subspace import Subspace
 
 __all__ = [
     "Gaussian",
     "Moments",
-    "NOTHING",
+    "RANK_TOLERANCE",
     "PairedMoments",
     "RowTransform",
     "SharedVectors",

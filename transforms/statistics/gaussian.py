@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transforms.statistics.moments import Moments
-from transforms.statistics.spectrum import NOTHING, Spectrum
+from transforms.statistics.spectrum import RANK_TOLERANCE, Spectrum
 from transforms.vectors import FloatArray
 
 MAX_DIRECTIONS = 128
@@ -37,7 +37,7 @@ class Gaussian:
         """Fit probabilistic PCA to moments: the mean, up to 128 principal directions, and their variances."""
         spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
         r = min(MAX_DIRECTIONS, moments.dimensions - 1, spectrum.rank)
-        least = max(NOTHING * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
+        least = max(RANK_TOLERANCE * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
         rest = max(float(spectrum.values[r:].mean()), least)
         variances = np.append(spectrum.values[:r], rest)
         return cls(*(array.astype(np.float32) for array in (moments.mean, spectrum.directions[:r], variances)))

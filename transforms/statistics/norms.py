@@ -100,7 +100,7 @@ def norms_of(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _allows_fast_path(x: Tensor) -> bool:
-    """Return whether code may branch on norms: the rows are float32 or float64, on the CPU, and need no gradient.
+    """Return whether norms may be read to choose a faster path: float32 or float64 rows, on the CPU, no gradient.
 
     There must be at least one row. Reading norms makes a GPU wait and breaks a gradient.
     """

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from transforms.errors import InputError
 
-NOTHING = 1e-13
+RANK_TOLERANCE = 1e-13
 """A variance below this fraction of the total counts as zero.
 
 Rounding error gives a direction without variance up to 1e-14 of the total in float32 rows, 1e-16 in float64 arithmetic.
@@ -43,8 +43,8 @@ class Spectrum:
 
     @property
     def rank(self) -> int:
-        """Numerical rank: number of eigenvalues above 1e-13 (`NOTHING`) of their sum."""
-        return int((self.values > NOTHING * self.values.sum()).sum())
+        """Numerical rank: number of eigenvalues above 1e-13 (`RANK_TOLERANCE`) of their sum."""
+        return int((self.values > RANK_TOLERANCE * self.values.sum()).sum())
 
     def require_rank(self, kind: str, dimensions: int, rows: int) -> None:
         """Raise `InputError` if the numerical rank is below `dimensions`.

@@ -72,7 +72,7 @@ def test_moments_that_are_kept_with_a_chain_are_the_same_too(vectors, values):
     chosen = np.arange(0, len(values), 2)
     chain = Chain(parse_steps("r2,pca:8")).fit(LOCAL.rows(vectors, chosen))
     stages = Stages.of(chain)
-    kept, wanted = (stages.moments(chain, rows) for rows in (
+    kept, wanted = (stages.take_moments(chain, rows) for rows in (
         SharedRows(vectors, chosen, taken), LOCAL.rows(vectors, chosen)
     ))  # fmt: skip
     assert kept.keys() == wanted.keys()

@@ -19,7 +19,9 @@ from transforms.learned.losses.soft_rank import soft_ranks
 def spearman(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, 1 − the mean over anchors of a soft Spearman correlation with x, and its gradient.
+    """Return 1 − the mean soft Spearman correlation of rows' cosines to the other rows, in `x` and in each output.
+
+    One loss and gradient for each output.
 
     GeoPres, Appendix A.1.2: the Pearson correlation of the soft ranks of an anchor's cosines to all other rows, in `x`
     and in the output. At the published strength of 1 soft ranks are an affine function of the cosines, and the loss is
