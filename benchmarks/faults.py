@@ -39,52 +39,223 @@ class Fault:
     tests: str
 
 
-TRANSFORMS = [
-    ("merged moments", "statistics/moments.py", "self.count * other.count / total", "self.count", "test_moments.py"),
-    ("R2 learns from unit rows", "linear/debias.py", "else unit_moments(data)\n        norm", "else moments_of(data)\n        norm", "test_debias.py"),
-    ("power of whitening", "linear/whitening.py", "-self.power / 2", "-self.power", "test_whitening.py"),
-    ("uncentred PCA", "linear/pca.py", 'if self.center == "none"', 'if self.center == "data"', "test_pca.py"),
-    ("range of int8", "codes/quantization.py", "np.minimum(low, 0), np.maximum(high, 0)", "low, high", "test_quantization.py"),
-    ("spectral start of GeoPres", "learned/geopres.py", "(dimensions + 2)", "(dimensions + 20)", "test_geopres.py"),
-    ("gradient of the angular loss", "learned/losses/angular.py", "(4 / pairs)", "(2 / pairs)", "test_objectives.py"),
-    ("learning rate", "base/training_log.py", "(step + 1) / warm", "step / warm", "test_descent.py"),
-    ("key of a checkpoint", "learned/descent.py", "(vectors[:1], vectors[-1:], mean)", "(vectors[:1], vectors[-1:])", "test_checkpoint.py"),
-    ("bias of folded maps", "linear/affine.py", "bias = bias + following.bias.double()", "bias = bias - following.bias.double()", "test_affine.py"),
-    ("digest of tensors", "artifact/folder.py", 'hexdigest() != manifest.get("tensors_sha256")', 'hexdigest() == ""', "test_artifact.py"),
-    ("rescored recall", "quality/metrics.py", "reduced.topk(k * oversampling, dim=1)", "reduced.topk(k, dim=1)", "test_metrics.py"),
-    ("moments behind an affine map", "incremental/propagation.py", "found.mean = found.mean + as_float64(affine.bias)", "pass", "test_mapped.py"),
-]  # fmt: skip
-"""Area, file below `transforms/`, right, wrong, test file below `tests/transforms/`."""
-
-OTHERS = [
-    ("equal rows on both sides of a split", "training/fitting.py", "return np.flatnonzero(~held), rows[np.sort(first)]", "return np.flatnonzero(~held), rows", "tests/training/test_fitting.py"),
-    ("gates", "training/gates.py", "found <= wanted if wants_little(gate) else found >= wanted", "found >= wanted if wants_little(gate) else found >= wanted", "tests/training/test_fitting.py tests/service/test_gates.py"),
-    ("REZE's active dimensions", "training/finetuning/shrinkage.py", "ratio * (1 - ROUNDING))) + 1", "ratio * (1 - ROUNDING))) + 2", "tests/training/finetuning/test_shrinkage.py"),
-    ("REZE's threshold", "training/finetuning/shrinkage.py", "middle + settings.scale", "middle - settings.scale", "tests/training/finetuning/test_shrinkage.py"),
-    ("mining margins", "training/finetuning/mining.py", "absolute_margin=settings.absolute_margin", "absolute_margin=settings.relative_margin", "tests/training/finetuning/test_negatives.py"),
-    ("near duplicates", "training/synthesis/near.py", "best[1] >= self.similarity", "best[1] > 1", "tests/training/synthesis"),
-    ("a cached text's prompt", "service/cache.py", "encoder.spec.dtype, prompt, options", "encoder.spec.dtype, None, options", "tests/service/test_cache.py"),
-    ("admin keys", "service/auth.py", "if matches(given, self.admin):\n            return", "if matches(given, (*self.admin, *self.api)):\n            return", "tests/service/test_access.py"),
-    ("an empty key", "service/auth.py", "return found and bool(given)", "return True", "tests/service/test_access.py"),
-    ("ranges in filters", "service/index/schema.py", '"lte": "<="', '"lte": "<"', "tests/service/index/test_fields_and_filters.py"),
-    ("a record's sync", "service/index/record.py", "PRAGMA synchronous = FULL", "PRAGMA synchronous = OFF", "tests/service/index/test_record.py"),
-    ("requests of other sites", "service/http/origins.py", '(b"same-origin", b"none")', '(b"same-origin", b"none", b"cross-site")', "tests/service/http/test_origins.py"),
-    ("width of vectors", "service/codec.py", "if found != width:", "if found > width:", "tests/service/test_bad_input.py tests/service/test_indexes_bad_input.py"),
-    ("private state", "service/home.py", "stat.S_IMODE(now.st_mode) & ~0o077", "stat.S_IMODE(now.st_mode)", "tests/service/test_state_folder.py"),
-    ("ranks of drifting rows", "service/live/drift_tally.py", "(ranks * TENTHS).astype(int)", "(ranks * 0).astype(int)", "tests/service/test_drift.py"),
-    ("version numbers", "service/registry.py", "max([pointer.last, *self.versions(name)]) + 1", "max([0, *self.versions(name)]) + 1", "tests/service/test_registry.py"),
-    ("order of batches", "training/batches.py", "key=lambda index: -lengths[index]", "key=lambda index: lengths[index]", "tests/training/test_batches.py"),
-]  # fmt: skip
-
 FAULTS = [
-    *(Fault(area, f"transforms/{path}", right, wrong, f"tests/transforms/{tests}") for area, path, right, wrong, tests in TRANSFORMS),
-    *(Fault(*fields) for fields in OTHERS),
-]  # fmt: skip
+    Fault(
+        "merged moments",
+        "transforms/statistics/moments.py",
+        "self.count * other.count / total",
+        "self.count",
+        "tests/transforms/test_moments.py",
+    ),
+    Fault(
+        "R2 learns from unit rows",
+        "transforms/linear/debias.py",
+        "else unit_moments(data)\n        norm",
+        "else moments_of(data)\n        norm",
+        "tests/transforms/test_debias.py",
+    ),
+    Fault(
+        "power of whitening",
+        "transforms/linear/whitening.py",
+        "-self.power / 2",
+        "-self.power",
+        "tests/transforms/test_whitening.py",
+    ),
+    Fault(
+        "uncentred PCA",
+        "transforms/linear/pca.py",
+        'if self.center == "none"',
+        'if self.center == "data"',
+        "tests/transforms/test_pca.py",
+    ),
+    Fault(
+        "range of int8",
+        "transforms/codes/quantization.py",
+        "np.minimum(low, 0), np.maximum(high, 0)",
+        "low, high",
+        "tests/transforms/test_quantization.py",
+    ),
+    Fault(
+        "spectral start of GeoPres",
+        "transforms/learned/geopres.py",
+        "(dimensions + 2)",
+        "(dimensions + 20)",
+        "tests/transforms/test_geopres.py",
+    ),
+    Fault(
+        "gradient of the angular loss",
+        "transforms/learned/losses/angular.py",
+        "(4 / pairs)",
+        "(2 / pairs)",
+        "tests/transforms/test_objectives.py",
+    ),
+    Fault(
+        "learning rate",
+        "transforms/base/training_log.py",
+        "(step + 1) / warm",
+        "step / warm",
+        "tests/transforms/test_descent.py",
+    ),
+    Fault(
+        "key of a checkpoint",
+        "transforms/learned/descent.py",
+        "(vectors[:1], vectors[-1:], mean)",
+        "(vectors[:1], vectors[-1:])",
+        "tests/transforms/test_checkpoint.py",
+    ),
+    Fault(
+        "bias of folded maps",
+        "transforms/linear/affine.py",
+        "bias = bias + following.bias.double()",
+        "bias = bias - following.bias.double()",
+        "tests/transforms/test_affine.py",
+    ),
+    Fault(
+        "digest of tensors",
+        "transforms/artifact/folder.py",
+        'hexdigest() != manifest.get("tensors_sha256")',
+        'hexdigest() == ""',
+        "tests/transforms/test_artifact.py",
+    ),
+    Fault(
+        "rescored recall",
+        "transforms/quality/metrics.py",
+        "reduced.topk(k * oversampling, dim=1)",
+        "reduced.topk(k, dim=1)",
+        "tests/transforms/test_metrics.py",
+    ),
+    Fault(
+        "moments behind an affine map",
+        "transforms/incremental/propagation.py",
+        "found.mean = found.mean + as_float64(affine.bias)",
+        "pass",
+        "tests/transforms/test_mapped.py",
+    ),
+    Fault(
+        "equal rows on both sides of a split",
+        "training/fitting.py",
+        "return np.flatnonzero(~held), rows[np.sort(first)]",
+        "return np.flatnonzero(~held), rows",
+        "tests/training/test_fitting.py",
+    ),
+    Fault(
+        "gates",
+        "training/gates.py",
+        "found <= wanted if wants_little(gate) else found >= wanted",
+        "found >= wanted if wants_little(gate) else found >= wanted",
+        "tests/training/test_fitting.py tests/service/test_gates.py",
+    ),
+    Fault(
+        "REZE's active dimensions",
+        "training/finetuning/shrinkage.py",
+        "ratio * (1 - ROUNDING))) + 1",
+        "ratio * (1 - ROUNDING))) + 2",
+        "tests/training/finetuning/test_shrinkage.py",
+    ),
+    Fault(
+        "REZE's threshold",
+        "training/finetuning/shrinkage.py",
+        "middle + settings.scale",
+        "middle - settings.scale",
+        "tests/training/finetuning/test_shrinkage.py",
+    ),
+    Fault(
+        "mining margins",
+        "training/finetuning/mining.py",
+        "absolute_margin=settings.absolute_margin",
+        "absolute_margin=settings.relative_margin",
+        "tests/training/finetuning/test_negatives.py",
+    ),
+    Fault(
+        "near duplicates",
+        "training/synthesis/near.py",
+        "best[1] >= self.similarity",
+        "best[1] > 1",
+        "tests/training/synthesis",
+    ),
+    Fault(
+        "a cached text's prompt",
+        "service/cache.py",
+        "encoder.spec.dtype, prompt, options",
+        "encoder.spec.dtype, None, options",
+        "tests/service/test_cache.py",
+    ),
+    Fault(
+        "admin keys",
+        "service/auth.py",
+        "if matches(given, self.admin):\n            return",
+        "if matches(given, (*self.admin, *self.api)):\n            return",
+        "tests/service/test_access.py",
+    ),
+    Fault(
+        "an empty key",
+        "service/auth.py",
+        "return found and bool(given)",
+        "return True",
+        "tests/service/test_access.py",
+    ),
+    Fault(
+        "ranges in filters",
+        "service/index/schema.py",
+        '"lte": "<="',
+        '"lte": "<"',
+        "tests/service/index/test_fields_and_filters.py",
+    ),
+    Fault(
+        "a record's sync",
+        "service/index/record.py",
+        "PRAGMA synchronous = FULL",
+        "PRAGMA synchronous = OFF",
+        "tests/service/index/test_record.py",
+    ),
+    Fault(
+        "requests of other sites",
+        "service/http/origins.py",
+        '(b"same-origin", b"none")',
+        '(b"same-origin", b"none", b"cross-site")',
+        "tests/service/http/test_origins.py",
+    ),
+    Fault(
+        "width of vectors",
+        "service/codec.py",
+        "if found != width:",
+        "if found > width:",
+        "tests/service/test_bad_input.py tests/service/test_indexes_bad_input.py",
+    ),
+    Fault(
+        "private state",
+        "service/home.py",
+        "stat.S_IMODE(now.st_mode) & ~0o077",
+        "stat.S_IMODE(now.st_mode)",
+        "tests/service/test_state_folder.py",
+    ),
+    Fault(
+        "ranks of drifting rows",
+        "service/live/drift_tally.py",
+        "(ranks * TENTHS).astype(int)",
+        "(ranks * 0).astype(int)",
+        "tests/service/test_drift.py",
+    ),
+    Fault(
+        "version numbers",
+        "service/registry.py",
+        "max([pointer.last, *self.versions(name)]) + 1",
+        "max([0, *self.versions(name)]) + 1",
+        "tests/service/test_registry.py",
+    ),
+    Fault(
+        "order of batches",
+        "training/batches.py",
+        "key=lambda index: -lengths[index]",
+        "key=lambda index: lengths[index]",
+        "tests/training/test_batches.py",
+    ),
+]
 
 
 def main() -> None:
     """Plant each fault, run its tests, and write `faults.json`."""
-    given = parser(__doc__, "faults").parse_args()
+    given = parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in COPIED:
