@@ -26,6 +26,7 @@ from training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, settled, try
 from training.advice.draw import Drawn
 from training.advice.enough import LEAST
 from training.advice.sample import text_sample, to_encode
+from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import Group, Member, Wanted, plan_groups
 from training.evaluation.pool import Job, Workers
 from training.evaluation.run import trial_key
@@ -34,7 +35,6 @@ from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, open_suite
 from training.evaluation.words import percent, points
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
-from training.spec import DEFAULT_ENCODER
 from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
 from transforms.files import replace_synced

@@ -18,9 +18,9 @@ from benchmarks.drift_cost import measure_cost
 from benchmarks.report import markdown_table, parser, write_report
 from service.live.drift_tally import Tally
 from service.starters import STARTERS
-from training.encoders import Encoder
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.sources.source import open_source
 from transforms import Chain, parse_steps, recall_at_k
 from transforms.artifact import FitDistribution
 from transforms.chain import retained_subspace

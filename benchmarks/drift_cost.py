@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from benchmarks.server import Server
-from training.docstrings import docstring_paragraphs
+from training.sources.docstrings import docstring_paragraphs
 
 CHARACTERS_MOST = 200
 DIFFERENT = 8

@@ -18,12 +18,12 @@ import torch
 
 from benchmarks.report import markdown_table, parser, write_report
 from training.distributed import ray_engine
-from training.encoders import Encoder
-from training.engines import LOCAL, Engine
-from training.fit_request import FitRequest
-from training.fitting import fit_chain
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.fitting.engines import LOCAL, Engine
+from training.fitting.fit import fit_chain
+from training.fitting.fit_request import FitRequest
+from training.sources.source import open_source
 from transforms import parse_steps
 from transforms.progress import no_progress
 

@@ -17,6 +17,7 @@ import torch
 from benchmarks.report import parser, write_report
 from benchmarks.starters import show
 from service.cli.evaluate import fitted_chains
+from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import Wanted
 from training.evaluation.findings import Findings
 from training.evaluation.plots import pictures
@@ -25,7 +26,6 @@ from training.evaluation.report import write_report as write_evaluation
 from training.evaluation.run import Request, Results, evaluate
 from training.evaluation.suites import Suite, open_suite
 from training.evaluation.words import sentences
-from training.spec import DEFAULT_ENCODER
 
 SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
 SENTENCES = (50, 500, 5000)

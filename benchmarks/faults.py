@@ -133,14 +133,14 @@ FAULTS = [
     ),
     Fault(
         "equal rows on both sides of a split",
-        "training/fitting.py",
+        "training/fitting/fit.py",
         "return np.flatnonzero(~held), rows[np.sort(first)]",
         "return np.flatnonzero(~held), rows",
         "tests/training/test_fitting.py",
     ),
     Fault(
         "gates",
-        "training/gates.py",
+        "training/fitting/gates.py",
         "found <= wanted if wants_little(gate) else found >= wanted",
         "found >= wanted if wants_little(gate) else found >= wanted",
         "tests/training/test_fitting.py tests/service/test_gates.py",
@@ -245,7 +245,7 @@ FAULTS = [
     ),
     Fault(
         "order of batches",
-        "training/batches.py",
+        "training/encoder/batching.py",
         "key=lambda index: -lengths[index]",
         "key=lambda index: lengths[index]",
         "tests/training/test_batches.py",

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.sources import open_source
+from training.sources.source import open_source
 
 FIT = """
 import json, resource, sys, time
 import torch
 torch.set_num_threads(int(sys.argv[3]))
 from pathlib import Path
-from training.encoders import Encoder
-from training.spec import DEFAULT_ENCODER
-from training.fit_request import FitRequest
-from training.fitting import fit_chain
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.fitting.fit_request import FitRequest
+from training.fitting.fit import fit_chain
 from transforms import parse_steps
 
 encoder = Encoder(DEFAULT_ENCODER)

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoders import Encoder
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.sources.source import open_source
 from transforms import GeoPres
 from transforms.learned.losses import positional, prefix_losses
 from transforms.quality import local_spearman_of_anchors, positional_stress, recall_of_anchors

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoders import Encoder
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.sources.source import open_source
 from transforms import Chain, local_spearman, parse_steps, recall_at_k
 from transforms.incremental import Stages, update_chain
 from transforms.vectors import FloatArray

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
 from service.index.exact import exact_search
-from training.encoders import Encoder
-from training.encoding import encode_source
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.fitting.encoding import encode_source
+from training.sources.source import open_source
 from transforms import Chain
 
 BATCH = 2000

@@ -17,10 +17,10 @@ from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, Mu
 
 from benchmarks.report import markdown_table, parser, write_report
 from training.advice.matryoshka import ROWS, find_matryoshka
-from training.encoders import load_model
+from training.encoder.encoder import load_model
+from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import Wanted, plan_groups
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.sources.source import open_source
 from transforms.vectors import FloatArray
 
 LOOKS = (0, 50, 100, 200, 400)

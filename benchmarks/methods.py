@@ -15,12 +15,12 @@ import torch
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import interval, sampled_vectors, show
-from training.encoders import Encoder
-from training.encoding import encode_source
-from training.fitting import split
-from training.rows import Rows
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.fitting.encoding import encode_source
+from training.fitting.fit import split
+from training.fitting.rows import Rows
+from training.sources.source import open_source
 from transforms import Chain, parse_steps
 from transforms.quality import local_spearman_of_anchors, recall_of_anchors
 from transforms.vectors import FloatArray

@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
-from training.encoders import locate
-from training.spec import DEFAULT_MODEL
+from training.encoder.encoder import locate
+from training.encoder.spec import DEFAULT_MODEL
 
 INFINITY = "infinity-emb[torch,server]==0.0.77"
 PEER_PINS = ["click<8.2"]

@@ -17,11 +17,9 @@ import numpy as np
 import orjson
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoders import Encoder, load_model
+from training.encoder.encoder import Encoder, load_model
+from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.evaluation.pool import Workers
-from training.experiment.findings import over_seeds
-from training.experiment.scoring import Scorer
-from training.experiment.targets import Target
 from training.finetuning.afterwards import TaskScores, categories
 from training.finetuning.datasets import open_target
 from training.finetuning.job import Job, RegularizerSettings, TargetSettings
@@ -31,7 +29,9 @@ from training.finetuning.mixture import Mixture
 from training.finetuning.run import save_model
 from training.finetuning.targets import prepare_targets
 from training.finetuning.trainer import train
-from training.spec import DEFAULT_ENCODER, EncoderSpec
+from training.research.reze_experiment.findings import over_seeds
+from training.research.reze_experiment.scoring import Scorer
+from training.research.reze_experiment.targets import Target
 
 TARGETS = ("fiqa_qa", "tatqa", "banking77")
 GENERAL = ("stsb", "quora_pairs", "mrpc", "trec_qa", "cranfield", "bbc_news", "sst2")

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import show
-from training.encoders import Encoder
-from training.encoding import EncodedSource, encode_source
-from training.fitting import split
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.fitting.encoding import EncodedSource, encode_source
+from training.fitting.fit import split
+from training.sources.source import open_source
 from transforms import Chain, parse_steps
 from transforms.quality import local_spearman_of_anchors
 from transforms.statistics import unit_rows

@@ -20,8 +20,8 @@ from benchmarks.peers import BareEncode, Infinity, infinity_python
 from benchmarks.reduce_load import measure_memory, measure_reduce
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
-from training.precision import has_bfloat16
-from training.sources import open_source
+from training.encoder.precision import has_bfloat16
+from training.sources.source import open_source
 
 CONCURRENCY = 32
 BATCH = 32

@@ -20,9 +20,9 @@ from service.home import Home
 from service.live.shadow import REPORT_SECONDS
 from service.registry import Registry
 from service.starters import open_folder
-from training.encoders import Encoder
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.sources.source import open_source
 from transforms import Chain, parse_steps
 from transforms.vectors import FloatArray
 

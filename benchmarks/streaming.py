@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.incremental import real_vectors
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import own_environment
-from training.encoded_shards import POSITION, VECTORS
+from training.fitting.encoded_shards import POSITION, VECTORS
 from transforms.vectors import FloatArray
 
 POLL_SECONDS = 0.1

@@ -11,15 +11,15 @@ import torch
 from scipy import stats
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoders import Encoder, load_model
+from training.encoder.encoder import Encoder, load_model
+from training.encoder.precision import PROBES, has_bfloat16
+from training.encoder.spec import DEFAULT_ENCODER
+from training.encoder.unpadding import leave_padding_out
 from training.finetuning.job import RegularizerSettings
 from training.finetuning.loss import ContrastiveLoss
 from training.finetuning.mixture import Mixture
 from training.finetuning.targets import prepare_targets
-from training.precision import PROBES, has_bfloat16
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
-from training.unpadding import leave_padding_out
+from training.sources.source import open_source
 
 SOURCES = 8
 """Slices of the texts that stand for data sets: the time of a step does not depend on what they say."""

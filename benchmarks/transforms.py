@@ -15,9 +15,9 @@ import torch
 from torch.nn import functional
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoders import Encoder
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.sources.source import open_source
 from transforms import R2, Chain, GeoPres, Moments, Normalize
 
 METRICS = """

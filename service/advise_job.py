@@ -10,11 +10,11 @@ from service.home import Home
 from service.settings import Settings
 from service.starters import open_registry
 from training.advice.question import Question
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec
 from training.errors import AdviceError, TrainingError
-from training.fit_request import FitRequest
-from training.local import RootedFile
-from training.spec import EncoderSpec
+from training.fitting.fit_request import FitRequest
+from training.sources.local import RootedFile
 from transforms.chain import parse_steps
 from transforms.errors import TransformError
 from transforms.files import write_synced

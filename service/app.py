@@ -62,8 +62,8 @@ from service.starters import open_registry
 from service.state_watch import StateWatch
 from service.targets import Targets
 from service.tracing import instrument
+from training.encoder.spec import EncoderSpec
 from training.errors import TrainingError
-from training.spec import EncoderSpec
 from transforms.errors import TransformError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from service.http.parse_queue import ParseTurn
 from service.live.plan import ROWS_READY
 from service.settings import Settings
 from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST
-from training.fit_request import DISTINCT_LEAST
+from training.fitting.fit_request import DISTINCT_LEAST
 
 DRAINED_BODIES = 8
 """A body over the limit is read on, and dropped, up to so many limits: a client that is still

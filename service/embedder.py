@@ -15,9 +15,9 @@ from service.index.spec import IndexSpec
 from service.live.tap import Seen, Tap
 from service.registry import Registry
 from service.targets import Target, Targets
-from training.cutting import cut_by_words, too_long
-from training.space import space_id
-from training.spec import EncoderSpec
+from training.encoder.cutting import cut_by_words, too_long
+from training.encoder.space import space_id
+from training.encoder.spec import EncoderSpec
 from transforms.errors import ArtifactError
 
 CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])

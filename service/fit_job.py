@@ -15,14 +15,14 @@ from service.places import Places
 from service.registry import Registry
 from service.settings import Settings
 from service.starters import open_registry
-from training.encoders import Encoder
-from training.engines import LOCAL, Engine
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec
 from training.errors import FitError
-from training.fit_request import FitRequest
-from training.fitting import Fitted, fit_chain
-from training.incremental import Earlier, Version
-from training.local import RootedFile
-from training.spec import EncoderSpec
+from training.fitting.engines import LOCAL, Engine
+from training.fitting.fit import Fitted, fit_chain
+from training.fitting.fit_request import FitRequest
+from training.fitting.incremental import Earlier, Version
+from training.sources.local import RootedFile
 from transforms.files import create_file
 from transforms.progress import Progress
 from transforms.vectors import row_blocks

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from service.errors import ConflictError
 from service.places import Places
 from service.registry import Pointer
-from training.gates import gated_figure, holds, require_gates, wants_little
+from training.fitting.gates import gated_figure, holds, require_gates, wants_little
 from transforms.artifact import Manifest
 
 

@@ -11,16 +11,16 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import BadValueError, ConflictError, UnknownNameError
+from training.encoder.precision import Dtype
+from training.encoder.spec import DEFAULT_ENCODER, Attention, EncoderSpec
 from training.locks import lock_file
-from training.precision import Dtype
-from training.spec import DEFAULT_ENCODER, Attention, EncoderSpec
 from transforms.files import replace_synced
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 class EncoderSettings(BaseModel):
-    """One encoder the server may host; see `training.encoders.EncoderSpec`."""
+    """One encoder the server may host; see `training.encoder.spec.EncoderSpec`."""
 
     model_config = ConfigDict(extra="forbid")
 

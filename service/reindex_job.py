@@ -23,7 +23,7 @@ from service.index.snapshot import save_snapshot
 from service.index.spec import IndexSpec
 from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
 from service.settings import Settings
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.locks import lock_file
 from transforms.artifact import MANIFEST, TENSORS
 from transforms.beneath import read_beneath

@@ -22,7 +22,7 @@ from service.processes.program import ProcessStarter
 from service.registry import Registry
 from service.settings import Settings
 from service.state_watch import StateWatch
-from training.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec
 
 if TYPE_CHECKING:
     from service.shared.replica import Replica

@@ -17,9 +17,9 @@ from service.engine.options import WorkerOptions
 from service.hosted import DEFAULT, AddedEncoders, EncoderSettings
 from service.http.parse_queue import PARSED_TIMES
 from service.key_file import KeyFile
-from training.devices import best_device
-from training.precision import Dtype
-from training.spec import EncoderSpec
+from training.encoder.devices import best_device
+from training.encoder.precision import Dtype
+from training.encoder.spec import EncoderSpec
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """Those this process may use; a CPU quota of a container is not seen here, so set LATHE_THREADS beside it."""

@@ -10,8 +10,8 @@ from service.engine.chain_ref import ChainRef
 from service.errors import BadValueError, ConflictError, WrongShapeError
 from service.places import Places
 from service.registry import LoadedChain, Registry
-from training.space import space_id
-from training.spec import HasSpace
+from training.encoder.space import space_id
+from training.encoder.spec import HasSpace
 from transforms.chain import Chain
 
 RAW = "none"

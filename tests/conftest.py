@@ -23,11 +23,11 @@ import orjson
 import pytest
 import torch
 
-from training.docstrings import docstrings, keep
-from training.encoders import Encoder, locate
-from training.fitting import built_in_name, kept_vectors
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER, DEFAULT_MODEL
+from training.encoder.encoder import Encoder, locate
+from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
+from training.fitting.fit import built_in_name, kept_vectors
+from training.sources.docstrings import docstrings, keep
+from training.sources.source import open_source
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 10
@@ -116,7 +116,11 @@ def scoring_process() -> Iterator[Any]:
 def kept_scoring_process(scoring_process) -> Iterator[None]:
     """Evaluations, comparisons and experiments take that one, and leave it running."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("training.evaluation.run", "training.domains.compare", "training.experiment.run"):
+        for name in (
+            "training.evaluation.run",
+            "training.research.domains.compare",
+            "training.research.reze_experiment.run",
+        ):
             patch.setattr(import_module(name), "Workers", lambda _processes: nullcontext(scoring_process))
         yield
 

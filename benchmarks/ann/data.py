@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.starters import show
-from training.encoders import Encoder
-from training.encoding import encode_source
-from training.sources import open_source
-from training.spec import DEFAULT_ENCODER
-from training.stores import open_hdf5
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.fitting.encoding import encode_source
+from training.sources.source import open_source
+from training.sources.stores import open_hdf5
 from transforms.statistics import unit_rows
 
 QUERIES, TRAIN = "test", "train"

@@ -17,7 +17,7 @@ import httpx
 import redis
 
 from benchmarks.server import LATHE, Server, own_environment
-from training.sources import open_source
+from training.sources.source import open_source
 
 ADMIN = "measured"
 PASSWORD = "measured"

@@ -11,13 +11,13 @@ from service.cli.options import SOURCE, ProgressBar, command_line, flag, load_en
 from service.errors import BadValueError
 from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST, Question
 from training.errors import AdviceError
-from training.fit_request import DISTINCT_LEAST
+from training.fitting.fit_request import DISTINCT_LEAST
 from transforms.files import replace_synced
 
 if TYPE_CHECKING:
     from service.settings import Settings
     from training.advice.advise import Advice
-    from training.encoders import Encoder
+    from training.encoder.encoder import Encoder
 
 
 def advise(
@@ -51,7 +51,7 @@ def advise(
     from training.advice.advise import advise as run
     from training.advice.report import as_json as in_json
     from training.advice.report import as_page, in_terminal
-    from training.sources import open_source
+    from training.sources.source import open_source
 
     settings, home = state()
     if fit is not None:

@@ -27,9 +27,9 @@ def diagnose(
     noise floor is no direction at all; far above, r2 has something to remove.
     """
     from service.targets import Targets
-    from training.encoding import encode_source
-    from training.keys import place_key
-    from training.sources import open_source
+    from training.fitting.encoding import encode_source
+    from training.fitting.keys import place_key
+    from training.sources.source import open_source
     from training.workspace import claimed_folder
     from transforms.base import TransformedView
     from transforms.quality import diagnose as diagnose_vectors

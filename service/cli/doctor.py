@@ -9,8 +9,8 @@ import typer
 
 from service.cli.options import state
 from service.errors import ServiceError
-from training.precision import resolve_dtype
-from training.spec import DEFAULT_MODEL, EncoderSpec
+from training.encoder.precision import resolve_dtype
+from training.encoder.spec import DEFAULT_MODEL, EncoderSpec
 from transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def where_from(spec: EncoderSpec) -> tuple[str, bool]:
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HFValidationError
 
-    from training.encoders import locate
+    from training.encoder.encoder import locate
 
     if locate(spec.model) != spec.model:
         return "from its offline package", True

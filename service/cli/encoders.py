@@ -39,7 +39,7 @@ def add_encoder(
     from pydantic import ValidationError
 
     from service.hosted import AddedEncoders, EncoderSettings, described_problem
-    from training.encoders import Encoder
+    from training.encoder.encoder import Encoder
 
     settings, home = writable_state()
     given: dict[str, Any] = {

@@ -10,7 +10,7 @@ from service.cli.options import flag
 
 if TYPE_CHECKING:
     from service.settings import Settings
-    from training.engines import Engine
+    from training.fitting.engines import Engine
 
 EngineOption = Annotated[
     Literal["local", "ray"], flag("--engine", "ray shares the work among processes or machines (docs/scaling.md).")
@@ -34,7 +34,7 @@ def open_engine(name: str, address: str | None, workers: int | None, settings: "
     Raises:
         EngineError: if Ray cannot be used.
     """
-    from training.engines import LOCAL
+    from training.fitting.engines import LOCAL
 
     if name == "local":
         if address is not None:

@@ -10,8 +10,8 @@ import typer
 
 from service.cli.options import ProgressBar, find_encoder, flag, registry_with_places, state
 from service.errors import BadValueError
+from training.encoder.precision import Dtype
 from training.errors import EvaluationError
-from training.precision import Dtype
 
 if TYPE_CHECKING:
     from service.registry import LoadedChain
@@ -145,9 +145,9 @@ def evaluate_both(request: "Request", against: "Suite") -> None:
         EvaluationError: if they are the same, or nothing could be scored.
     """
     require_extra("statsmodels")
-    from training.domains import compare, in_terminal, require_different, write_comparison
     from training.evaluation.report import write_report
     from training.evaluation.run import evaluate as run
+    from training.research.domains import compare, in_terminal, require_different, write_comparison
     from transforms.progress import part_of
 
     require_different(request.suite, against)

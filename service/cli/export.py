@@ -7,11 +7,11 @@ import typer
 
 from service.cli.options import find_encoder, flag, registry_with_places, state
 from service.errors import BadValueError
-from training.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec
 
 if TYPE_CHECKING:
     from service.settings import Settings
-    from training.encoders import Encoder
+    from training.encoder.encoder import Encoder
     from transforms.chain import Chain
 
 Format = Literal["sentence-transformers", "onnx", "faiss"]
@@ -56,7 +56,7 @@ def export(
 
 def encoder_of(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
     """The encoder to export with, loaded in float32 on the CPU: the named one, else as the chain recorded it."""
-    from training.encoders import Encoder
+    from training.encoder.encoder import Encoder
 
     recorded = chain.metadata.get("encoder")
     if name is not None:

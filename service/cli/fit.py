@@ -20,9 +20,9 @@ from service.cli.options import (
     state,
 )
 from service.errors import BadValueError
-from training.bad_shards import BadShards
-from training.fit_request import FitRequest
-from training.gates import require_gates
+from training.fitting.fit_request import FitRequest
+from training.fitting.gates import require_gates
+from training.sources.bad_shards import BadShards
 from transforms.artifact import Manifest
 from transforms.kinds import KINDS
 
@@ -84,7 +84,7 @@ def fit(
     """
     from service.fit_job import run_fit
     from service.names import require_name
-    from training.sources import open_source
+    from training.sources.source import open_source
     from transforms.chain import parse_steps
 
     if (steps is None) == (add_to is None):

@@ -77,7 +77,7 @@ def export(
 ) -> None:
     """Write an index's items to a file, which lathe fit and lathe index import read; a server goes on serving."""
     from service.cli.index_reading import items_of, record_of
-    from training.writers import open_writer
+    from training.sources.writers import open_writer
 
     settings, _ = state()
     if settings.index_url and out.suffix == ".npy":

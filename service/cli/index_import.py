@@ -12,12 +12,12 @@ import typer
 from service.cli.options import ProgressBar, find_encoder, flag, load_encoder, numbers, registry_with_places, state
 from service.errors import BadValueError
 from service.index.spec import Metric
-from training.gates import GATES_BELOW
+from training.fitting.gates import GATES_BELOW
 
 if TYPE_CHECKING:
     from service.index.importing import Cost
     from service.settings import Settings
-    from training.encoders import Encoder
+    from training.encoder.encoder import Encoder
 
 SHOWN = {"recall_at_10": "recall@10", "recall_at_10_rescored_4x": "  rescored 4×", "local_spearman": "local Spearman"}
 
@@ -86,8 +86,8 @@ def import_rows(
     from service.index.reducer import Reducer
     from service.index.specs import Specs
     from service.targets import RAW, Targets
-    from training.keys import source_key
-    from training.sources import open_source
+    from training.fitting.keys import source_key
+    from training.sources.source import open_source
 
     settings, home = state()
     registry, places = registry_with_places(write=True)

@@ -29,7 +29,7 @@ def describe_instructions(flags: Set[str], machine: str) -> str:
         flags: what the CPU says it has; empty where the system does not tell.
         machine: the kind of CPU, as `platform.machine` names it.
     """
-    from training.precision import CPU_BFLOAT16
+    from training.encoder.precision import CPU_BFLOAT16
 
     if not flags:
         return "this system does not tell which the CPU has"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.settings import Settings
-from training.devices import best_device
-from training.precision import has_bfloat16, read_cpu_flags
+from training.encoder.devices import best_device
+from training.encoder.precision import has_bfloat16, read_cpu_flags
 
 COMPILERS = ("c++", "g++", "clang++", "cl")
 INCLUDE = Path(sysconfig.get_path("include"))

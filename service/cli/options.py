@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 import typer
 
 from service.errors import BadValueError
-from training.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec
 
 if TYPE_CHECKING:
     from service.home import Home
     from service.places import Places
     from service.registry import Registry
     from service.settings import Settings
-    from training.encoders import Encoder
+    from training.encoder.encoder import Encoder
 
 SOURCE = "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, or pydoc:"
 """What a source may be."""
@@ -74,7 +74,7 @@ def load_encoder(settings: "Settings", name: str | None) -> "Encoder":
     """The encoder, loaded, with the threads that were set."""
     import torch
 
-    from training.encoders import Encoder
+    from training.encoder.encoder import Encoder
 
     torch.set_num_threads(settings.threads)
     return Encoder(find_encoder(settings, name), settings.device)

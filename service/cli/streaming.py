@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from service.cli.engines import open_engine
 from service.cli.options import ProgressBar, load_encoder, registry_with_places, state
 from service.targets import Target, Targets
-from training.encoders import Encoder
-from training.encoding import encode_source, pace
+from training.digests import digest
+from training.encoder.encoder import Encoder
 from training.errors import SourceError
-from training.keys import digest, place_key
-from training.kinds import Batch
-from training.raw import Record
-from training.sources import Source, open_source
+from training.fitting.encoding import encode_source, pace
+from training.fitting.keys import place_key
+from training.sources.kinds import Batch
+from training.sources.raw import Record
+from training.sources.source import Source, open_source
+from training.sources.writers import open_writer
 from training.workspace import claimed_folder
-from training.writers import open_writer
 from transforms.vectors import Vectors
 
 

@@ -12,9 +12,9 @@ from training.errors import JobError
 
 if TYPE_CHECKING:
     from service.settings import Settings
+    from training.encoder.spec import EncoderSpec
     from training.finetuning.job import Job
     from training.finetuning.run import Method
-    from training.spec import EncoderSpec
 
 app = typer.Typer(help="Train encoders on pairs: REZE, its rivals, their comparison.", no_args_is_help=True)
 
@@ -59,11 +59,11 @@ def experiment(
 ) -> None:
     """Compare REZE with its rivals: methods by targets by sizes by seeds, written as tables, pictures and one page."""
     require_extra()
-    from training.devices import best_device
-    from training.experiment.report import in_terminal, write_report
-    from training.experiment.run import run_experiment
-    from training.experiment.settings import ExperimentSettings
+    from training.encoder.devices import best_device
     from training.finetuning.job import read_settings
+    from training.research.reze_experiment.report import in_terminal, write_report
+    from training.research.reze_experiment.run import run_experiment
+    from training.research.reze_experiment.settings import ExperimentSettings
 
     settings, _ = state()
     wanted = read_settings(config, ExperimentSettings)

@@ -22,9 +22,9 @@ from service.engine.process import EncoderInfo, Reply, crashed
 from service.engine.waiting import NO_HOPE, Hope, WaitingRoom
 from service.engine.work import EncodeOptions, Part, Work
 from service.errors import BadValueError, TooLargeError, UnavailableError
-from training.encoders import WINDOW_BATCHES
+from training.encoder.encoder import WINDOW_BATCHES
+from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError, TrainingError
-from training.spec import EncoderSpec
 
 IDLE_SECONDS = 0.1
 """How often an idle lane looks whether its worker still lives."""

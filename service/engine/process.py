@@ -11,10 +11,10 @@ from service.engine.options import WorkerOptions
 from service.engine.work import Part, Result
 from service.errors import ServiceError, UnavailableError
 from service.processes.program import ProcessStarter, Program, environment_without_keys
-from training.encoders import find_prompt
+from training.encoder.encoder import find_prompt
+from training.encoder.precision import Agreement
+from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError, TooLongError
-from training.precision import Agreement
-from training.spec import EncoderSpec
 from transforms.errors import ArtifactError
 
 ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (TooLongError, EncoderError, ArtifactError)}

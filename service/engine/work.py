@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.engine.chain_ref import ChainRef
-from training.batches import estimated_tokens, longest_first
-from training.cutting import DENSE_CHARACTERS
-from training.spec import Side
+from training.encoder.batching import estimated_tokens, longest_first
+from training.encoder.cutting import DENSE_CHARACTERS
+from training.encoder.spec import Side
 
 SEARCHED_CHARACTERS_PER_TOKEN = 256
 """Characters of a very long text that cost as much as a token: a worker may search all for what its model reads, and

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from service import logs
 from service.engine import wire
 from service.memory import keep_freed_blocks
-from training.batches import Batch
-from training.encoders import Encoder
+from training.encoder.batching import Batch
+from training.encoder.encoder import Encoder
+from training.encoder.precision import PROBES
+from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError, TooLongError
-from training.precision import PROBES
-from training.spec import EncoderSpec
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 

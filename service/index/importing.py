@@ -15,11 +15,11 @@ from service.index.items import require_ids
 from service.index.protocol import SearchIndex
 from service.index.reducer import Reducer, Vectors, require_lengths
 from service.index.spec import IndexSpec
-from training.encoders import Encoder
-from training.encoding import pace
-from training.kinds import Batch
-from training.raw import Record
-from training.sources import Source
+from training.encoder.encoder import Encoder
+from training.fitting.encoding import pace
+from training.sources.kinds import Batch
+from training.sources.raw import Record
+from training.sources.source import Source
 from transforms.progress import Progress
 from transforms.quality import geometry_measures
 

@@ -12,8 +12,8 @@ from service.index.protocol import Artifact
 from service.index.spec import IndexSpec
 from service.registry import Registry
 from service.targets import RAW, Target, Targets
-from training.space import space_id
-from training.spec import HasSpace
+from training.encoder.space import space_id
+from training.encoder.spec import HasSpace
 
 
 class Specs:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
 from training.errors import OutsideSourceError, SourceError
-from training.fit_request import DISTINCT_LEAST
-from training.local import RootedFile
-from training.readers import BUILT_IN
-from training.remote import is_remote
-from training.sources import open_source
+from training.fitting.fit_request import DISTINCT_LEAST
+from training.sources.local import RootedFile
+from training.sources.readers import BUILT_IN
+from training.sources.remote import is_remote
+from training.sources.source import open_source
 
 if TYPE_CHECKING:
     from service.bodies import SourceBody

@@ -17,8 +17,8 @@ from service.jobs.sources import FILE_OF_VECTORS
 from service.live.drift_tally import Tally
 from service.live.drift_window import Window
 from service.registry import LoadedChain, Registry
-from training.fit_request import FitRequest
-from training.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec
+from training.fitting.fit_request import FitRequest
 from transforms.errors import ArtifactError
 
 DISTINCT_LEAST = 1000

@@ -16,12 +16,12 @@ from service.jobs.store import Job
 from service.names import require_name
 from service.registry import LoadedChain
 from service.services import ADMIN, Services, ServicesDep
-from training.fit_request import FitRequest
-from training.fitting import require_no_targets
-from training.gates import require_gates
-from training.incremental import require_moments
-from training.pairs import require_pairs_or_none
-from training.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec
+from training.fitting.fit import require_no_targets
+from training.fitting.fit_request import FitRequest
+from training.fitting.gates import require_gates
+from training.fitting.incremental import require_moments
+from training.fitting.pairs import require_pairs_or_none
 from transforms.chain import Chain, build_steps
 
 router = APIRouter(tags=["jobs"], responses=ERRORS)

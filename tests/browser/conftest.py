@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from benchmarks.server import Server
-from training.docstrings import docstrings, keep
-from training.spec import DEFAULT_MODEL
+from training.encoder.spec import DEFAULT_MODEL
+from training.sources.docstrings import docstrings, keep
 
 KEY = "use-key"
 PATIENCE_MS = 30_000

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service.settings import read_settings
-from training.experiment.settings import ExperimentSettings
 from training.finetuning.job import Job
 from training.finetuning.job import read_settings as read_job
+from training.research.reze_experiment.settings import ExperimentSettings
 from training.synthesis.job import SynthesisJob
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.docs.workshop import Workshop
-from training.docstrings import docstrings, keep
+from training.sources.docstrings import docstrings, keep
 
 MODULES = """
 turtle _pydecimal statistics pathlib argparse ast calendar cgitb cmd codecs configparser contextlib datetime difflib

@@ -25,7 +25,7 @@ PASSWORD = "correct-horse"
 START_SECONDS = 120
 STOP_SECONDS = 40
 
-PRELOADED = ("sentence_transformers", "service.app", "service.cli.main", "training.fitting", "uvicorn")
+PRELOADED = ("sentence_transformers", "service.app", "service.cli.main", "training.fitting.fit", "uvicorn")
 LIBRARIES = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 """Variables that libraries read when they are imported, which is before a command has its own."""
 

@@ -26,7 +26,7 @@ from service.settings import read_settings
 from service.shared.replica import Replica
 from service.starters import STARTERS
 from tests.service.memory import MemoryWatch
-from training.docstrings import docstrings, keep
+from training.sources.docstrings import docstrings, keep
 from transforms import Chain, certify, parse_steps
 
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]

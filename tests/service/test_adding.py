@@ -7,7 +7,7 @@ import pytest
 from service.fit_job import run_fit
 from service.places import Places
 from service.registry import Registry
-from training.fit_request import FitRequest
+from training.fitting.fit_request import FitRequest
 from transforms.artifact import TENSORS, load_moments
 from transforms.progress import no_progress
 

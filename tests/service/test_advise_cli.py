@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from training.advice.sizes import REDUCERS
-from training.docstrings import docstring_paragraphs
+from training.sources.docstrings import docstring_paragraphs
 
 
 @pytest.fixture(scope="module")

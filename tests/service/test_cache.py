@@ -14,7 +14,7 @@ from service.places import Places
 from service.registry import Registry
 from service.starters import STARTERS
 from service.targets import Targets
-from training.spec import DEFAULT_ENCODER, EncoderSpec
+from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from transforms.chain import Chain
 
 PROMPTS = {"query": "find: ", "same": "find: ", "passage": ""}

@@ -7,7 +7,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from torch.backends.cpu import get_cpu_capability
 
-from training.sources import open_source
+from training.sources.source import open_source
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import service
-from training.encoders import OFFLINE_PACKAGE
+from training.encoder.encoder import OFFLINE_PACKAGE
 from transforms import Chain
 
 CHECKS = [

@@ -16,8 +16,8 @@ from service.live.drift_window import OF_A_REQUEST, PART, Pace, Window
 from service.live.tap import Seen
 from service.registry import Registry
 from service.starters import STARTERS
-from training.docstrings import docstring_paragraphs
-from training.fit_request import FitRequest
+from training.fitting.fit_request import FitRequest
+from training.sources.docstrings import docstring_paragraphs
 from transforms import parse_steps
 from transforms.artifact import DISTRIBUTION, FitStatistics
 from transforms.progress import no_progress

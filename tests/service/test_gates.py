@@ -7,7 +7,7 @@ import pytest
 from service.gates import promote_through_gates
 from service.places import Places
 from service.registry import Pointer, Registry
-from training.gates import gated_figure
+from training.fitting.gates import gated_figure
 from transforms import Chain, parse_steps
 
 NAME = "gated"

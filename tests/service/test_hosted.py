@@ -11,8 +11,8 @@ from service.engine.work import Result
 from service.errors import ConflictError, UnknownNameError
 from service.hosted import AddedEncoders, EncoderSettings
 from service.settings import read_settings
-from training.precision import Agreement
-from training.spec import DEFAULT_ENCODER, DEFAULT_MODEL
+from training.encoder.precision import Agreement
+from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 
 SMALL = EncoderSettings(name="small", model=DEFAULT_MODEL, layer=1, max_length=64, prompts={"q": "find: "}, load=False)
 

@@ -15,7 +15,7 @@ from service.registry import Registry
 from service.settings import read_settings
 from service.starters import STARTERS
 from training.errors import SourceError
-from training.sources import open_source
+from training.sources.source import open_source
 from transforms.files import replace_synced
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from training.encoders import Encoder, Encoding
-from training.spec import DEFAULT_ENCODER, EncoderSpec
+from training.encoder.encoder import Encoder, Encoding
+from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 
 
 class Stopped(Exception):

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.batches import cut_to_budget, estimated_tokens, fill_budget, longest_first, split_features
+from training.encoder.batching import cut_to_budget, estimated_tokens, fill_budget, longest_first, split_features
 
 LENGTHS = st.lists(st.integers(1, 60), max_size=40)
 BUDGET = st.integers(1, 200)

@@ -12,9 +12,9 @@ import pyarrow.parquet
 import pytest
 
 from training.errors import SourceError
-from training.parquet_pages import page_header
-from training.raw import BATCH_BYTES_MOST, WIDTH_MOST
-from training.sources import open_source
+from training.sources.parquet_pages import page_header
+from training.sources.raw import BATCH_BYTES_MOST, WIDTH_MOST
+from training.sources.source import open_source
 
 WIDE = 1_000_000
 

@@ -12,13 +12,13 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from training.cutting import MAX_EXAMINED, PIECE, STATIC_CHARACTERS, TextCutter, cut_by_words, split_at_spaces
-from training.encoders import Encoder
+from training.encoder.cutting import MAX_EXAMINED, PIECE, STATIC_CHARACTERS, TextCutter, cut_by_words, split_at_spaces
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.errors import TooLongError
 from training.finetuning.mixture import Mixture
 from training.finetuning.trainer import as_data
 from training.finetuning.truncation import count_long
-from training.spec import DEFAULT_ENCODER, EncoderSpec
 
 LINES = [
     "The ledger is closed at the end of every month, and audited in the next one.",

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from training.docstrings import LONGEST, SHORTEST, docstring_paragraphs, keep, topic_paragraphs
+from training.sources.docstrings import LONGEST, SHORTEST, docstring_paragraphs, keep, topic_paragraphs
 
 COMMON = {"the", "a", "an", "of", "to", "is", "in", "and", "for", "if", "or", "be", "this", "that", "it", "by"}
 
 DIGEST = """
 import hashlib, json
-from training.docstrings import docstring_paragraphs, topic_paragraphs
+from training.sources.docstrings import docstring_paragraphs, topic_paragraphs
 print(hashlib.sha256(json.dumps([docstring_paragraphs(), topic_paragraphs()]).encode()).hexdigest())
 """
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from training.encoders import Encoder, locate
+from training.encoder.encoder import Encoder, locate
+from training.encoder.fingerprint import fingerprint
+from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 from training.errors import EncoderError, TooLongError
-from training.fingerprint import fingerprint
-from training.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -184,9 +184,9 @@ def test_the_fingerprint_tells_pooling_layer_length_and_prompts_apart(encoder, v
 def test_the_fingerprint_knows_models_with_scalar_weights():
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3))  # its count of batches has no dimensions
     encoder = SimpleNamespace(model=model, max_length=8, prompts={})
-    before = fingerprint(encoder)
+    before = fingerprint(encoder.model, encoder.max_length, encoder.prompts)
     model[0].num_batches_tracked += 1
-    assert fingerprint(encoder) != before
+    assert fingerprint(encoder.model, encoder.max_length, encoder.prompts) != before
 
 
 def test_bfloat16_keeps_norms_at_one_and_vectors_close(encoded, variant):

@@ -4,11 +4,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from training.encoded_shards import HASHES, POSITION, VECTORS
-from training.encoding import encode_source
 from training.errors import FitError, SourceError
-from training.shards import BATCH_ROWS
-from training.sources import open_source
+from training.fitting.encoded_shards import HASHES, POSITION, VECTORS
+from training.fitting.encoding import encode_source
+from training.sources.shards import BATCH_ROWS
+from training.sources.source import open_source
 from transforms.progress import no_progress
 
 FILES = 4

@@ -7,13 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.docstrings import docstring_paragraphs
-from training.encoding import encode_source
 from training.errors import FitError, SourceError
-from training.fit_request import DISTINCT_LEAST, FitRequest
-from training.fitting import FOREIGN_ROWS, HELDOUT_LEAST, HELDOUT_MOST, HELDOUT_SHARE, fit_chain, foreign_vectors, split
-from training.gates import failed_gates, require_gates
-from training.sources import open_source
+from training.fitting.encoding import encode_source
+from training.fitting.fit import (
+    FOREIGN_ROWS,
+    HELDOUT_LEAST,
+    HELDOUT_MOST,
+    HELDOUT_SHARE,
+    fit_chain,
+    foreign_vectors,
+    split,
+)
+from training.fitting.fit_request import DISTINCT_LEAST, FitRequest
+from training.fitting.gates import failed_gates, require_gates
+from training.sources.docstrings import docstring_paragraphs
+from training.sources.source import open_source
 from transforms import Chain, StepError
 from transforms.progress import no_progress
 

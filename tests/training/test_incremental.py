@@ -3,11 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from training.docstrings import docstring_paragraphs
 from training.errors import FitError
-from training.fit_request import FitRequest
-from training.fitting import fit_chain, split
-from training.incremental import Earlier
+from training.fitting.fit import fit_chain, split
+from training.fitting.fit_request import FitRequest
+from training.fitting.incremental import Earlier
+from training.sources.docstrings import docstring_paragraphs
 from transforms import ArtifactError, Chain, StepError, parse_steps
 from transforms.artifact import TENSORS
 from transforms.progress import no_progress

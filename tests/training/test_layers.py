@@ -9,11 +9,11 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, ModernBertConfig, ModernBertModel
 
-from training.encoders import Encoder, locate
+from training.encoder.encoder import Encoder, locate
+from training.encoder.layers import LayeredEncoder, parse_variants
+from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from training.errors import EncoderError
 from training.evaluation.encoders import BAG_DIMENSIONS, BAG_OF_WORDS, Wanted, plan_groups
-from training.layers import LayeredEncoder, parse_variants
-from training.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 
 LAYERS = 6
 TEXTS = [

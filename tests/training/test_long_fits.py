@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from training.encoding import encode_source
 from training.errors import FitError, SourceError
-from training.fit_request import FitRequest
-from training.fitting import fit_chain
-from training.sources import open_source
+from training.fitting.encoding import encode_source
+from training.fitting.fit import fit_chain
+from training.fitting.fit_request import FitRequest
+from training.sources.source import open_source
 from transforms.progress import no_progress
 
 STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 4, "steps": 12, "batch": 64}]

@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from training.docstrings import docstring_paragraphs
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec
 from training.errors import FitError
-from training.fit_request import FitRequest
-from training.fitting import fit_chain
-from training.spec import EncoderSpec
+from training.fitting.fit import fit_chain
+from training.fitting.fit_request import FitRequest
+from training.sources.docstrings import docstring_paragraphs
 from transforms.progress import no_progress
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from training.encoders import BATCH_TOKENS, Encoder
-from training.precision import PROBES, agreement, has_bfloat16, resolve_dtype
-from training.spec import DEFAULT_ENCODER
+from training.encoder.encoder import BATCH_TOKENS, Encoder
+from training.encoder.precision import PROBES, agreement, has_bfloat16, resolve_dtype
+from training.encoder.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture

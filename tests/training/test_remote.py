@@ -10,12 +10,12 @@ import pyarrow.parquet
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from training.encoding import encode_source
 from training.errors import AccessError, SourceError
-from training.fit_request import FitRequest
-from training.fitting import fit_chain
-from training.shards import BATCH_ROWS
-from training.sources import open_source
+from training.fitting.encoding import encode_source
+from training.fitting.fit import fit_chain
+from training.fitting.fit_request import FitRequest
+from training.sources.shards import BATCH_ROWS
+from training.sources.source import open_source
 from transforms.progress import no_progress
 
 

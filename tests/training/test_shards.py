@@ -17,14 +17,14 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from training.encoded_shards import encode_shard, shard_folder
-from training.encoding import encode_source
 from training.errors import SourceError
-from training.keys import place_key
-from training.raw import Span
-from training.shards import BATCH_ROWS, FILE_SHARDS, SHARD_BATCHES, Shard, joined, read_shards
-from training.sources import open_source
-from training.stacked import Part, Stacked
+from training.fitting.encoded_shards import encode_shard, shard_folder
+from training.fitting.encoding import encode_source
+from training.fitting.keys import place_key
+from training.fitting.stacked import Part, Stacked
+from training.sources.raw import Span
+from training.sources.shards import BATCH_ROWS, FILE_SHARDS, SHARD_BATCHES, Shard, joined, read_shards
+from training.sources.source import open_source
 from transforms.progress import no_progress
 
 ROWS = (FILE_SHARDS + 2) * BATCH_ROWS + 300
@@ -161,8 +161,8 @@ def test_after_a_kill_whole_batches_are_not_encoded_again_and_the_result_is_the_
 import sys
 from pathlib import Path
 from tests.training.conftest import HashingEncoder
-from training.encoding import encode_source
-from training.sources import open_source
+from training.fitting.encoding import encode_source
+from training.sources.source import open_source
 
 class Slow(HashingEncoder):
     def encode(self, texts, **options):

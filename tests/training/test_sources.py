@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.errors import SourceError
-from training.readers import BUILT_IN, FORMATS
-from training.sources import open_source
+from training.sources.readers import BUILT_IN, FORMATS
+from training.sources.source import open_source
 
 TEXTS = [
     "The first text.",

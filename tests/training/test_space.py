@@ -1,7 +1,7 @@
 import itertools
 import re
 
-from training.space import space_id
+from training.encoder.space import space_id
 
 PARTS = ("fingerprint", "compact@1", "digest", 128)
 

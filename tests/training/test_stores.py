@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from training.errors import SourceError
-from training.sources import open_source
+from training.sources.source import open_source
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from training.encoders import Encoder
-from training.precision import PROBES, agreement
-from training.spec import DEFAULT_ENCODER
-from training.unpadding import (
+from training.encoder.encoder import Encoder
+from training.encoder.precision import PROBES, agreement
+from training.encoder.spec import DEFAULT_ENCODER
+from training.encoder.unpadding import (
     NAME,
     ROUND_TOKENS,
     CannotUnpadError,

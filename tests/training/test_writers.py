@@ -7,8 +7,8 @@ import pyarrow.parquet
 import pytest
 
 from training.errors import SourceError
-from training.sources import open_source
-from training.writers import FIELD, WRITERS, open_writer
+from training.sources.source import open_source
+from training.sources.writers import FIELD, WRITERS, open_writer
 
 VECTORS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
 RECORDS = [{"id": number, "text": f"text {number} é", "tags": ["a", str(number)]} for number in range(7)]

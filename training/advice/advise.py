@@ -20,13 +20,13 @@ from training.advice.question import Question
 from training.advice.recommendation import Recommendation, lower, recommend, what_is_kept
 from training.advice.sample import Foreign, Sample, text_sample, to_encode, vector_sample
 from training.advice.sizes import Curve, Sizes, SizeTrial
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.errors import AdviceError
 from training.evaluation.audit.measure import cosine
 from training.evaluation.words import percent
-from training.fit_request import DISTINCT_LEAST
-from training.keys import source_key
-from training.sources import open_source
+from training.fitting.fit_request import DISTINCT_LEAST
+from training.fitting.keys import source_key
+from training.sources.source import open_source
 from training.workspace import claimed_folder
 from transforms.progress import Progress, part_of
 from transforms.quality import Diagnostics, diagnose

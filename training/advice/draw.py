@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from training.errors import AdviceError
-from training.sources import Source
+from training.sources.source import Source
 from transforms.vectors import FloatArray
 
 

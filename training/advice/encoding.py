@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from training.advice.enough import LEAST
 from training.advice.sample import HALVES_LEAST, Foreign, Halves, cut_all
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.errors import EncoderError
 from training.evaluation.store import VectorStore, text_key
-from training.fitting import built_in_name, kept_vectors, sampled_texts
-from training.sources import open_source
+from training.fitting.fit import built_in_name, kept_vectors, sampled_texts
+from training.sources.source import open_source
 from transforms.progress import Progress
 from transforms.vectors import FloatArray
 

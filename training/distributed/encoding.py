@@ -7,13 +7,13 @@ from pathlib import Path
 
 from training.distributed.tasks import Done, Task
 from training.distributed.token import Token
-from training.encoded_shards import Position, position_in
-from training.engines import Report
 from training.errors import SourceError
-from training.readers import BUILT_IN
-from training.remote import is_remote
-from training.run import Run
-from training.shards import Shard
+from training.fitting.encoded_shards import Position, position_in
+from training.fitting.encoding_run import Run
+from training.fitting.engines import Report
+from training.sources.readers import BUILT_IN
+from training.sources.remote import is_remote
+from training.sources.shards import Shard
 
 
 class ShardTasks:

@@ -13,12 +13,12 @@ from training.distributed.pool import Pool
 from training.distributed.rows import SharedRows
 from training.distributed.tasks import Task
 from training.distributed.worker import Block, Introduction, Worker, describe
-from training.encoded_shards import Position
-from training.encoders import Encoder
-from training.engines import Report
+from training.encoder.encoder import Encoder
 from training.errors import EngineError
-from training.run import Run
-from training.shards import Shard
+from training.fitting.encoded_shards import Position
+from training.fitting.encoding_run import Run
+from training.fitting.engines import Report
+from training.sources.shards import Shard
 from transforms.statistics import Moments
 from transforms.vectors import Vectors
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.distributed.worker import Block
-from training.rows import Rows
-from training.stacked import Part, Stacked
+from training.fitting.rows import Rows
+from training.fitting.stacked import Part, Stacked
 from transforms.chain import Chain, serialize_chain
 from transforms.statistics import Moments
 from transforms.vectors import BLOCK_ROWS, Vectors

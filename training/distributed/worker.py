@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from training.distributed.token import Token
-from training.encoded_shards import encode_shard
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec
 from training.errors import EngineError
-from training.readers import BUILT_IN
-from training.remote import is_remote
-from training.shards import Shard, at_hand
-from training.spec import EncoderSpec
-from training.stacked import Part, Stacked
+from training.fitting.encoded_shards import encode_shard
+from training.fitting.stacked import Part, Stacked
+from training.sources.readers import BUILT_IN
+from training.sources.remote import is_remote
+from training.sources.shards import Shard, at_hand
 from transforms.chain import Chain, deserialize_chain
 from transforms.statistics import at_unit_length, block_moments
 from transforms.vectors import as_numpy

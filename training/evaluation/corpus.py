@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from training.errors import EvaluationError
-from training.sources import open_source
+from training.sources.source import open_source
 from transforms import Moments
 from transforms.vectors import FloatArray
 

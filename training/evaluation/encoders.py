@@ -10,10 +10,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
+from training.encoder.layers import LayeredEncoder, parse_variants
+from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError
-from training.layers import LayeredEncoder, parse_variants
-from training.spec import EncoderSpec
 
 BAG_OF_WORDS = "bag-of-words"
 BAG_DIMENSIONS = 4096

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from training.errors import DataSetError, SourceError
-from training.lines import numbered_lines
+from training.sources.lines import numbered_lines
 
 NAMED_MOST = 3
 """Rows that a warning names, of all it counts."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.errors import ExportError
 from transforms.chain import Chain
 from transforms.linear import Affine, Normalize, Selection

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.errors import ExportError
 from training.export.folder import (
     PROBE_TEXTS,

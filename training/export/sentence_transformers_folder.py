@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec
 from training.export.folder import (
     PROBE_TEXTS,
     Exported,
@@ -29,7 +30,6 @@ from training.export.folder import (
     staged_folder,
     write_about,
 )
-from training.spec import EncoderSpec
 from transforms.base import Map
 from transforms.chain import Chain
 from transforms.codes import Quantizer

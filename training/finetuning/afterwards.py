@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from training.encoder.spec import EncoderSpec
 from training.evaluation.encoders import Wanted
 from training.evaluation.methods import CONTROL
 from training.evaluation.run import Request, Results, evaluate
@@ -22,7 +23,6 @@ from training.finetuning.datasets import FolderDataSet
 from training.finetuning.development import measured_texts
 from training.finetuning.extras import SuiteSettings
 from training.finetuning.overlap import normalized
-from training.spec import EncoderSpec
 from transforms.files import replace_synced
 from transforms.progress import Progress
 

@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.digests import digest
 from training.errors import DataSetError, SourceError
 from training.finetuning.datasets import DataSet, FileDataSet
 from training.finetuning.job import SourceSettings
 from training.finetuning.overlap import normalized
 from training.finetuning.positives import Pair, blank, document_text, find_pairs
-from training.keys import digest
-from training.sources import open_source
+from training.sources.source import open_source
 
 
 @dataclass(frozen=True)

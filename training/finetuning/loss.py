@@ -12,8 +12,8 @@ from sentence_transformers.util.distributed import all_gather, all_gather_with_g
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
+from training.encoder.unpadding import flatten_together
 from training.errors import JobError
-from training.unpadding import flatten_together
 
 Features = Iterable[dict[str, Tensor]]
 

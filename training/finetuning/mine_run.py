@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec
 from training.errors import JobError
 from training.finetuning.job import Job
 from training.finetuning.mining_statistics import Statistics
 from training.finetuning.mixing import Mixing
 from training.finetuning.page import Page
 from training.finetuning.reading import Sources
-from training.spec import EncoderSpec
 from training.workspace import exclusive
 from transforms.progress import Progress
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 
-from training.encoders import Encoder
+from training.digests import digest
+from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.finetuning.candidates import Candidates, find_candidates
 from training.finetuning.extras import NegativeSettings
@@ -25,7 +26,6 @@ from training.finetuning.mixing import Mixing
 from training.finetuning.overlap import normalized
 from training.finetuning.positives import Pair
 from training.finetuning.reference import Reference
-from training.keys import digest
 from transforms.files import replace_synced
 from transforms.progress import Progress
 

@@ -8,7 +8,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.evaluation.store import VectorStore, text_key
 from training.finetuning.mixture import Mixture

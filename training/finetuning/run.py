@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from training.encoders import Encoder, load_model
+from training.encoder.encoder import Encoder, load_model
+from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.errors import JobError
 from training.evaluation.suites import Suite
 from training.finetuning.afterwards import COMPARISON, Compared, compare_models, open_suites
@@ -40,7 +41,6 @@ from training.finetuning.reading import Sources
 from training.finetuning.reference import unprompted
 from training.finetuning.targets import Targets, prepare_targets
 from training.finetuning.truncation import cut_texts
-from training.spec import DEFAULT_ENCODER, EncoderSpec
 from training.workspace import exclusive
 from transforms.files import replace_synced, sync_folder
 from transforms.progress import Progress

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Mixture

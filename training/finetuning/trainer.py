@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from training.cutting import TextCutter
+from training.encoder.cutting import TextCutter
+from training.encoder.precision import PROBES, has_bfloat16
+from training.encoder.unpadding import leave_padding_out
 from training.errors import JobError
 from training.finetuning.collator import NEGATIVES, TripletCollator
 from training.finetuning.development import Development
@@ -27,8 +29,6 @@ from training.finetuning.numbering import identical_texts, numbered_negatives
 from training.finetuning.progress import PREFIX, Checkpoints, Reporter, batch_of, last_checkpoint
 from training.finetuning.stopping import Measures
 from training.finetuning.targets import Targets
-from training.precision import PROBES, has_bfloat16
-from training.unpadding import leave_padding_out
 from transforms.progress import Progress
 
 CHECKPOINTS_KEPT = 2

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.finetuning.mixture import Mixture
 
 TOGETHER = 1000

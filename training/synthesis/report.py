@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from training.keys import digest
+from training.digests import digest
 from training.synthesis.asking import Asker
 from training.synthesis.book import Book
 from training.synthesis.endpoint import Endpoint

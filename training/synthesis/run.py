@@ -19,8 +19,8 @@ from typing import Any
 
 import orjson
 
+from training.digests import digest
 from training.errors import JobError
-from training.keys import digest
 from training.synthesis.asking import Asker
 from training.synthesis.book import Book
 from training.synthesis.chat import Chat

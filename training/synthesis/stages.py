@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from training.keys import digest
+from training.digests import digest
 from training.synthesis.chat import Answer
 from training.synthesis.faults import fault_of, is_refusal
 from training.synthesis.job import StageName, StageSettings

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.digests import digest
 from training.errors import JobError
-from training.keys import digest
 from training.synthesis.job import STAGES, StageName, SynthesisJob
 
 SHIPPED = Path(__file__).parent / "templates"

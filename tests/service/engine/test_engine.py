@@ -11,9 +11,9 @@ from service.engine.process import EncoderInfo, Reply
 from service.engine.waiting import WaitingRoom
 from service.engine.work import EncodeOptions, Result
 from service.errors import OverloadedError, ServiceError, TooLargeError, UnavailableError
-from training.encoders import WINDOW_BATCHES
+from training.encoder.encoder import WINDOW_BATCHES
+from training.encoder.spec import DEFAULT_ENCODER
 from training.errors import EncoderError, TooLongError
-from training.spec import DEFAULT_ENCODER
 
 SECONDS = 10.0
 """What nothing here takes; past it a test has failed."""

@@ -21,9 +21,9 @@ from service.engine.work import EncodeOptions, Part, Result, Work
 from service.engine.worker import CHAINS_MOST, Tokenized, Worker, serve
 from service.errors import UnavailableError
 from service.starters import STARTERS
-from training.batches import Batch
+from training.encoder.batching import Batch
+from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.errors import EncoderError, TooLongError
-from training.spec import DEFAULT_ENCODER, EncoderSpec
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 

@@ -14,7 +14,7 @@ from service.engine.process import EncoderInfo
 from service.engine.work import EncodeOptions
 from service.live.tap import Tap
 from service.shared.cache import COSINE, OLD, PATIENCE_SECONDS, STATE, WAITING_MOST, YOUNG, SharedCache
-from training.spec import DEFAULT_ENCODER
+from training.encoder.spec import DEFAULT_ENCODER
 
 pytestmark = pytest.mark.services
 

@@ -19,8 +19,8 @@ from service.jobs.store import new_job
 from service.processes.program import Spawner
 from service.settings import read_settings
 from service.shared.link import RedisLink
-from training.fit_request import FitRequest
-from training.spec import DEFAULT_ENCODER
+from training.encoder.spec import DEFAULT_ENCODER
+from training.fitting.fit_request import FitRequest
 
 pytestmark = pytest.mark.services
 

@@ -6,7 +6,7 @@ import pytest
 
 from training.advice.draw import draw
 from training.errors import AdviceError, SourceError
-from training.sources import open_source
+from training.sources.source import open_source
 
 
 def source_of(path, texts):

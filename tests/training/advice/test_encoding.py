@@ -7,8 +7,8 @@ from training.advice.draw import Drawn
 from training.advice.encoding import Encoding, foreign_text
 from training.advice.sample import HALVES_LEAST, cut_all, heldout_rows, text_sample, to_encode
 from training.errors import EncoderError
-from training.fitting import sampled_texts
-from training.sources import open_source
+from training.fitting.fit import sampled_texts
+from training.sources.source import open_source
 
 TEXTS = [f"text {number} speaks of the number {number} and then of {number + 1}" for number in range(200)]
 

@@ -14,14 +14,14 @@ import pytest
 
 from training.distributed.pool import Pool
 from training.distributed.tasks import TRIES, Task
-from training.encoded_shards import HASHES, POSITION, VECTORS
-from training.encoders import Encoder
-from training.encoding import encode_source
-from training.engines import LOCAL
+from training.encoder.encoder import Encoder
 from training.errors import EngineError, SourceError
-from training.fit_request import FitRequest
-from training.fitting import fit_chain
-from training.sources import open_source
+from training.fitting.encoded_shards import HASHES, POSITION, VECTORS
+from training.fitting.encoding import encode_source
+from training.fitting.engines import LOCAL
+from training.fitting.fit import fit_chain
+from training.fitting.fit_request import FitRequest
+from training.sources.source import open_source
 from transforms.chain import parse_steps
 from transforms.progress import no_progress
 from transforms.statistics import moments_of
@@ -89,8 +89,8 @@ def test_after_a_kill_of_the_driver_no_finished_shard_is_encoded_again(engine, v
 import sys
 from pathlib import Path
 from training.distributed import ray_engine
-from training.encoding import encode_source
-from training.sources import open_source
+from training.fitting.encoding import encode_source
+from training.sources.source import open_source
 
 with ray_engine(sys.argv[1], 2, 2) as engine:
     encode_source(open_source(sys.argv[2]), None, Path(sys.argv[3]), lambda *at: print(*at, flush=True), engine)

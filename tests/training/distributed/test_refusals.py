@@ -14,7 +14,7 @@ from training.distributed.engine import require_alike
 from training.distributed.token import Token
 from training.distributed.worker import Introduction, Worker, describe
 from training.errors import EngineError
-from training.shards import Shard
+from training.sources.shards import Shard
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", ":6379", "head:port", "", "auto"])

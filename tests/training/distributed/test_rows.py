@@ -5,8 +5,8 @@ import pytest
 
 from training.distributed.rows import SharedRows
 from training.distributed.worker import Worker
-from training.engines import LOCAL
-from training.stacked import Part, Stacked
+from training.fitting.engines import LOCAL
+from training.fitting.stacked import Part, Stacked
 from transforms import Chain, InputError, parse_steps
 from transforms.chain import deserialize_chain, serialize_chain
 from transforms.incremental import Stages

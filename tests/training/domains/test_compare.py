@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from training.domains.compare import DomainComparison
-from training.domains.plots import pictures
-from training.domains.tables import tables
-from training.domains.words import sentences
 from training.evaluation.encoders import BAG_OF_WORDS
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.worker import loaded
+from training.research.domains.compare import DomainComparison
+from training.research.domains.plots import pictures
+from training.research.domains.tables import tables
+from training.research.domains.words import sentences
 
 DIMENSIONS = 12
 ENCODERS = ("a", "b", BAG_OF_WORDS)

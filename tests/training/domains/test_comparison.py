@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import training.domains
-from training.domains import compare, in_terminal, write_comparison
-from training.domains.characteristics import characteristics
-from training.domains.compare import titles_of
-from training.domains.comparison import DataSetTexts
-from training.domains.tables import tables
-from training.domains.words import sentences
+import training.research.domains
 from training.errors import EvaluationError
 from training.evaluation.suites import Suite, open_suite
+from training.research.domains import compare, in_terminal, write_comparison
+from training.research.domains.characteristics import characteristics
+from training.research.domains.compare import titles_of
+from training.research.domains.comparison import DataSetTexts
+from training.research.domains.tables import tables
+from training.research.domains.words import sentences
 
 ENCODERS = ("a", "b", "c", "d")
 TYPES = {"r0": "Retrieval", "r1": "Retrieval", "r2": "Retrieval", "s0": "STS", "s1": "STS"}
@@ -46,7 +46,7 @@ def comparison(pair):
 
 
 def test_the_package_has_what_it_says():
-    assert training.domains.__all__ == [
+    assert training.research.domains.__all__ == [
         "Comparison", "compare", "in_terminal", "require_different", "write_comparison",
     ]  # fmt: skip
 
@@ -166,7 +166,7 @@ def test_the_same_suite_twice_is_refused(build, pair, write_data_set, tmp_path):
         write_data_set(tmp_path / name / "set", {"task": "pairs"}, {"test.jsonl": rows})
     suites = [open_suite(str(tmp_path / name)) for name in ("one", "copy")]
     with pytest.raises(EvaluationError, match="one and .*copy hold the same data sets; --against takes another"):
-        training.domains.require_different(*suites)
+        training.research.domains.require_different(*suites)
 
 
 def test_a_data_set_of_both_suites_is_named(build, pair):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import v_measure_score
 
-from training.domains.examples import read_examples
-from training.domains.samples import LabelledPool, PairPool, ScoredPool
-from training.domains.texts import TEXTS_MOST, sample_texts
-from training.domains.work import bootstrap, describe
 from training.errors import EvaluationError
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.worker import FittedMethod, loaded, score_methods
+from training.research.domains.examples import read_examples
+from training.research.domains.samples import LabelledPool, PairPool, ScoredPool
+from training.research.domains.texts import TEXTS_MOST, sample_texts
+from training.research.domains.work import bootstrap, describe
 
 ROWS = range(14)
 CLASSES = [{"text": f"text {row} of {row % 3}", "label": ["east", "north", "west"][row % 3]} for row in range(60)]

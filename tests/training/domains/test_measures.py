@@ -4,7 +4,8 @@ from scipy import stats
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.metrics import average_precision_score, ndcg_score, v_measure_score
 
-from training.domains.measures import (
+from training.evaluation.statistics import rank_correlation
+from training.research.domains.measures import (
     average_precision,
     average_precisions,
     best_places,
@@ -13,8 +14,7 @@ from training.domains.measures import (
     v_measure,
     v_measures,
 )
-from training.domains.samples import SAMPLES, LabelledPool, PairPool, ScoredPool, pooled, sample_scores
-from training.evaluation.statistics import rank_correlation
+from training.research.domains.samples import SAMPLES, LabelledPool, PairPool, ScoredPool, pooled, sample_scores
 
 RANDOM = np.random.default_rng(0)
 PLACES = RANDOM.integers(0, 30, (20, 50))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.domains.ranking import compare_rankings, detectable, least_p
+from training.research.domains.ranking import compare_rankings, detectable, least_p
 
 NAMES = list("abcdefghijkl")
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.domains.reliability import split_half
+from training.research.domains.reliability import split_half
 
 RANDOM = np.random.default_rng(0)
 

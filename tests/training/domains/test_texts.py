@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from training.domains.characteristics import (
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec
+from training.research.domains.characteristics import (
     Characteristics,
     averaged,
     characteristics,
@@ -14,11 +16,9 @@ from training.domains.characteristics import (
     syllables_of,
     type_token_ratio,
 )
-from training.domains.parser import find_parser, mean_distance
-from training.domains.similarity import similarity_map
-from training.domains.tokens import token_counter
-from training.encoders import Encoder
-from training.spec import EncoderSpec
+from training.research.domains.parser import find_parser, mean_distance
+from training.research.domains.similarity import similarity_map
+from training.research.domains.tokens import token_counter
 
 
 def test_sentences_end_where_the_rule_says():

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
+from training.encoder.layers import parse_variants
+from training.encoder.spec import EncoderSpec
 from training.evaluation.audit.probe import Auditor, Probe
 from training.evaluation.audit.texts import NORM_TEXTS
 from training.evaluation.encoders import BagOfWords, Member, Wanted, plan_groups
@@ -18,8 +20,6 @@ from training.evaluation.run import Evaluation, Request, evaluate
 from training.evaluation.scores import Collected
 from training.evaluation.store import VectorStore
 from training.evaluation.suites import Suite, open_suite
-from training.layers import parse_variants
-from training.spec import EncoderSpec
 
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
 ENGLISH = [f"The {WORDS[n % 10]} was {['sold', 'seen in the garden', 'boiled'][n % 3]} {n} times." for n in range(60)]

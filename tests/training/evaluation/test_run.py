@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 
+from training.encoder.spec import DEFAULT_ENCODER
 from training.errors import EvaluationError
 from training.evaluation.corpus import corpus_sentences
 from training.evaluation.encoders import Wanted
@@ -20,7 +21,6 @@ from training.evaluation.pool import Workers
 from training.evaluation.run import Request, evaluate, trial_key
 from training.evaluation.store import text_key
 from training.evaluation.suites import open_suite
-from training.spec import DEFAULT_ENCODER
 from training.workspace import exclusive
 from transforms import Chain, parse_steps
 

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from training.evaluation.statistics import Interval
-from training.experiment.book import Result
-from training.experiment.findings import Difference, find, over_seeds
-from training.experiment.words import sentences, verdict
+from training.research.reze_experiment.book import Result
+from training.research.reze_experiment.findings import Difference, find, over_seeds
+from training.research.reze_experiment.words import sentences, verdict
 
 RATE = 1e-4
 TASKS = {"tone": "classification", "topic": "classification", "search": "retrieval"}

@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from training.errors import JobError
-from training.experiment.findings import find
-from training.experiment.report import as_csv, in_terminal, write_report
-from training.experiment.unit import run_unit
 from training.finetuning.overlap import normalized
+from training.research.reze_experiment.findings import find
+from training.research.reze_experiment.report import as_csv, in_terminal, write_report
+from training.research.reze_experiment.unit import run_unit
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process", "little_garbage")
 

@@ -12,11 +12,11 @@ from training.evaluation.records import Warnings
 from training.evaluation.store import MemoryStore
 from training.evaluation.tasks import local_task
 from training.evaluation.worker import measure
-from training.experiment.scoring import LABEL_ACCURACY, Scorer
-from training.experiment.targets import Target
 from training.finetuning.datasets import FolderDataSet
 from training.finetuning.job import SourceSettings
 from training.finetuning.values import Prompts
+from training.research.reze_experiment.scoring import LABEL_ACCURACY, Scorer
+from training.research.reze_experiment.targets import Target
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is ill-defined")  # of labels that nothing is taken for
 

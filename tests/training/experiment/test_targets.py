@@ -1,8 +1,8 @@
 import pytest
 
 from training.errors import JobError
-from training.experiment.settings import ExperimentSettings
-from training.experiment.targets import chosen_targets
+from training.research.reze_experiment.settings import ExperimentSettings
+from training.research.reze_experiment.targets import chosen_targets
 
 
 def labelled(count):

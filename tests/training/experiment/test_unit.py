@@ -7,16 +7,16 @@ import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.errors import JobError
-from training.experiment.arms import arms
-from training.experiment.plan import plan
-from training.experiment.targets import Target, drawn_rows
-from training.experiment.unit import PRETRAINING, Work, run_unit
 from training.finetuning.datasets import FolderDataSet
 from training.finetuning.job import SourceSettings
 from training.finetuning.overlap import normalized
 from training.finetuning.run import MODEL
+from training.research.reze_experiment.arms import arms
+from training.research.reze_experiment.plan import plan
+from training.research.reze_experiment.targets import Target, drawn_rows
+from training.research.reze_experiment.unit import PRETRAINING, Work, run_unit
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
 

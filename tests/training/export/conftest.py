@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from training.sources import open_source
+from training.sources.source import open_source
 from transforms import Chain, parse_steps
 from transforms.codes import Int8
 

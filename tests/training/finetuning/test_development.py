@@ -94,7 +94,7 @@ def test_a_fifth_of_each_source_is_held_out_at_most_and_an_anchor_is_on_one_side
 
 
 def test_the_best_step_is_kept_and_its_model_gives_what_was_measured(job_of, go, tmp_path, tiny):
-    from training.encoders import Encoder
+    from training.encoder.encoder import Encoder
 
     job = job_of({"every": 2}, learning_rate=3e-2, epochs=3)
     outcome = go(job)

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from training.encoders import load_model
+from training.encoder.encoder import load_model
+from training.encoder.unpadding import allow_unpadded, first_position
 from training.finetuning.loss import (
     CachedContrastiveLoss,
     Components,
@@ -14,7 +15,6 @@ from training.finetuning.loss import (
     info_nce,
 )
 from training.finetuning.numbering import identical_texts
-from training.unpadding import allow_unpadded, first_position
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring", "tomatoes"]
 POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain", "fruit"]
@@ -23,7 +23,7 @@ POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a mac
 @pytest.fixture(scope="module")
 def model(tiny_model):
     """The narrow model, without dropout."""
-    from training.spec import EncoderSpec
+    from training.encoder.spec import EncoderSpec
 
     return load_model(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu").float().eval()
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from training.encoders import load_model
+from training.encoder.encoder import load_model
+from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from training.encoder.unpadding import allow_unpadded, first_position
 from training.errors import DataSetError, JobError
 from training.finetuning.candidates import Candidates
 from training.finetuning.datasets import open_target
@@ -22,8 +24,6 @@ from training.finetuning.mining import mine as mine_one
 from training.finetuning.mixing import mix, read_sources
 from training.finetuning.numbering import identical_texts, numbered_negatives
 from training.finetuning.values import Prompts
-from training.spec import DEFAULT_ENCODER, EncoderSpec
-from training.unpadding import allow_unpadded, first_position
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]
 POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain"]

@@ -10,11 +10,11 @@ import numpy as np
 import orjson
 import pytest
 
+from training.encoder.spec import EncoderSpec
 from training.errors import JobError
 from training.finetuning.job import Job, TrainingSettings
 from training.finetuning.run import run
 from training.finetuning.trainer import shared
-from training.spec import EncoderSpec
 
 RUNS = """
 import os, signal, sys
@@ -25,7 +25,7 @@ from service.cli.main import main
 from training.finetuning import parts, report, trainer
 from training.finetuning.job import Job, read_settings
 from training.finetuning.run import run
-from training.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec
 
 torch.set_num_threads(1)
 Figure.savefig = lambda _, text, **options: text.write("<svg></svg>")

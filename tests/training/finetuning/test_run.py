@@ -11,7 +11,7 @@ import orjson
 import pytest
 import torch
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.finetuning.job import Job
 from training.finetuning.loss import NonFiniteLossError

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.encoders import Encoder
+from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Mixture
@@ -14,7 +14,7 @@ SETTINGS = RegularizerSettings(scale=0.5)
 @pytest.fixture(scope="module")
 def narrow(tiny_model):
     """The narrow model, loaded once."""
-    from training.spec import EncoderSpec
+    from training.encoder.spec import EncoderSpec
 
     return Encoder(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from training.docstrings import docstrings, keep
 from training.errors import JobError
+from training.sources.docstrings import docstrings, keep
 from training.synthesis.held_out import HeldOut, read_held_out
 from training.synthesis.job import HeldOutSettings
 from training.synthesis.near import NearTexts, jaccard, shingles, words

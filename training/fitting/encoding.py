@@ -1,0 +1,153 @@
+"""A source as vectors on disk, encoded shard by shard and taken up again where a killed run stopped."""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.encoder.encoder import Encoder
+from training.errors import FitError, SourceError
+from training.fitting.encoded_shards import HASHES, VECTORS, require_width
+from training.fitting.encoding_run import Run
+from training.fitting.engines import LOCAL, Engine
+from training.fitting.stacked import Part, Stacked
+from training.sources.local import shown
+from training.sources.shards import Shard
+from training.sources.source import Source
+from transforms.files import make_root
+from transforms.progress import Progress
+from transforms.vectors import Vectors
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that the disk of a folder has left."""
+    return shutil.disk_usage(folder).free
+
+
+@dataclass(frozen=True)
+class EncodedSource:
+    """A source's rows as vectors.
+
+    Attributes:
+        vectors: `(n, d)` float32 on disk, in the source's order, blank texts left out.
+        hashes: `(n,)` a 64-bit hash of each text or vector; equal rows have equal hashes.
+        blank: rows left out because they held nothing.
+        left_out: damaged files that were left out, and why.
+        empty: files that held no rows.
+    """
+
+    vectors: Vectors
+    hashes: NDArray[np.uint64]
+    blank: int
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    empty: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the rows' hashes: what was fitted on, without the texts."""
+        return hashlib.sha256(np.ascontiguousarray(self.hashes).data).hexdigest()
+
+
+def encode_source(
+    source: Source,
+    encoder: Encoder | None,
+    folder: Path,
+    on_progress: Progress,
+    engine: Engine = LOCAL,
+    free_bytes: Callable[[Path], int] = free_bytes,
+) -> EncodedSource:
+    """Encode a source's texts, or copy its vectors, into a folder for each shard.
+
+    Memory is one batch. A later call goes on in every shard after its last whole batch; shards of
+    files that are still the same stay what they are when others join, change or go.
+
+    Args:
+        source: texts or vectors; it says whether damaged files are left out.
+        encoder: needed for texts; for vectors it says whose they are.
+        folder: where the shards' folders go; made if missing.
+        on_progress: told rows done, rate and time left.
+        engine: who does it.
+        free_bytes: tells the room on the disk of a folder.
+
+    Raises:
+        SourceError: if the source is empty, cannot be read, or ends before it should.
+        FitError: for texts without an encoder, vectors of another width than the encoder's, or a disk
+            that cannot hold them all.
+        EngineError: if the engine's workers cannot do it.
+    """
+    if source.width() is None and encoder is None:
+        raise FitError("texts need an encoder to become vectors")
+    damaged: dict[str, str] = {}
+    while True:
+        run = Run(source, source.plan(damaged), encoder, folder)
+        if not (found := encode_run(run, engine, on_progress, free_bytes)):
+            return assembled(run)
+        damaged |= found  # planned anew, because other files may have been judged by the one that fell out
+
+
+def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Callable[[Path], int]) -> dict[str, str]:
+    """Encode all of a run that is not yet; the damaged files found meanwhile, and why.
+
+    Raises:
+        SourceError, FitError, EngineError: see `encode_source`.
+    """
+    make_root(run.root)
+    positions = run.positions
+    rows = {shard: position.rows for shard, position in positions.items()}
+    begun, before = time.monotonic(), sum(rows.values())
+    given = run.plan.shards[0].width
+    width = given if run.encoder is None else run.encoder.dimensions
+    if run.encoder is not None and given is not None:
+        require_width(given, run.encoder)
+    require_space(free_bytes(run.root), run.total - before, width or 0)
+    done = before
+
+    def report(shard: Shard, of_shard: int) -> None:
+        nonlocal done
+        done += max(of_shard - rows[shard], 0)
+        rows[shard] = max(of_shard, rows[shard])
+        on_progress(done / run.total, pace(done, run.total, done - before, time.monotonic() - begun))
+
+    return engine.encode(run, positions, report)
+
+
+def assembled(run: Run) -> EncodedSource:
+    """The vectors of a run whose shards are all finished.
+
+    Raises:
+        SourceError: if no text was left in them.
+    """
+    kept = [(run.folders[shard], position) for shard, position in run.positions.items() if position.kept]
+    if not kept:
+        raise SourceError(f"the source {shown(run.source.written)!r} holds nothing but blank texts")
+    width = kept[0][1].width
+    if len(kept) == 1:  # nothing to look up for each row
+        ((folder, position),) = kept
+        vectors: Vectors = np.memmap(folder / VECTORS, np.float32, "r", shape=(position.kept, width))
+        hashes: NDArray[np.uint64] = np.memmap(folder / HASHES, np.uint64, "r", shape=(position.kept,))
+    else:
+        vectors = Stacked([Part(folder / VECTORS, position.kept) for folder, position in kept], width)
+        hashes = np.concatenate([np.fromfile(folder / HASHES, np.uint64, position.kept) for folder, position in kept])
+    rows = vectors.shape[0]
+    return EncodedSource(vectors, hashes, run.total - rows, run.plan.left_out, tuple(run.plan.empty))
+
+
+def require_space(free: int, rows: int, width: int) -> None:
+    """Raise `FitError` if so many rows need more than the free bytes: better now than hours later."""
+    needed = rows * (width * 4 + 8)
+    if needed > free:
+        raise FitError(
+            f"{rows:,} vectors {width} wide take {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB left"
+        )
+
+
+def pace(seen: int, total: int, done: int, seconds: float) -> str:
+    """Rows, rate and time left as a sentence."""
+    rate = done / seconds if seconds > 0 else 0.0
+    left = f", {(total - seen) / rate:.0f} s left" if rate > 0 and seen < total else ""
+    return f"{seen:,} of {total:,} rows encoded, {rate:,.0f} a second{left}"

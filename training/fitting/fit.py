@@ -1,0 +1,323 @@
+"""The fit job: source → vectors on disk → fitted chain → certificate."""
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.encoder.devices import best_device
+from training.encoder.encoder import Encoder
+from training.errors import FitError, SourceError
+from training.fitting.encoding import EncodedSource, encode_source
+from training.fitting.engines import LOCAL, Engine
+from training.fitting.fit_request import DISTINCT_LEAST, FitRequest
+from training.fitting.gates import failed_gates, require_gates
+from training.fitting.incremental import Earlier, Version, moments_to_store
+from training.fitting.keys import place_key
+from training.fitting.pairs import encoded_targets, require_pairs_or_none
+from training.fitting.rows import Rows
+from training.sources.readers import BUILT_IN
+from training.sources.source import Source, open_source
+from training.workspace import claimed_folder
+from transforms.artifact import FitDistribution, FitStatistics
+from transforms.base import Transform
+from transforms.chain import Chain, build_steps, retained_subspace
+from transforms.files import create_file, make_folder
+from transforms.progress import Progress, part_of
+from transforms.quality import Certificate, certify
+from transforms.statistics import Moments
+from transforms.vectors import FloatArray
+
+HELDOUT_SHARE = 0.2
+HELDOUT_MOST = 5000
+"""Enough for a recall@10 to ±.003; the measures take memory and time as its square."""
+HELDOUT_LEAST = 50
+SPLIT_ROWS = 1_000_000
+"""Looked at together when rows are split."""
+FOREIGN_ROWS = 1000
+STAGES = {
+    "encode": (0.0, 0.7),
+    "targets": (0.7, 0.8),
+    "fit": (0.8, 0.93),
+    "foreign": (0.93, 0.98),
+    "certify": (0.98, 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted chain with its evidence.
+
+    Attributes:
+        chain: its metadata holds encoder, provenance and certificate.
+        statistics: of the fitted rows, to be stored beside the chain.
+        certificate: see `transforms.certify`.
+        failed_gates: the gates that do not hold.
+        encoded: the whole source as vectors.
+    """
+
+    chain: Chain
+    statistics: FitStatistics
+    certificate: Certificate
+    failed_gates: list[str]
+    encoded: EncodedSource
+
+
+@contextmanager
+def fit_chain(
+    request: FitRequest,
+    encoder: Encoder | None,
+    workspace: Path,
+    on_progress: Progress,
+    command: str | None = None,
+    target_encoder: Encoder | None = None,
+    earlier: Earlier | None = None,
+    engine: Engine = LOCAL,
+    replaced: Version | None = None,
+) -> Iterator[Fitted]:
+    """Fit a chain on a source and certify it on rows kept aside and on foreign text.
+
+    A context: the encoded vectors are there while it lasts.
+
+    Args:
+        request: what to fit.
+        encoder: needed for texts; None for vectors of nobody's.
+        workspace: where vectors go meanwhile; what a killed run encoded there is used again.
+        on_progress: told a fraction and a sentence.
+        command: how the user asked for it, for the provenance.
+        target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
+        earlier: the version that `request.add_to` names.
+        engine: who encodes, and takes moments.
+        replaced: the version that `request.refit_of` names.
+
+    Raises:
+        SourceError: if the source cannot be read.
+        FitError: if it holds too few distinct rows, a gate is unknown, pairs are none, or the rows are
+            of another space than those they are added to, or these themselves.
+        TransformError: if the steps do not fit the vectors.
+        EngineError: if the engine's workers cannot do it.
+    """
+    chain = Chain(build_steps(request.steps), request.normalize) if earlier is None else earlier.chain
+    source = open_source(request.source, request.bad_shards)
+    require_gates(request.gates)
+    if earlier is None:
+        require_pairs_or_none(chain, request.targets, target_encoder)
+    else:
+        earlier.require_same_space(encoder)
+        require_no_targets(request, target_encoder)
+    if encoder is not None:
+        chain.signature(encoder.dimensions)  # before hours of encoding, not after
+    with ExitStack() as within:
+        folder = within.enter_context(claimed_folder(workspace, place_key(source, encoder)[:32]))
+        encoded = encode_source(source, encoder, folder, stage("encode", on_progress), engine)
+        if earlier is not None:
+            earlier.require_new(encoded.digest)
+        on_targets = stage("targets", on_progress)
+        targets = within.enter_context(
+            encoded_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)
+        )
+        fit_rows, heldout_rows = split(encoded.hashes, request.seed)
+        rows, reporting = engine.rows(encoded.vectors, fit_rows), stage("fit", on_progress)
+        moments: dict[int, Moments] = {}
+        said: list[str] = []
+        if earlier is None:
+            chain.to(fitting_device(encoder)).fit(
+                rows, reporting, None if targets is None else Rows(targets, fit_rows), checkpoints=folder
+            )
+            chain.to("cpu")
+            if request.keep_moments:
+                moments, said = moments_to_store(chain, rows)
+        else:
+            chain, moments, said = earlier.with_rows(rows, reporting)
+        foreign = foreign_vectors(request, encoder, workspace / "foreign", stage("foreign", on_progress))
+        on_progress(STAGES["certify"][0], "measuring on held-out vectors")
+        heldout = np.array(encoded.vectors[heldout_rows])
+        certificate = certify(
+            chain,
+            heldout,
+            n_fit=len(fit_rows) + (earlier.count if earlier else 0),
+            seed=request.seed,
+            out_of_domain=foreign,
+            warnings=source_warnings(encoded, foreign) + said,
+            targets=None if targets is None else np.array(targets[heldout_rows]),
+        )
+        chain.metadata = {
+            "encoder": encoder.describe() if encoder else None,
+            "target_encoder": target_encoder.describe() if target_encoder else None,
+            "provenance": provenance(request, source, encoded, command) | {"training": records(chain)},
+            "certificate": certificate,
+        }
+        before, distribution = earlier.reference if earlier else None, None
+        if earlier is None or before is not None:  # else nobody knows what the older rows looked like
+            distribution = FitDistribution.measure(rows, heldout, retained_subspace(chain), before)
+        if (version := earlier or replaced) is not None:
+            certificate["compared_to"] = version.measured(heldout, foreign, request.seed)
+        if earlier is not None:
+            chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
+            chain.metadata["provenance"] |= earlier.provenance()
+        statistics = FitStatistics(moments, distribution)
+        yield Fitted(chain, statistics, certificate, failed_gates(request.gates, certificate), encoded)
+
+
+def split(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row numbers to fit on, and to hold out.
+
+    Which side a row is on depends on its content alone, so that equal rows never stand on both;
+    of equal held-out rows one is kept.
+
+    Raises:
+        FitError: with too few distinct rows.
+    """
+    distinct = different(hashes)
+    if len(distinct) < DISTINCT_LEAST:
+        raise FitError(f"a fit needs at least {DISTINCT_LEAST} different rows, the source has {len(distinct)}")
+    wanted = max(int(len(distinct) * HELDOUT_SHARE), min(HELDOUT_LEAST, len(distinct) // 2))
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    chosen = np.sort(distinct[order[: min(wanted, HELDOUT_MOST)]])
+    del distinct, order  # of millions of rows these are what takes memory
+    held = among(chosen, hashes)
+    rows = np.flatnonzero(held)
+    _, first = np.unique(hashes[rows], return_index=True)
+    return np.flatnonzero(~held), rows[np.sort(first)]
+
+
+def different(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The different ones, in order; NumPy's own holds a table of them meanwhile, five times as large."""
+    ordered = np.sort(hashes)
+    found: NDArray[np.uint64] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return found
+
+
+def among(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether each hash `(n,)` is one of those, which are sorted; NumPy's own would sort all of them again."""
+    found = np.zeros(len(hashes), bool)
+    for start in range(0, len(hashes), SPLIT_ROWS):
+        block = hashes[start : start + SPLIT_ROWS]
+        places = np.minimum(np.searchsorted(chosen, block), len(chosen) - 1)
+        found[start : start + SPLIT_ROWS] = chosen[places] == block
+    return found
+
+
+def foreign_vectors(
+    request: FitRequest, encoder: Encoder | None, folder: Path, on_progress: Progress
+) -> dict[str, FloatArray]:
+    """Vectors of text the chain was not fitted on: docstrings, and what else was asked for.
+
+    Encoded once for each encoder and kept in `folder`.
+    """
+    if encoder is None:
+        return {}
+    built_in = {"pydoc-topics": "pydoc:topics"} if request.source == "pydoc:" else {"pydoc": "pydoc:"}
+    corpora = built_in | dict(request.foreign)
+    found = {}
+    for done, (name, written) in enumerate(corpora.items()):
+        on_progress(done / len(corpora), f"encoding foreign text: {name}")
+        found[name] = sample_vectors(open_source(written), encoder, folder / encoder.fingerprint)
+    return found
+
+
+def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray:
+    """Up to `FOREIGN_ROWS` distinct texts of a source, spread evenly over it, as vectors `(n, d)`."""
+    if source.written in BUILT_IN:
+        return kept_vectors(folder, built_in_name(source), lambda: encoder.encode(sampled_texts(source)).vectors)
+    texts = sampled_texts(source)
+    return kept_vectors(folder, repr(texts), lambda: encoder.encode(texts).vectors)
+
+
+def built_in_name(source: Source) -> str:
+    """What names the sampled texts of a built-in source, as constant as Python itself; reading them takes seconds."""
+    return f"{source.written} {sys.version} {FOREIGN_ROWS}"
+
+
+def sampled_texts(source: Source) -> list[str]:
+    """Those texts.
+
+    Raises:
+        SourceError: if the source holds vectors, or nothing.
+    """
+    texts: list[str] = []
+    for batch in source.batches():
+        if not isinstance(batch.values, list):
+            raise SourceError(f"the foreign source {source.written!r} holds vectors; it must hold texts")
+        texts.extend(text for text in batch.values if text.strip())
+    texts = list(dict.fromkeys(texts))
+    if not texts:
+        raise SourceError(f"the foreign source {source.written!r} holds no texts")
+    return [texts[i] for i in np.linspace(0, len(texts) - 1, min(FOREIGN_ROWS, len(texts))).astype(int)]
+
+
+def kept_vectors(folder: Path, of: str, encoded: Callable[[], FloatArray]) -> FloatArray:
+    """Vectors of something by what names it, encoded where the folder has none yet."""
+    kept = folder / f"{hashlib.sha256(of.encode()).hexdigest()[:32]}.npy"
+    try:
+        return np.asarray(np.load(kept, allow_pickle=False))
+    except (OSError, ValueError, EOFError):
+        vectors = encoded()
+    make_folder(folder)
+    staging = kept.with_suffix(f".{os.getpid()}.npy")
+    with create_file(staging) as file:
+        np.save(file, vectors)
+    staging.replace(kept)
+    return vectors
+
+
+def provenance(request: FitRequest, source: Source, encoded: EncodedSource, command: str | None) -> dict[str, Any]:
+    """Where a chain comes from, without the texts and without the machine's paths."""
+    return {
+        "source": source.name,
+        "left_out": dict(encoded.left_out),
+        "rows": int(encoded.vectors.shape[0]),
+        "rows_digest": encoded.digest,
+        "seed": request.seed,
+        "gates": dict(request.gates),
+        "command": command,
+        **{name: said for name in ("refit_of", "because") if (said := getattr(request, name)) is not None},
+        "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+    }
+
+
+def fitting_device(encoder: Encoder | None) -> str:
+    """Where steps are trained: on the encoder's GPU, or on any there is for vectors of nobody's; else on the CPU."""
+    device = best_device() if encoder is None else encoder.device
+    return device if device.startswith("cuda") else "cpu"  # other devices have no float64
+
+
+def records(chain: Chain) -> list[dict[str, Any]]:
+    """What happened in training, for each step that was trained in steps."""
+    steps = [step for step in chain.transforms if isinstance(step, Transform)]
+    return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
+
+
+def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -> list[str]:
+    """What a reader of the certificate must know of the source."""
+    found = []
+    if not foreign:
+        found.append("not measured on foreign text: the vectors name no encoder to make any with")
+    found += [f"{name} was left out: {reason}" for name, reason in encoded.left_out.items()]
+    found += [f"{name} holds no rows" for name in encoded.empty]
+    if encoded.blank:
+        found.append(f"{encoded.blank} blank texts were left out")
+    repeated = len(encoded.hashes) - len(different(encoded.hashes))
+    if repeated:
+        found.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
+    return found
+
+
+def require_no_targets(request: FitRequest, target_encoder: object | None) -> None:
+    """Raise `FitError` if targets come with rows to add: what is fitted on pairs keeps its map."""
+    if request.targets is not None or target_encoder is not None:
+        raise FitError(f"steps fitted on pairs keep the map of {request.add_to}: rows are added without targets")
+
+
+def stage(name: str, on_progress: Progress) -> Progress:
+    """Progress of one stage as progress of the whole."""
+    return part_of(on_progress, *STAGES[name])

@@ -1,0 +1,125 @@
+"""Texts added to a version of a chain: its old texts are not needed, only the moments it carries."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.encoder.encoder import Encoder
+from training.errors import FitError
+from transforms.artifact import FitDistribution, load_moments
+from transforms.chain import Chain
+from transforms.incremental import Stages, update_chain
+from transforms.progress import Progress
+from transforms.quality import Certificate, certify
+from transforms.statistics import Moments
+from transforms.vectors import FloatArray, Vectors
+
+COMPARED = (
+    *("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"),
+    *("mean_norm", "isoscore", "bytes_per_vector", "sizes", "foreign"),
+)
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version that a fit is compared to.
+
+    Attributes:
+        ref: `name@version`.
+        chain: fitted; its metadata is the manifest.
+    """
+
+    ref: str
+    chain: Chain
+
+    @property
+    def count(self) -> int:
+        """The rows that went into it."""
+        return int(self.chain.metadata["certificate"]["n_fit"])
+
+    def measured(self, heldout: FloatArray, foreign: Mapping[str, FloatArray], seed: int) -> Certificate:
+        """Its measures on the vectors that the new one is certified on."""
+        found = certify(self.chain, heldout, n_fit=self.count, seed=seed, out_of_domain=foreign)
+        return {"chain": self.ref} | {key: found[key] for key in COMPARED if key in found}
+
+
+@dataclass(frozen=True)
+class Earlier(Version):
+    """A version that rows are added to.
+
+    Attributes:
+        moments: of the rows it was fitted on, by stage.
+        reference: what those rows look like; None where that is not known.
+    """
+
+    moments: dict[int, Moments]
+    reference: FitDistribution | None = None
+
+    @classmethod
+    def read(cls, ref: str, chain: Chain, folder: Path) -> "Earlier":
+        """A version with its moments, from the folder of its artifact.
+
+        Raises:
+            FitError: if it carries none.
+            ArtifactError: if they, or its reference, were damaged.
+        """
+        require_moments(ref, chain.metadata)
+        reference = FitDistribution.load(folder) if chain.metadata.get("reference") else None
+        return cls(ref, chain, load_moments(folder), reference)
+
+    @property
+    def count(self) -> int:
+        """The rows that went into it."""
+        return next(iter(self.moments.values())).count
+
+    def require_same_space(self, encoder: Encoder | None) -> None:
+        """Raise `FitError` unless the new rows are vectors of the space that the old ones were of."""
+        described = self.chain.metadata.get("encoder")
+        was, now = described and described["fingerprint"], encoder and encoder.fingerprint
+        if was != now:
+            of = f"of {described['name']} ({was})" if described else "of nobody's"
+            found = f"of {encoder.name} ({now})" if encoder else "of nobody's"
+            raise FitError(f"{self.ref} was fitted on vectors {of}, these are {found}: they do not add up")
+
+    def require_new(self, digest: str) -> None:
+        """Raise `FitError` for rows that it was fitted on already, by the digest of a source's rows."""
+        if any(earlier.get("rows_digest") == digest for earlier in self.provenance()["added_to"]):
+            raise FitError(f"{self.ref} was fitted on these very rows already: they would count twice")
+
+    def with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, dict[int, Moments], list[str]]:
+        """Return the chain fitted on its old rows and new ones `(n, d)`, the moments of all rows, and warnings.
+
+        Raises:
+            TransformError: if that cannot be done; see `transforms.incremental.update_chain`.
+        """
+        done = update_chain(self.chain, self.moments, rows, on_progress)
+        said = [f"{self.chain[i].kind} keeps the map of {self.ref}: {reason}" for i, reason in done.retained.items()]
+        if done.chain.quantizer is not None:
+            said.append(f"{done.chain.quantizer.kind} has the ranges of the added rows alone")
+        return (
+            done.chain,
+            done.moments,
+            [*said, f"measured on rows held out of what was added to {self.ref}, on no older ones"],
+        )
+
+    def provenance(self) -> dict[str, Any]:
+        """Where the old rows come from, oldest first, and how the steps that are kept were trained."""
+        was = self.chain.metadata.get("provenance") or {}
+        short = {"chain": self.ref} | {key: was[key] for key in ("source", "rows", "rows_digest") if key in was}
+        return {"added_to": [*was.get("added_to", []), short], "training": was.get("training", [])}
+
+
+def require_moments(ref: str, manifest: Mapping[str, Any]) -> None:
+    """Raise `FitError` unless a version carries moments."""
+    if not manifest.get("moments"):
+        raise FitError(f"{ref} carries no moments to add to: fit it once with --keep-moments (keep_moments in JSON)")
+
+
+def moments_to_store(chain: Chain, rows: Vectors) -> tuple[dict[int, Moments], list[str]]:
+    """Return the moments to store of the rows `(n, d)` that a chain was fitted on, by refit stage, and warnings."""
+    stages = Stages.of(chain)
+    if moments := stages.take_moments(chain, rows):
+        return moments, []
+    reasons = "; ".join(f"{chain[index].kind}: {reason}" for index, reason in stages.retained.items())
+    return {}, [f"no moments are kept, since no step could be refitted from them ({reasons or 'none learns anything'})"]

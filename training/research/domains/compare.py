@@ -1,0 +1,246 @@
+"""Two suites under the same encoders: everything that tells whether they are different domains, in order."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from training.errors import EvaluationError
+from training.evaluation.encoders import BAG_OF_WORDS, Member
+from training.evaluation.grid import Grid
+from training.evaluation.pool import Job, Workers
+from training.evaluation.run import Results, trial_key
+from training.evaluation.statistics import Array
+from training.evaluation.suites import Suite
+from training.evaluation.tables import problem_lines
+from training.evaluation.worker import Raw, Trial
+from training.research.domains.blocks import blocks_of, left_out
+from training.research.domains.characteristics import CountTokens, averaged, characteristics
+from training.research.domains.comparison import Comparison, DataSetTexts
+from training.research.domains.pairwise import encoder_tests
+from training.research.domains.parser import find_parser
+from training.research.domains.ranking import RankCorrelation, compare_rankings
+from training.research.domains.reliability import split_half
+from training.research.domains.similarity import SimilarityMap, similarity_map
+from training.research.domains.tokens import token_counter
+from training.research.domains.variance import Cell, TwoWay, one_way, two_way
+from training.research.domains.work import bootstrap, describe
+from transforms.progress import Progress
+
+RunJobs = Callable[[Sequence[Job]], Iterator[tuple[int, Any]]]
+"""What runs jobs; see `Workers.run`."""
+ALL_TYPES = "all types"
+SIDES = (0, 1)
+FROM_MTEB = "mteb reads its own tasks itself and gives no scores of single examples"
+NOT_DRAWN = f"no data set of one suite is complete and in a layout of Lathe; {FROM_MTEB}"
+
+
+def require_different(first: Suite, second: Suite) -> tuple[str, ...]:
+    """Names of data sets that are in both suites.
+
+    Raises:
+        EvaluationError: if the suites hold the same data sets.
+    """
+    digests = [{entry.digest(): entry.name for entry in suite.entries} for suite in (first, second)]
+    if digests[0].keys() == digests[1].keys():
+        raise EvaluationError(
+            f"{first.written} and {second.written} hold the same data sets; --against takes another suite"
+        )
+    return tuple(name for digest, name in digests[0].items() if digest in digests[1])
+
+
+def compare(first: Results, second: Results, on_progress: Progress) -> Comparison:
+    """What two evaluations by the same encoders tell about their suites.
+
+    An encoder or data set that fails somewhere is named in the problems, and the rest goes on without it.
+
+    Raises:
+        EvaluationError: if the suites are the same.
+    """
+    with Workers(first.request.processes) as workers:
+        return DomainComparison(first, second, on_progress, workers.run).run()
+
+
+def titles_of(first: Suite, second: Suite) -> tuple[str, str]:
+    """What the suites are called; numbered where they have one title."""
+    if first.title != second.title:
+        return first.title, second.title
+    return f"{first.title} (1)", f"{second.title} (2)"
+
+
+class DomainComparison:
+    """One comparison; see `compare`."""
+
+    def __init__(self, first: Results, second: Results, on_progress: Progress, run_jobs: RunJobs) -> None:
+        self.shared = require_different(first.request.suite, second.request.suite)
+        self.results = (first, second)
+        self.titles = titles_of(first.request.suite, second.request.suite)
+        self.progress = on_progress
+        self.run_jobs = run_jobs
+        self.grids = (Grid(first), Grid(second))
+        self.blocks = (blocks_of(self.grids[0]), blocks_of(self.grids[1]))
+        self.trials = tuple(trials_of(results) for results in self.results)
+        self.problems: list[str] = [
+            *(f"{self.titles[side]}: {line}" for side in SIDES for line in problem_lines(self.results[side])),
+            *(line for title, some in zip(self.titles, self.blocks, strict=True) for line in left_out(title, some)),
+        ]
+
+    def run(self) -> Comparison:
+        """Everything in order."""
+        common = [type_ for type_ in self.blocks[0] if type_ in self.blocks[1]]
+        two_ways = self.variances(common)
+        texts, similarity, tokenizer = self.texts()
+        sides = [[one.characteristics for one in texts if one.suite == side] for side in SIDES]
+        averages = [averaged(some) if some else None for some in sides]
+        blocks = [(side, block) for side in SIDES for block in self.blocks[side].values()]
+        return Comparison(
+            titles=self.titles,
+            data_sets=(len(self.grids[0].tasks), len(self.grids[1].tasks)),
+            encoders=tuple(encoder for encoder in self.grids[0].encoders if encoder in self.grids[1].encoders),
+            types=(tuple(self.blocks[0]), tuple(self.blocks[1])),
+            rankings=self.rankings(common),
+            two_ways=two_ways,
+            one_ways=[one_way(side, block.type, block.scores) for side, block in blocks],
+            tests=[test for side, block in blocks for test in encoder_tests(side, block)],
+            texts=texts,
+            suite_texts=(averages[0], averages[1]),
+            tokenizer=tokenizer,
+            similarity=similarity,
+            shared=self.shared,
+            problems=self.problems,
+        )
+
+    def rankings(self, common: Sequence[str]) -> list[RankCorrelation]:
+        """ρ of each type that both suites have, and of the mean over these types."""
+        pairs = {type_: (self.blocks[0][type_].means, self.blocks[1][type_].means) for type_ in common}
+        found = [self.with_halves(compare_rankings(type_, *pair), [type_]) for type_, pair in pairs.items()]
+        usable = {type_: pair for type_, pair in pairs.items() if all(pair)}
+        if len(usable) > 1:
+            first, second = (mean_of([pair[side] for pair in usable.values()]) for side in SIDES)
+            found.append(self.with_halves(compare_rankings(ALL_TYPES, first, second), list(usable)))
+        return found
+
+    def with_halves(self, one: RankCorrelation, types: Sequence[str]) -> RankCorrelation:
+        """A correlation with those of two halves of each suite's data sets of these types."""
+        if one.rho is None:
+            return one
+        first, second = (
+            split_half([self.blocks[side][type_].scores_of(one.encoders) for type_ in types]) for side in SIDES
+        )
+        return replace(one, within=(first, second))
+
+    def variances(self, common: Sequence[str]) -> list[TwoWay]:
+        """Encoder and domain as factors, of each type that both suites have."""
+        pools = {(type_, side): self.pool_of(type_, side) for type_ in common for side in SIDES}
+        cells = [
+            (type_, side, encoder)
+            for type_, side in pools
+            if pools[type_, 0] and pools[type_, 1]
+            for encoder in self.blocks[side][type_].encoders
+        ]
+        jobs: list[Job] = [(bootstrap, (pools[type_, side], self.raw(side, encoder))) for type_, side, encoder in cells]
+        found: dict[tuple[str, int, str], tuple[int, Array]] = {}
+        for done, (index, result) in enumerate(self.run_jobs(jobs), 1):
+            type_, side, encoder = cells[index]
+            if isinstance(result, Exception):
+                self.problems.append(f"{self.titles[side]}: no samples of {type_} for {encoder}: {result}")
+            else:
+                found[cells[index]] = result
+            self.progress(0.5 * done / len(jobs), f"samples of {type_} for {encoder}")
+        ordered = {cell: found[cell] for cell in cells if cell in found}  # not as processes finish
+        return [analysed(type_, ordered, any(cell[0] == type_ for cell in cells)) for type_ in common]
+
+    def pool_of(self, type_: str, side: int) -> list[Trial]:
+        """The data sets of a type whose examples can be drawn."""
+        complete = [trial for trial in self.trials[side] if trial.entry.name in self.blocks[side][type_].tasks]
+        usable = [trial for trial in complete if trial.entry.kind != "mteb"]
+        if 0 < len(usable) < len(complete):
+            left = ", ".join(trial.entry.name for trial in complete if trial.entry.kind == "mteb")
+            self.problems.append(f"{self.titles[side]}: {left}: not in the samples of {type_}, as {FROM_MTEB}")
+        return usable
+
+    def raw(self, side: int, encoder: str) -> Raw:
+        """The stored output of an encoder."""
+        member, out = self.grids[side].encoders[encoder].member, self.results[side].request.out
+        prompts = dict(member.prompts), member.default_prompt
+        return Raw(member.name, member.output, member.dimensions, *prompts, out / "vectors" / member.output)
+
+    def texts(self) -> tuple[list[DataSetTexts], SimilarityMap | None, str | None]:
+        """What the texts of every data set are like, and how near the data sets lie."""
+        dense = next((name for name, one in self.grids[0].encoders.items() if is_dense(one.member)), None)
+        name, count_tokens = self.tokenizer()
+        describing = partial(characteristics, count_tokens=count_tokens, parse=find_parser())
+        places = [(side, trial) for side in SIDES for trial in self.trials[side] if self.readable(side, trial)]
+        raws = [None if dense not in self.grids[side].encoders else self.raw(side, dense) for side in SIDES]
+        jobs: list[Job] = [(describe, (trial, raws[side])) for side, trial in places]
+        found: dict[int, DataSetTexts] = {}
+        means: dict[int, Array] = {}
+        for done, (index, result) in enumerate(self.run_jobs(jobs), 1):
+            side, trial = places[index]
+            if isinstance(result, Exception):
+                self.problems.append(f"{self.titles[side]}: the texts of {trial.entry.name} are left out: {result}")
+                continue
+            language = self.grids[side].tasks[trial.entry.name].language
+            one = describing(result.texts, language)
+            found[index] = DataSetTexts(side, trial.entry.name, language, one)
+            if result.mean is not None:
+                means[index] = result.mean
+            self.progress(0.5 + 0.5 * done / len(jobs), f"texts of {trial.entry.name}")
+        ordered = [found[index] for index in sorted(found)]
+        return ordered, similarity_of(dense, found, means), name
+
+    def tokenizer(self) -> tuple[str | None, CountTokens | None]:
+        """The first encoder whose tokenizer is at hand, and what counts its tokens."""
+        for wanted in self.results[0].request.encoders:
+            if wanted.spec is not None and (count := token_counter(wanted.spec)) is not None:
+                return wanted.spec.name, count
+        return None, None
+
+    def readable(self, side: int, trial: Trial) -> bool:
+        """Whether a data set could be read when it was evaluated."""
+        return trial.entry.name in self.grids[side].tasks
+
+
+def trials_of(results: Results) -> list[Trial]:
+    """The data sets as they were evaluated."""
+    limit = results.request.limit
+    return [Trial(entry, trial_key(entry, limit), limit) for entry in results.request.suite.entries]
+
+
+def mean_of(means: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean over types of each encoder that has all."""
+    return {encoder: float(np.mean([one[encoder] for one in means])) for encoder in means[0] if in_all(encoder, means)}
+
+
+def in_all(encoder: str, means: Sequence[Mapping[str, float]]) -> bool:
+    """Whether an encoder has a mean in every type."""
+    return all(encoder in one for one in means)
+
+
+def analysed(type_: str, found: Mapping[tuple[str, int, str], tuple[int, Array]], drawn: bool) -> TwoWay:
+    """The analysis of a type's samples, where any could be drawn."""
+    if not drawn:
+        return TwoWay(type_, problem=NOT_DRAWN)
+    scores: dict[Cell, Array] = {
+        (encoder, side): some for (of, side, encoder), (_, some) in found.items() if of == type_
+    }
+    sizes = {side: size for (of, side, _), (size, _) in found.items() if of == type_}
+    return two_way(type_, scores, (sizes.get(0, 0), sizes.get(1, 0)))
+
+
+def is_dense(member: Member) -> bool:
+    """Whether an encoder is a model, whose vectors have directions to compare."""
+    return member.name != BAG_OF_WORDS
+
+
+def similarity_of(
+    encoder: str | None, found: Mapping[int, DataSetTexts], means: Mapping[int, Array]
+) -> SimilarityMap | None:
+    """The map of the data sets that have a mean; None for fewer than two."""
+    if encoder is None or len(means) < 2:
+        return None
+    ordered = sorted(means)
+    names, suites = [found[index].name for index in ordered], [found[index].suite for index in ordered]
+    return similarity_map(encoder, names, suites, np.stack([means[index] for index in ordered]))

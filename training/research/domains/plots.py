@@ -1,0 +1,102 @@
+"""Pictures of a comparison, as SVG to put into a page."""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from training.evaluation.plots import svg_pictures
+from training.research.domains.comparison import Comparison
+from training.research.domains.similarity import Cosines
+from training.research.domains.variance import RESIDUAL
+
+COLUMNS = 3
+MARKERS = "os^Dv"
+"""One for every ten encoders: there are ten colours."""
+COLOURS = {"encoder": "tab:blue", "domain": "tab:orange", "encoder × domain": "tab:green", RESIDUAL: "lightgrey"}
+NAMED_MOST = 60
+"""Data sets whose names can still be read beside a map."""
+
+
+def pictures(comparison: Comparison) -> dict[str, str]:
+    """Every picture there is something for, by what it shows."""
+    drawings = {
+        "Mean scores of the encoders in both suites": rankings,
+        "What the variance of samples' scores goes with": shares,
+        "Cosines of data sets' mean embeddings": similarity,
+    }
+    return svg_pictures(drawings, comparison)
+
+
+def rankings(comparison: Comparison) -> Any:
+    """Mean scores in one suite against those in the other, a point an encoder."""
+    some = [one for one in comparison.rankings if one.encoders]
+    if not some:
+        return None
+    columns = min(COLUMNS, len(some))
+    lines = -(-len(some) // columns)
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(3.6 * columns, 3.2 * lines), layout="constrained", squeeze=False
+    )
+    looks = {
+        encoder: {"color": f"C{place % 10}", "marker": MARKERS[place // 10 % len(MARKERS)]}
+        for place, encoder in enumerate(comparison.encoders)
+    }
+    for axis, one in zip(axes.flat, some, strict=False):
+        for encoder, x, y in zip(one.encoders, *one.means, strict=True):
+            axis.scatter(100 * x, 100 * y, label=encoder, s=24, **looks[encoder])
+        axis.set_title(one.type if one.rho is None else f"{one.type}: ρ = {one.rho:.2f}", fontsize=10)
+        axis.set_xlabel(comparison.titles[0])
+        axis.set_ylabel(comparison.titles[1])
+    for axis in axes.flat[len(some) :]:
+        axis.set_visible(False)
+    fullest = max(range(len(some)), key=lambda place: len(some[place].encoders))
+    handles = axes.flat[fullest].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=COLUMNS, fontsize=8)
+    return figure
+
+
+def shares(comparison: Comparison) -> Any:
+    """The shares of encoder, domain, interaction and rest, a bar a type."""
+    some = [one for one in comparison.two_ways if one.sources]
+    if not some:
+        return None
+    figure, axis = plt.subplots(figsize=(7, 1 + 0.4 * len(some)), layout="constrained")
+    left = np.zeros(len(some))
+    for place, source in enumerate(some[0].sources):
+        widths = np.array([100 * one.sources[place].share for one in some])
+        axis.barh(range(len(some)), widths, left=left, color=COLOURS[source.name], label=source.name)
+        left += widths
+    axis.set_yticks(range(len(some)), [one.type for one in some])
+    axis.invert_yaxis()
+    axis.set_xlabel("per cent of the sum of squares")
+    figure.legend(loc="outside upper center", ncols=len(COLOURS), fontsize=8)
+    return figure
+
+
+def similarity(comparison: Comparison) -> Any:
+    """Cosines of all data sets, those of one suite within its lines."""
+    found = comparison.similarity
+    if found is None:
+        return None
+    maps = {"as they are": found.raw} | ({"without the common direction": found.centred} if found.centred else {})
+    size = 2.5 + 0.2 * len(found.names)
+    figure, axes = plt.subplots(
+        1, len(maps), figsize=(size * len(maps), size), layout="constrained", squeeze=False, sharey=True
+    )
+    for axis, (name, cosines) in zip(axes[0], maps.items(), strict=True):
+        heat_map(figure, axis, name, cosines, found.suites.count(0))
+        if len(found.names) <= NAMED_MOST:
+            axis.set_xticks(range(len(found.names)), found.names, rotation=90, fontsize=7)
+            axis.set_yticks(range(len(found.names)), found.names, fontsize=7)
+    axes[0, 0].set_ylabel(f"{comparison.titles[0]} above the line, {comparison.titles[1]} below")
+    return figure
+
+
+def heat_map(figure: Any, axis: Any, name: str, cosines: Cosines, boundary: int) -> None:
+    """One map, with lines where the first suite ends."""
+    image = axis.imshow(cosines.matrix, cmap="RdBu_r", vmin=-1, vmax=1)
+    axis.axhline(boundary - 0.5, color="black", linewidth=1.2)
+    axis.axvline(boundary - 0.5, color="black", linewidth=1.2)
+    axis.set_title(name, fontsize=10)
+    figure.colorbar(image, ax=axis, shrink=0.7)

@@ -1,0 +1,242 @@
+"""What a comparison says, in plain sentences: what holds, and what so little cannot tell."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from training.evaluation.words import counted
+from training.research.domains.characteristics import Characteristics
+from training.research.domains.comparison import Comparison
+from training.research.domains.ranking import EXACT_MOST, LEVEL, RankCorrelation
+from training.research.domains.samples import SAMPLE_EXAMPLES, SAMPLES
+from training.research.domains.similarity import Cosines
+from training.research.domains.variance import TwoWay
+
+SHARES = ("encoder", "domain", "encoder × domain")
+DIFFERENCES = {
+    "words_per_sentence": "words in a sentence",
+    "characters_per_word": "characters in a word",
+    "tokens_per_text": "tokens in a text",
+    "syllables_per_word": "syllables in a word",
+    "type_token_ratio": "type-token ratio",
+    "dependency_distance": "words from a word to its head",
+}
+"""How the measures of texts are called."""
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """Everything that can be said of two suites."""
+    return [
+        *in_common(comparison),
+        *of_languages(comparison),
+        *of_rankings(comparison),
+        *of_variance(comparison),
+        *of_encoders(comparison),
+        *of_texts(comparison),
+        *of_similarity(comparison),
+    ]
+
+
+def in_common(comparison: Comparison) -> Iterator[str]:
+    """Whether there is anything to compare scores on."""
+    first, second = comparison.titles
+    if not set(comparison.types[0]) & set(comparison.types[1]):
+        types = [", ".join(some) or "none" for some in comparison.types]
+        yield (
+            f"The suites have no type of task in common ({first}: {types[0]}; {second}: {types[1]}), so that neither "
+            "rankings nor variance can be compared; their texts can."
+        )
+    if comparison.shared:
+        yield (
+            f"{counted(comparison.shared, 'data set')} of {first} {is_or_are(len(comparison.shared))} in {second} too, "
+            f"which makes the suites look alike: {', '.join(comparison.shared)}."
+        )
+
+
+def of_languages(comparison: Comparison) -> Iterator[str]:
+    """Whether the suites differ in language besides."""
+    first, second = (languages(comparison, side) for side in (0, 1))
+    if first and second and first != second:
+        told = "; ".join(
+            f"{title}: {', '.join(some)}" for title, some in zip(comparison.titles, (first, second), strict=True)
+        )
+        yield (
+            f"The suites are not of the same languages ({told}): rank correlations, the variance and the map of the "
+            "data sets mix domain and language."
+        )
+
+
+def languages(comparison: Comparison, side: int) -> list[str]:
+    """Those of a suite's data sets, each of several (`de-en`, `de,en`) by itself."""
+    named = {part for one in comparison.texts if one.suite == side for part in re.split("[-,]", one.language)}
+    return sorted(named - {""})
+
+
+def of_rankings(comparison: Comparison) -> Iterator[str]:
+    """Whether both suites rank the encoders alike, and what so many encoders can tell at all."""
+    yield from impossible("The ranking", comparison.rankings)
+    for one in comparison.rankings:
+        if one.rho is None or one.p is None:
+            continue
+        relation = "a relation" if one.p <= LEVEL else "no relation can be told"
+        yield (
+            f"Over {len(one.encoders)} encoders the ranking on {one.type} correlates at ρ = {one.rho:.2f} between the "
+            f"suites: {relation} ({p_of(one.p)}){halves(one, comparison.titles)}."
+        )
+    known = [one for one in comparison.rankings if one.rho is not None]
+    if len(known) > 1:
+        yield (
+            f"These are {len(known)} tests: where nothing is related, still up to one in twenty has p ≤ .05 by chance."
+        )
+    if any(halves(one, comparison.titles) for one in known):
+        yield (
+            "Read ρ between the suites beside those within: only one clearly lower speaks for another domain, the rest "
+            "comes from the choice of data sets. A half has fewer of them than its suite and ranks less reliably, for "
+            "which nothing is corrected (no Spearman–Brown)."
+        )
+    yield from (power(one) for _, one in sorted({len(one.encoders): one for one in known}.items()))
+
+
+def halves(one: RankCorrelation, titles: tuple[str, str]) -> str:
+    """How alike two halves of each suite's data sets rank the encoders, as the end of a sentence."""
+    known = [f"ρ = {rho:.2f} ({title})" for rho, title in zip(one.within, titles, strict=True) if rho is not None]
+    return f"; within a suite two halves of the data sets rank them alike at {' and '.join(known)}" if known else ""
+
+
+def power(one: RankCorrelation) -> str:
+    """What so many encoders can tell at all."""
+    n = len(one.encoders)
+    assert one.least_p is not None
+    if one.detectable is None:
+        told = f"even complete agreement (ρ = 1) has {p_of(one.least_p)}, so that no result can be told"
+        return f"With {n} encoders {told} from chance at p ≤ .05: a high p here is no sign that the domains differ."
+    how = "all orders are counted" if n <= EXACT_MOST else "p is that of Student's t"
+    return (
+        f"With {n} encoders only |ρ| ≥ {one.detectable:.2f} is told from chance at p ≤ .05 ({how}); a smaller one "
+        "says neither that the rankings agree nor that they do not."
+    )
+
+
+def of_variance(comparison: Comparison) -> Iterator[str]:
+    """What goes with the encoder and what with the domain, then how to read it."""
+    analysed = [one for one in comparison.two_ways if one.sources]
+    yield from impossible("The variance", comparison.two_ways)
+    for one in comparison.two_ways:
+        if one.left_out:
+            them = ", ".join(one.left_out)
+            yield f"The variance on {one.type} is without {them}: too few samples in one suite could be measured."
+    for one in analysed:
+        yield from of_type(one, comparison.titles)
+    if analysed:
+        yield (
+            f"The analysis of variance rests on {SAMPLES} samples of {SAMPLE_EXAMPLES} examples, drawn with "
+            "replacement from one pool: they are not independent observations, so that every p is far too small, and "
+            "the smaller the more are drawn. Look at the shares of the variance, not at p. A share of the domain says "
+            "that one suite is harder, or scored differently; only the interaction says that another encoder is better "
+            "there."
+        )
+
+
+def of_type(one: TwoWay, titles: tuple[str, str]) -> Iterator[str]:
+    """The analysis of one type of task."""
+    shares = {source.name: source.share for source in one.sources}
+    encoder, domain, both = (f"{100 * shares[name]:.1f} %" for name in SHARES)
+    yield (
+        f"On {one.type}, {encoder} of the variance of samples' scores goes with the encoder, {domain} with the domain "
+        f"and {both} with their interaction; the rest with which {SAMPLE_EXAMPLES} examples were drawn."
+    )
+    for title, size in zip(titles, one.examples or (), strict=False):
+        if size < SAMPLE_EXAMPLES:
+            yield f"{title} has {size} examples of {one.type} only, so that samples repeat them."
+    if one.undefined:
+        yield f"{counted(range(one.undefined), 'sample')} of {one.type} had no score and were left out."
+
+
+def impossible(what: str, some: Sequence[RankCorrelation] | Sequence[TwoWay]) -> Iterator[str]:
+    """What could not be told, a sentence for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in some:
+        if one.problem is not None:
+            reasons.setdefault(one.problem, []).append(one.type)
+    for reason, types in reasons.items():
+        yield f"{what} on {', '.join(types)} cannot be compared: {reason}."
+
+
+def of_encoders(comparison: Comparison) -> Iterator[str]:
+    """Whether encoders differ within a suite."""
+    tested = [one for one in comparison.one_ways if one.p is not None]
+    if tested:
+        low = [one for one in tested if one.p is not None and one.p <= LEVEL]
+        told = ", ".join(f"{one.type} of {comparison.titles[one.suite]}" for one in low)
+        yield (
+            f"Taken as independent, the encoders' scores over data sets differ at p ≤ .05 in {len(low)} of "
+            f"{len(tested)} types of the suites{': ' if told else ''}{told}. This test does not know that all "
+            "encoders saw the same data sets, so it misses differences that the paired tests find."
+        )
+    known = [one.test.p for one in comparison.tests if one.test.p is not None]
+    if known:
+        lower = sum(p <= LEVEL for p in known)
+        yield (
+            f"{lower} of {counted(known, 'paired test')} between encoders {has_or_have(lower)} p ≤ .05; about "
+            f"{LEVEL * len(known):.1f} would by chance. The better encoder is picked by the scores it is tested on."
+        )
+
+
+def of_texts(comparison: Comparison) -> Iterator[str]:
+    """How the texts of the suites differ."""
+    first, second = comparison.suite_texts
+    if first is None or second is None:
+        return
+    parts = [part for name, called in DIFFERENCES.items() if (part := against(name, called, first, second))]
+    if parts:
+        yield (
+            f"Texts of {comparison.titles[0]} against {comparison.titles[1]}, each data set counting once: "
+            f"{'; '.join(parts)}."
+        )
+
+
+def against(name: str, called: str, first: Characteristics, second: Characteristics) -> str | None:
+    """A measure of both suites; None where one has none."""
+    values = getattr(first, name), getattr(second, name)
+    return None if None in values else f"{values[0]:.2f} against {values[1]:.2f} {called}"
+
+
+def of_similarity(comparison: Comparison) -> Iterator[str]:
+    """Whether data sets lie nearer to those of their own suite."""
+    found = comparison.similarity
+    if found is None:
+        yield "No map of the data sets: it takes an encoder other than the bag of words, and texts of two data sets."
+        return
+    yield f"Mean embeddings of data sets under {found.encoder} have a mean cosine of {levels(found.raw, comparison)}."
+    if found.centred is None:
+        yield "There are too few data sets to take away what all texts share, which these cosines are inflated by."
+    else:
+        yield (
+            f"Without the direction that all data sets share (R2) it is {levels(found.centred, comparison)}. These "
+            "average to about zero by construction: within above between is what tells the suites apart."
+        )
+
+
+def levels(cosines: Cosines, comparison: Comparison) -> str:
+    """Means within and between suites."""
+    parts = [
+        f"{value:.2f} within {title}"
+        for title, value in zip(comparison.titles, cosines.within, strict=True)
+        if value is not None
+    ]
+    parts += [] if cosines.between is None else [f"{cosines.between:.2f} between the suites"]
+    return ", ".join(parts)
+
+
+def p_of(p: float) -> str:
+    """A p, or what it lies below."""
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
+def is_or_are(count: int) -> str:
+    """The verb of so many."""
+    return "is" if count == 1 else "are"
+
+
+def has_or_have(count: int) -> str:
+    """The verb of so many."""
+    return "has" if count == 1 else "have"

@@ -1,0 +1,153 @@
+"""An experiment as pictures: the weight sweep, isotropy and drift, the shift in two dimensions."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from training.evaluation.plots import STYLE, plain_ticks
+from training.research.reze_experiment.findings import Findings
+from training.research.reze_experiment.run import Experiment
+from training.research.reze_experiment.tables import named, stage
+from training.research.reze_experiment.unit import shown_places
+
+METHOD_COLORS = {
+    "none": "#888888",
+    "ft": "#9467bd",
+    "pft": "#d62728",
+    "pft_whitening": "#e377c2",
+    "pft_flow": "#ff7f0e",
+    "distill": "#1f77b4",
+    "reze": "#2ca02c",
+}
+SHIFTED = 0.02
+"""Between the marks of neighbouring methods, so that their intervals can be told apart."""
+Drawing = Callable[[Experiment, Findings], Any]
+
+
+def figures(experiment: Experiment, findings: Findings) -> dict[str, tuple[str, Any]]:
+    """Every figure there is something for: its title and itself, by the name of its file."""
+    with plt.rc_context(STYLE):
+        return {
+            name: (title, figure)
+            for name, (title, draw) in DRAWINGS.items()
+            if (figure := draw(experiment, findings)) is not None
+        }
+
+
+def methods_by_rows(experiment: Experiment, findings: Findings) -> Any:
+    """Average scores by the rows of the fine-tuning, a panel for each learning rate."""
+    rates = sorted({a.learning_rate for a in findings.averages})
+    figure, axes = plt.subplots(1, len(rates), figsize=(5 * len(rates), 3.6), layout="constrained", squeeze=False)
+    for axis, rate in zip(axes.flat, rates, strict=True):
+        some = [a for a in findings.averages if a.learning_rate == rate and a.measure == "score"]
+        sizes = sorted({a.rows for a in some})
+        for number, method in enumerate(dict.fromkeys(a.method for a in some)):
+            own = sorted((a for a in some if a.method == method), key=lambda a: a.rows)
+            places = [sizes.index(a.rows) + SHIFTED * number for a in own]
+            halves = [0.0 if a.score.low is None else a.score.value - a.score.low for a in own]
+            style = {"color": METHOD_COLORS.get(method), "label": named(method)}
+            axis.errorbar(places, [a.score.value for a in own], halves, marker="o", ms=4, capsize=2, **style)
+        targets = {a.rows: a.targets for a in some}
+        axis.set_xticks(range(len(sizes)), [f"{stage(n)}\n{targets[n]} targets" for n in sizes])
+        axis.set_title(f"learning rate {rate:g}")
+        axis.set_ylabel("score × 100, average over targets")
+    axes.flat[0].legend(fontsize=7)
+    return figure
+
+
+def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
+    """Figure 2: average score by the weight of the regulariser; plain pre-finetuning has none."""
+    weights = {
+        arm.method: arm.regularizer.loss_weight
+        for arm in experiment.arms
+        if arm.regularizer and (arm.method == "reze" or arm.method.startswith("reze, weight"))
+    }
+    if len(weights) < 2:
+        return None
+    weights |= {arm.method: 0.0 for arm in experiment.arms if arm.method == "pft"}
+    figure, axis = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+    for rate in sorted({a.learning_rate for a in findings.averages}):
+        for rows in sorted({a.rows for a in findings.averages}):
+            some = [
+                (weights[a.method], a.score.value)
+                for a in findings.averages
+                if (a.learning_rate, a.rows, a.measure) == (rate, rows, "score") and a.method in weights
+            ]
+            if len(some) > 1:
+                axis.plot(*zip(*sorted(some), strict=True), marker="o", ms=4, label=f"{stage(rows)}, {rate:g}")
+    axis.set_xscale("symlog", linthresh=0.1)
+    axis.set_xticks(sorted(weights.values()))
+    plain_ticks(axis.xaxis)
+    axis.set_xlabel("weight of the regulariser (α of Eq. 10)")
+    axis.set_ylabel("score × 100")
+    axis.legend(fontsize=7)
+    return figure
+
+
+def isotropy(experiment: Experiment, findings: Findings) -> Any:
+    """Figure 3: IsoScore, and the drift beside it, before any fine-tuning."""
+    if len(findings.shifts) < 2:
+        return None
+    rates = sorted({shift.learning_rate for shift in findings.shifts})
+    methods = list(dict.fromkeys(shift.method for shift in findings.shifts))
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    width = 0.8 / len(rates)
+    for axis, name, measure in zip(axes, ("IsoScore", "drift, 1 − cos"), ("isoscore", "drift"), strict=True):
+        for number, rate in enumerate(rates):
+            own = [shift for shift in findings.shifts if shift.learning_rate == rate]
+            found = [getattr(shift, measure) for shift in own]
+            places = [methods.index(shift.method) + number * width for shift in own]
+            reach = [0 if one.high is None else one.high - one.value for one in found]  # these lie evenly
+            axis.bar(places, [one.value for one in found], width, yerr=reach, capsize=2, label=f"{rate:g}")
+        offset = width * (len(rates) - 1) / 2
+        axis.set_xticks([place + offset for place in range(len(methods))], list(map(named, methods)), rotation=20)
+        axis.set_ylabel(name)
+    axes[0].legend(fontsize=7, title="learning rate", title_fontsize=7)
+    return figure
+
+
+def shift_picture(experiment: Experiment, findings: Findings) -> Any:
+    """Figure 4: relations of the base model, PFT and REZE, by the two directions that vary most in the base's."""
+    rate = max(unit.training.learning_rate for unit in experiment.units)
+    found = [(one, relations(experiment, one.target.name, rate)) for one in experiment.prepared]
+    prepared, paths = next(((one, paths) for one, paths in found if {"pft", "reze"} <= set(paths)), (None, {}))
+    if prepared is None:
+        return None
+    kept = {method: np.load(path).astype(np.float64) for method, path in paths.items()}
+    panels = {"none": kept["pft"][0]} | {name: kept[name][1] for name in ("pft", "distill", "reze") if name in kept}
+    center = panels["none"].mean(axis=0)
+    _, _, directions = np.linalg.svd(panels["none"] - center, full_matrices=False)
+    mixture = prepared.mixture
+    sources = mixture.sources[shown_places(mixture)]
+    figure, axes = plt.subplots(1, len(panels), figsize=(3.2 * len(panels), 3.6), sharex=True, sharey=True)
+    colors = plt.get_cmap("tab20")
+    for axis, (method, rows) in zip(axes, panels.items(), strict=True):
+        flat = (rows - center) @ directions[:2].T
+        for source, name in enumerate(mixture.names):
+            own = flat[sources == source]
+            axis.scatter(own[:, 0], own[:, 1], s=5, color=colors(source % 20), label=name)
+        axis.set_title(named(method) if method != "none" else "base")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=5, fontsize=6, markerscale=2)
+    figure.tight_layout(rect=(0, 0.04 * (1 + len(mixture.names) // 5), 1, 1))
+    return figure
+
+
+def relations(experiment: Experiment, target: str, rate: float) -> dict[str, Path]:
+    """Where the relations of a target's arms lie, of those that were kept."""
+    paths = {
+        unit.arm.method: unit.out / "relations" / f"{unit.key}.npy"
+        for unit in reversed(experiment.units)  # of the first seed, where there are several
+        if (unit.target.name, unit.training.learning_rate) == (target, rate)
+    }
+    return {method: path for method, path in paths.items() if path.is_file()}
+
+
+DRAWINGS: dict[str, tuple[str, Drawing]] = {
+    "averages": ("Average score by the rows of the fine-tuning (Table 2)", methods_by_rows),
+    "weight": ("The weight of the regulariser (Figure 2)", weight_sweep),
+    "isotropy": ("Isotropy and drift before the fine-tuning (Figure 3)", isotropy),
+    "shift": ("Relations of the sources in two dimensions (Figure 4)", shift_picture),
+}

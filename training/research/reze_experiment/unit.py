@@ -1,0 +1,263 @@
+"""One unit of an experiment, in a process of its own: a target, an arm, a learning rate and a seed.
+
+The encoder is pre-finetuned as the arm says on every source but the target, and scored. For each n it is then
+fine-tuned on n of the target's training rows, and scored again.
+"""
+
+import hashlib
+import shutil
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from training.encoder.encoder import Encoder, load_model
+from training.encoder.spec import EncoderSpec
+from training.finetuning.job import TrainingSettings
+from training.finetuning.mixture import Mixture
+from training.finetuning.positives import Pair
+from training.finetuning.reference import Reference
+from training.finetuning.run import MODEL, save_model
+from training.finetuning.targets import prepare_targets
+from training.finetuning.trainer import Trained, train
+from training.research.reze_experiment.arms import Arm
+from training.research.reze_experiment.book import Book, Result, cells
+from training.research.reze_experiment.scoring import Scorer
+from training.research.reze_experiment.targets import Target, drawn_rows
+from transforms.chain import Chain, parse_steps
+from transforms.errors import TransformError
+from transforms.quality import isoscore
+from transforms.statistics import Moments
+
+SHOWN_PAIRS = 40
+"""Of each source, whose relations are kept for the picture of the shift (Figure 4)."""
+PRETRAINING = "pretraining.json"
+POSTPROCESSING = {"pft_whitening": "whitening:form=zca,rcond=1e-6", "pft_flow": "flow"}
+"""What is fitted on the target's rows. Fewer rows than dimensions leave directions empty, which whitening then drops:
+it has no variance to divide by there."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is to be done; see the module.
+
+    Attributes:
+        spec: the base model, at the length that is trained on.
+        device: to run on.
+        encoder: the fingerprint of its weights.
+        target: the data set that was left out.
+        tested: the digest of its files.
+        pairs: its training rows.
+        mixture: of the other sources.
+        domain: held-out text of all sources.
+        arm: what is done with them.
+        training: the settings of both stages, with learning rate and seed.
+        rows: n, those that the target has enough training rows for.
+        untrained: whether the base model itself is scored.
+        limit: of the target's test.
+        out: the experiment's folder.
+        shown: whether its relations are kept for a picture.
+    """
+
+    spec: EncoderSpec
+    device: str | None
+    encoder: str
+    target: Target
+    tested: str
+    pairs: tuple[Pair, ...]
+    mixture: Mixture
+    domain: tuple[str, ...]
+    arm: Arm
+    training: TrainingSettings
+    rows: tuple[int, ...]
+    untrained: bool
+    limit: int | None
+    out: Path
+    shown: bool
+
+    @property
+    def key(self) -> str:
+        """What its results are found by: everything they depend on, but the rows asked for."""
+        depends: list[Any] = [self.encoder, self.spec.max_length, self.tested, self.mixture.digest()]
+        depends += [self.target.settings.model_dump(mode="json", include={"prompts", "labels"})]
+        depends += [self.arm.regularizer.model_dump(exclude_defaults=True) if self.arm.regularizer else None]
+        depends += [self.arm.pretrains, self.training.model_dump(exclude_defaults=True), self.limit]
+        digest = hashlib.sha256(orjson.dumps(depends)).hexdigest()[:10]
+        return f"{self.target.name.replace('/', '_')}-{self.arm.method.replace(' ', '_')}-{digest}"
+
+    @property
+    def book(self) -> Book:
+        """Its results."""
+        return Book(self.out / "results", self.key)
+
+    @property
+    def targets(self) -> Path:
+        """Where the targets of its arm lie; seeds and learning rates share them."""
+        assert self.arm.regularizer is not None  # asked for of regularised arms only
+        chosen = self.arm.regularizer.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
+        depends = [self.encoder, self.spec.max_length, self.mixture.digest(), chosen]
+        return self.out / "targets" / hashlib.sha256(orjson.dumps(depends)).hexdigest()[:16]
+
+    def missing(self) -> list[tuple[str, int]]:
+        """The cells that are not there yet."""
+        known = cells(self.book.read())
+        return [cell for cell in self.arm.cells(self.rows, self.untrained) if cell not in known]
+
+
+def run_unit(unit: Unit) -> list[str]:
+    """Do everything of a unit that is not there yet; give what went wrong with single cells."""
+    if not unit.missing():
+        return []
+    folder = unit.out / "work" / unit.key
+    work = Work(unit, folder)
+    work.run()
+    shutil.rmtree(folder, ignore_errors=True)
+    return work.problems
+
+
+class Work:
+    """A unit under way, with its folder for models and checkpoints."""
+
+    def __init__(self, unit: Unit, folder: Path) -> None:
+        self.unit, self.folder = unit, folder
+        self.problems: list[str] = []
+        self.scorer = Scorer(unit.target, unit.limit)
+        self.base = Encoder(unit.spec, unit.device)
+        self.reference = Reference(self.base, unit.out / "reference")
+        self.reference.encode(unit.domain, silent)
+
+    def run(self) -> None:
+        """Pre-finetune, score; fine-tune, score."""
+        unit = self.unit
+        pretrained, trained = self.pretrained()
+        missing = unit.missing()
+        method = unit.arm.method if unit.arm.pretrains else "none"
+        if (method, 0) in missing:
+            encoder = self.opened(pretrained)
+            after = encoder.encode(unit.domain, plain=True).vectors if unit.domain else None
+            self.record(method, 0, encoder.encode(self.scorer.texts, plain=True).vectors, trained, after)
+            if unit.shown and unit.arm.pretrains:
+                self.keep_relations(encoder)
+        for n in unit.rows:
+            methods = [method for method, rows in missing if rows == n]
+            if methods:
+                self.fine_tune(pretrained, n, methods, trained)
+
+    def pretrained(self) -> tuple[Path | None, Trained | None]:
+        """The folder of the pre-finetuned model; None where the arm has none."""
+        unit = self.unit
+        if not unit.arm.pretrains:
+            return None, None
+        path, record = self.folder / MODEL, self.folder / PRETRAINING
+        if path.is_dir() and record.is_file():
+            return path, Trained(**orjson.loads(record.read_bytes()))
+        targets, weight = None, 0.0
+        if unit.arm.regularizer is not None:
+            weight = unit.arm.regularizer.loss_weight
+            folder = unit.targets
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_suffix(".lock")):
+                regularizer, cache = unit.arm.regularizer, unit.out / "reference"
+                targets = prepare_targets(self.base, unit.mixture, regularizer, folder, cache, silent)
+        model = self.fresh_model(None)
+        trained = train(model, unit.mixture, unit.training, self.folder / "pretraining", silent, targets, weight)
+        save_model(model, path)
+        record.write_bytes(orjson.dumps(asdict(trained)))
+        return path, trained
+
+    def fine_tune(self, pretrained: Path | None, n: int, methods: list[str], trained: Trained | None) -> None:
+        """Train on n of the target's rows, score, and fit what comes afterwards on the same rows."""
+        unit, prompts = self.unit, self.unit.target.prompts
+        pairs = drawn_rows(unit.pairs, unit.training.seed)[:n]
+        mixture = Mixture(
+            anchors=[prompts.anchor + pair.anchor for pair in pairs],
+            positives=[prompts.positive + pair.positive for pair in pairs],
+            sources=np.zeros(n, np.int64),
+            names=[unit.target.name],
+            reports=[],
+        )
+        model = self.fresh_model(pretrained)
+        folder = self.folder / f"finetuning-{n}"
+        train(model, mixture, unit.training, folder, silent, checkpoints=False)  # it takes seconds
+        save_model(model, self.folder / "finetuned")
+        encoder = self.opened(self.folder / "finetuned")
+        vectors = encoder.encode(self.scorer.texts, plain=True).vectors
+        if unit.arm.method in methods:
+            self.record(unit.arm.method, n, vectors, trained)
+        for method in (method for method in methods if method in POSTPROCESSING):
+            rows = encoder.encode(list(dict.fromkeys([*mixture.anchors, *mixture.positives])), plain=True).vectors
+            try:
+                chain = Chain(parse_steps(POSTPROCESSING[method])).fit(rows)
+                self.record(method, n, np.asarray(chain.transform(vectors), np.float32), trained)
+            except TransformError as error:  # what is fitted afterwards must not stop the others
+                self.problems.append(f"{method} on {n} rows of {unit.target.name}: {error}")
+
+    def fresh_model(self, folder: Path | None) -> Any:
+        """The model of a folder, or the base model, to be trained at the length of the experiment."""
+        spec = self.unit.spec if folder is None else replace(self.unit.spec, model=str(folder), revision=None)
+        return load_model(spec, self.unit.device).float()
+
+    def opened(self, folder: Path | None) -> Encoder:
+        """An encoder of a trained model, or the base model."""
+        if folder is None:
+            return self.base
+        return Encoder(replace(self.unit.spec, model=str(folder), revision=None), self.unit.device)
+
+    def record(
+        self,
+        method: str,
+        rows: int,
+        vectors: NDArray[np.float32],
+        trained: Trained | None,
+        domain: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Score the vectors of the target's texts, and write the cell down; with what became of the domain's."""
+        unit, scores = self.unit, self.scorer.score(vectors)
+        drift = None if domain is None else float(1 - np.vecdot(self.reference.vectors(unit.domain), domain).mean())
+        unit.book.add(
+            Result(
+                unit=unit.key,
+                target=unit.target.name,
+                task=unit.target.data.task,
+                metric=self.scorer.metric,
+                method=method,
+                rows=rows,
+                learning_rate=unit.training.learning_rate,
+                seed=unit.training.seed,
+                score=scores.score,
+                linear_probe=scores.linear_probe,
+                drift=drift,
+                isoscore=None if domain is None else isoscore(Moments.from_vectors(domain)),
+                steps=trained.steps if trained else 0,
+                seconds_per_step=trained.seconds_per_step if trained else None,
+            )
+        )
+
+    def keep_relations(self, encoder: Encoder) -> None:
+        """The relations of a few pairs of each source, where they were and where they are now."""
+        mixture = self.unit.mixture
+        places = shown_places(mixture)
+        texts = [[column[place] for place in places] for column in (mixture.anchors, mixture.positives)]
+        self.reference.encode([text for column in texts for text in column], silent)
+        after = np.hstack([encoder.encode(column, plain=True).vectors for column in texts])
+        before = np.hstack([self.reference.vectors(column) for column in texts])
+        path = self.unit.out / "relations" / f"{self.unit.key}.npy"
+        path.parent.mkdir(exist_ok=True)
+        np.save(path, np.stack([before, after]).astype(np.float16))
+
+
+def shown_places(mixture: Mixture) -> list[int]:
+    """Places of the first pairs of each source."""
+    return [
+        int(place)
+        for source in range(len(mixture.names))
+        for place in np.flatnonzero(mixture.sources == source)[:SHOWN_PAIRS]
+    ]
+
+
+def silent(fraction: float, sentence: str) -> None:
+    """No progress: units are counted, not watched."""

@@ -1,0 +1,1 @@
+"""Where texts and vectors come from: files, folders, object stores, and docstrings of Python."""

@@ -1,0 +1,142 @@
+"""Reading rows from files of lines: JSON objects, or plain text; packed with gzip or not."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import IO, Any
+
+import orjson
+
+from training.errors import SourceError
+from training.sources.raw import BATCH_BYTES_MOST, WHOLE, RawBatch, Readable, Record, Span
+
+
+@contextmanager
+def opened(file: Readable) -> Iterator[IO[bytes]]:
+    """A file's bytes, unpacked.
+
+    Raises:
+        SourceError: if it cannot be read or unpacked, here or in the block.
+    """
+    try:
+        with file.open("rb") as stored:
+            if file.suffix != ".gz":
+                yield stored
+                return
+            with io.BufferedReader(gzip.GzipFile(fileobj=stored)) as unpacked:
+                yield unpacked
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error  # without the path, which is the machine's own
+        raise SourceError(f"{file.name} cannot be read: {reason}") from error
+
+
+LINE_BYTES_MOST = 16 * 2**20
+"""Of a line, and of blank lines that follow one another: what has more is not read into memory to be looked at."""
+
+
+def bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
+    """Lines as they are, blank ones too.
+
+    Raises:
+        SourceError: if one, or blank ones in a row, take more than `LINE_BYTES_MOST`.
+    """
+    blank = 0
+    for number, line in enumerate(iter(partial(lines.readline, LINE_BYTES_MOST + 1), b""), 1):
+        blank = blank + len(line) if line.isspace() else 0
+        if max(len(line), blank) > LINE_BYTES_MOST:
+            what = "it is longer than" if len(line) > LINE_BYTES_MOST else "blank lines before it take more than"
+            raise SourceError(f"{file.name} line {number}: {what} {LINE_BYTES_MOST:,} bytes")
+        yield line
+
+
+def numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers from 1.
+
+    Raises:
+        SourceError: if the file cannot be read or unpacked, or has too long a line.
+    """
+    with opened(file) as lines:
+        if span.byte:
+            lines.seek(span.byte)
+        stripped = ((number, line.strip()) for number, line in enumerate(bounded_lines(file, lines), span.line + 1))
+        yield from islice(((number, line) for number, line in stripped if line), span.rows)
+
+
+def line_spans(file: Readable, field: str, size: int) -> list[Span]:
+    """A file's rows in spans of this size, each with the place in the file where it begins.
+
+    Raises:
+        SourceError: if the file cannot be read or unpacked.
+    """
+    begins: list[tuple[int, int]] = []
+    rows, byte = 0, 0
+    with opened(file) as lines:
+        for number, line in enumerate(bounded_lines(file, lines)):
+            if line.strip():
+                if rows % size == 0:
+                    begins.append((byte, number))
+                rows += 1
+            byte += len(line)
+    return [
+        Span(start=i * size, stop=min((i + 1) * size, rows), byte=byte, line=line)
+        for i, (byte, line) in enumerate(begins)
+    ]
+
+
+def batch_of_lines(file: Readable, lines: Iterator[tuple[int, bytes]], rows: int) -> list[tuple[int, bytes]]:
+    """Return the next lines, at most so many.
+
+    Raises:
+        SourceError: if they take more than `BATCH_BYTES_MOST`, as packed lines of nothing but one letter do.
+    """
+    some, size = [], 0
+    for number, line in islice(lines, rows):
+        some.append((number, line))
+        size += len(line)
+        if size > BATCH_BYTES_MOST:
+            raise SourceError(f"{file.name} line {number}: {len(some)} lines take more than {BATCH_BYTES_MOST:,} bytes")
+    return some
+
+
+def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+    """Objects with the field."""
+    lines = numbered_lines(file, span)
+    while some := batch_of_lines(file, lines, rows):
+        records = [parsed(file, number, line, field) for number, line in some]
+        values = [record[field] for record in records]
+        yield RawBatch(file.name, "line", [number for number, _ in some], values, records)
+
+
+def parsed(file: Readable, number: int, line: bytes, field: str) -> Record:
+    """The object of a line.
+
+    Raises:
+        SourceError: if it is none, or has neither a text nor a list in the field.
+    """
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise SourceError(f"{file.name} line {number}: not JSON: {error}") from error
+    if not isinstance(record, dict) or field not in record:
+        has = f"it has {', '.join(record)}" if isinstance(record, dict) else "it is not an object"
+        raise SourceError(f"{file.name} line {number}: no field {field!r}; {has}. Name one as FILE#FIELD")
+    if not isinstance(record[field], str | list):
+        raise SourceError(f"{file.name} line {number}: {field!r} is neither a text nor a list of numbers")
+    return record
+
+
+def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+    """A text a line; blank lines are left out."""
+    lines = numbered_lines(file, span)
+    while some := batch_of_lines(file, lines, rows):
+        values: list[Any] = []
+        for number, line in some:
+            try:
+                values.append(line.decode())
+            except UnicodeDecodeError as error:
+                raise SourceError(f"{file.name} line {number}: not UTF-8: {error}") from error
+        yield RawBatch(file.name, "line", [number for number, _ in some], values, [])

@@ -1,0 +1,171 @@
+"""Rows with vectors, written a batch at a time to a file that appears when it is whole."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from training.errors import SourceError
+from training.sources.raw import Record
+
+FIELD = "embedding"
+
+
+class Writer(Protocol):
+    """Takes batches of rows."""
+
+    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
+        """Add rows: what else they have, and their vectors `(n, d)`, floats or codes."""
+
+    def close(self) -> None:
+        """Finish the file."""
+
+
+@contextmanager
+def open_writer(path: Path) -> Iterator[Writer]:
+    """A writer for a .jsonl, .parquet or .npy file; on an error nothing is left in its place.
+
+    Raises:
+        SourceError: for another suffix, or parquet without pyarrow.
+    """
+    if path.suffix not in WRITERS:
+        raise SourceError(f"{path.name} must end in {', '.join(WRITERS)}")
+    staging = path.with_name(f".{path.name}.partial")
+    writer: Writer = WRITERS[path.suffix](staging)
+    try:
+        try:
+            yield writer
+        finally:
+            writer.close()
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+class JsonLinesWriter:
+    """A JSON object a line: the row's fields and `embedding`."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("wb")
+
+    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
+        """Add rows."""
+        for record, vector in zip(records, np.ascontiguousarray(vectors), strict=True):
+            line = orjson.dumps(record | {FIELD: vector}, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
+            self.file.write(line + b"\n")
+
+    def close(self) -> None:
+        """Finish the file."""
+        self.file.close()
+
+
+class NpyWriter:
+    """Vectors alone, `(n, d)` in their own dtype; the header is written again once n is known."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("wb")
+        self.rows = 0
+        self.width = 0
+        self.dtype = np.dtype("<f4")
+
+    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
+        """Add rows."""
+        if self.width == 0:
+            self.width, self.dtype = vectors.shape[1], vectors.dtype.newbyteorder("<")
+            self.write_header()
+        self.rows += len(vectors)
+        self.file.write(np.ascontiguousarray(vectors, dtype=self.dtype).tobytes())
+
+    def write_header(self) -> None:
+        """NumPy leaves room in the header for the first axis to grow."""
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.rows, self.width)}
+        np.lib.format.write_array_header_1_0(self.file, header)
+
+    def close(self) -> None:
+        """Finish the file."""
+        self.file.seek(0)
+        self.write_header()
+        self.file.close()
+
+
+class ParquetWriter:
+    """The row's columns, typed as in the first batch, and a column `embedding` of lists of floats or codes."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise SourceError("writing parquet needs pyarrow: pip install 'lathe[parquet]'") from error
+        self.arrow = pyarrow
+        self.path = path
+        self.file: Any = None
+        self.types: dict[str, Any] = {}
+
+    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
+        """Add rows.
+
+        Raises:
+            SourceError: for a column that is new, or of another type than in the first batch.
+        """
+        if not records:
+            return
+        names = list(dict.fromkeys(name for record in records for name in record if name != FIELD))
+        if self.file is not None and (new := set(names) - set(self.types)):
+            raise SourceError(
+                f"the columns {', '.join(sorted(new))} are missing in the first rows; write .jsonl instead"
+            )
+        columns = {name: self.column(name, records) for name in self.types or names}
+        self.types = {name: column.type for name, column in columns.items()}
+        self.append(columns, vectors)
+
+    def append(self, columns: dict[str, Any], vectors: NDArray[Any]) -> None:
+        """Write columns and vectors; the first time they make the file's schema."""
+        flat = self.arrow.array(np.ascontiguousarray(vectors).reshape(-1))
+        embeddings = self.arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+        table = self.arrow.table(columns | {FIELD: embeddings})
+        if self.file is None:
+            try:
+                self.file = self.arrow.parquet.ParquetWriter(self.path, table.schema)
+            except self.arrow.ArrowException as error:
+                raise SourceError(f"parquet cannot hold these columns: {error}; write .jsonl instead") from error
+        self.file.write_table(table)
+
+    def column(self, name: str, records: list[Record]) -> Any:
+        """One column's values; null where a row has none."""
+        values = [record.get(name) for record in records]
+        wanted = self.types.get(name)
+        try:
+            column = self.arrow.array(values)
+        except (self.arrow.ArrowException, TypeError, OverflowError) as error:
+            raise SourceError(f"the column {name} mixes types: {error}; write .jsonl instead") from error
+        if wanted is None or column.type == wanted:
+            return column
+        kinds = self.arrow.types
+        if kinds.is_null(column.type) or (kinds.is_integer(column.type) and kinds.is_floating(wanted)):
+            return self.cast(name, column, wanted)
+        raise SourceError(f"the column {name} was {wanted} and becomes {column.type}; write .jsonl instead")
+
+    def cast(self, name: str, column: Any, wanted: Any) -> Any:
+        """A column in the type of the first batch.
+
+        Raises:
+            SourceError: for a number that type cannot hold.
+        """
+        try:
+            return column.cast(wanted)
+        except self.arrow.ArrowException as error:
+            raise SourceError(f"the column {name}: {error}; write .jsonl instead") from error
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self.file is None:
+            self.append({}, np.empty((0, 1), np.float32))
+        self.file.close()
+
+
+WRITERS: dict[str, type[Any]] = {".jsonl": JsonLinesWriter, ".parquet": ParquetWriter, ".npy": NpyWriter}
