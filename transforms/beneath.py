@@ -50,6 +50,7 @@ def open_beneath(root: Path, name: str) -> BufferedReader:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is not a plain file", name)
+        # Duplicated, because leaving the block closes `descriptor`, and the file must stay open.
         return os.fdopen(os.dup(descriptor), "rb")
 
 
@@ -97,9 +98,11 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
             if part == "..":
                 if len(folders) == 1:
                     raise OutsideError(name)
+                # Back by descriptor, because opening `..` would lead elsewhere if the folder was moved meanwhile.
                 os.close(folders.pop())
                 continue
             try:
+                # Only the last part may be a file. Links fail to open, so none is followed without being checked.
                 folders.append(os.open(part, FILE if not parts else FOLDER | NO_LINK, dir_fd=folders[-1]))
             except OSError as error:
                 target = _target_of_link(part, folders[-1], error)
@@ -125,6 +128,7 @@ def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
         folder: descriptor of the folder that holds the link.
         error: raised by opening it without following links.
     """
+    # O_NOFOLLOW fails with ELOOP on Linux and EMLINK on FreeBSD; with O_DIRECTORY a link may give ENOTDIR.
     if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
         raise error
     try:
@@ -139,6 +143,7 @@ def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosix
     Raises:
         OutsideError: if it is not below `root`; names `name`.
     """
+    # A link may spell the root as the caller does, or with its own links resolved.
     for known in (root.absolute(), root.resolve()):
         with suppress(ValueError):
             return target.relative_to(known)
@@ -149,6 +154,7 @@ def _leads_to_file(root: Path, name: str) -> bool:
     """Return whether `name` below `root`, links followed, is a readable file; raise `OutsideError` if it is outside."""
     try:
         open_beneath(root, name).close()
+    # OutsideError is an OSError: without this clause, a link that leads out would count as broken.
     except OutsideError:
         raise
     except OSError:

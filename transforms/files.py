@@ -40,6 +40,7 @@ def create_file(path: Path, private: bool = False) -> BufferedRandom:
     with suppress(FileNotFoundError):
         path.unlink()
     mode = PRIVATE_FILE if private else 0o666 & permissions_in(path.parent)
+    # O_EXCL: fail if another process puts a file or a link there after the deletion.
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_LINK, mode), "w+b")
 
 
@@ -55,6 +56,7 @@ def continue_file(path: Path, append: bool = False) -> BufferedRandom:
     """
     flags = os.O_RDWR | os.O_CREAT | NO_LINK | NO_WAIT | (os.O_APPEND if append else 0)
     file = os.fdopen(os.open(path, flags, 0o666 & permissions_in(path.parent)), "r+b")
+    # Asked of the open file, not of the path, so that nothing can be exchanged between check and use.
     found = os.fstat(file.fileno())
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
         file.close()
@@ -77,6 +79,7 @@ def make_folder(path: Path, private: bool = False) -> None:
     for folder in reversed(missing):
         with suppress(FileExistsError):  # another process was quicker
             folder.mkdir(PRIVATE_FOLDER if private and folder == path else permissions_in(folder.parent))
+    # Checked last: a link or a file counts as existing above, and another process may have put one there.
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory: a link or a file is in its place", path.name)
 
@@ -103,6 +106,7 @@ def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
     staging = path.with_name(f".{path.name}")
     try:
         write_synced(staging, payload, private)
+        # After the fsync: a rename that reaches the disk before the data can leave an empty file after a power cut.
         staging.replace(path)
     except BaseException:
         staging.unlink(missing_ok=True)  # on a full disk it would keep the last bytes

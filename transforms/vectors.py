@@ -89,6 +89,7 @@ def as_numpy(block: Any) -> FloatArray:
     """
     if isinstance(block, Tensor):
         block = block.detach().cpu()
+        # NumPy has no bfloat16.
         block = (block.float() if block.dtype == torch.bfloat16 else block).numpy()
     try:
         array = np.asarray(block)
@@ -98,6 +99,7 @@ def as_numpy(block: Any) -> FloatArray:
         return array.astype(np.float32)
     if array.dtype.kind != "f":
         raise InputError(f"vectors must be numbers, got {array.dtype}")
+    # torch takes no array of foreign byte order or negative strides.
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
@@ -127,6 +129,7 @@ def standardize_layout(tensor: Tensor) -> Tensor:
     strides, stride = [], 1
     for size in reversed(tensor.shape):
         strides.append(stride)
+        # torch counts an empty dimension as one of size 1.
         stride *= max(size, 1)
     if tensor.stride() == tuple(reversed(strides)) and tensor.data_ptr() % ALIGNMENT == 0:
         return tensor

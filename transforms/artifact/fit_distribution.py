@@ -95,6 +95,8 @@ class FitDistribution:
             outside = float(retained.energy_outside(standardized).sum()) / energy if energy else 0.0
         weights = np.full(len(scores), 1 / len(scores))
         if earlier is not None:
+            # The count after the merge is that of all rows. Of the earlier scores only the percentiles are known,
+            # which stand in for a sample of 101 scores.
             old = earlier.count / moments.count
             weights = np.append(weights * (1 - old), np.full(len(LEVELS), old / len(LEVELS)))
             scores = np.append(scores, earlier.scores)
@@ -109,6 +111,7 @@ class FitDistribution:
 
         Interpolated linearly between the stored percentiles.
         """
+        # Among equal percentiles `np.interp` takes the upper level; mirrored, it takes the lower one.
         below = np.interp(scores, self.scores, LEVELS)
         above = np.interp(-scores, -self.scores[::-1], LEVELS)
         found: NDArray[np.float64] = (below + 1 - above) / 2
@@ -120,6 +123,7 @@ class FitDistribution:
         Both bounds have a relative tolerance of `NORM_MARGIN`.
         """
         low, high = self.norms
+        # Negated, because comparisons with NaN are False and NaN must count as outside.
         found: NDArray[np.bool_] = ~((norms >= low * (1 - NORM_MARGIN)) & (norms <= high * (1 + NORM_MARGIN)))
         return found
 
@@ -159,6 +163,7 @@ class FitDistribution:
             raise ArtifactError("it was saved without the distribution of its rows: fit it again to store one")
         try:
             return cls.from_bytes((path / DISTRIBUTION).read_bytes(), described)
+        # ArtifactError is a ValueError, which the last clause would wrap in a second message.
         except ArtifactError:
             raise
         except OSError as error:
@@ -188,10 +193,12 @@ def _sampled_moments(rows: Vectors) -> Moments:
     Third and fourth moments are not scaled.
     """
     total = rows.shape[0]
+    # Evenly spaced, because the first rows of an ordered corpus would describe only its beginning.
     chosen = np.linspace(0, total - 1, min(total, MAX_ROWS)).astype(int)
     moments = Moments()
     for start in range(0, len(chosen), BLOCK_ROWS):
         moments.update(rows[chosen[start : start + BLOCK_ROWS]])
+    # As if all n rows had been read, so that a later merge weights these rows by their true number.
     moments.scatter *= total / moments.count
     moments.count = total
     return moments
@@ -200,6 +207,7 @@ def _sampled_moments(rows: Vectors) -> Moments:
 def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the weighted percentiles 0, 1, …, 100 of values `(n,)`, as `(101,)`, by linear interpolation."""
     order = np.argsort(values, kind="stable")
+    # Each value stands at the middle of its own weight, so that the percentiles of −x mirror those of x.
     passed = np.cumsum(weights[order]) - weights[order] / 2
     found: NDArray[np.float64] = np.interp(LEVELS * weights.sum(), passed, values[order])
     return found

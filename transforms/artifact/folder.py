@@ -76,6 +76,7 @@ def write_artifact(
     manifest = manifest | {"schema_version": SCHEMA_VERSION, "tensors_sha256": hashlib.sha256(payload).hexdigest()}
     manifest = json.loads(json.dumps(manifest))  # as it will be read: keys are strings, tuples are lists
     manifest["manifest_sha256"] = manifest_digest(manifest)
+    # Beside the final name, because a rename is atomic only within a file system; random, as writers may compete.
     staging = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     make_root(path.parent)
     try:
@@ -84,6 +85,7 @@ def write_artifact(
         if distribution is not None:
             write_synced(staging / DISTRIBUTION, distribution)
         write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        # A check before the rename would race with other writers; the rename itself fails on a folder that holds files.
         try:
             staging.rename(path)
         except OSError as error:
@@ -92,6 +94,7 @@ def write_artifact(
             raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+    # The rename is an entry of the parent folder, and survives a power cut only once that is synced.
     sync_folder(path.parent)
     return manifest
 
@@ -134,6 +137,7 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
         raise ArtifactError(f"the manifest of {name} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ArtifactError(f"the manifest of {name} cannot be read: {error!r}") from error
+    # The version comes before the digest: a newer manifest should ask for an upgrade, not look altered.
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise ArtifactError(
             f"{name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it"
@@ -208,6 +212,7 @@ def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Mani
         payload = read_file(path, TENSORS, root)
     except OSError as error:
         raise ArtifactError(f"{TENSORS} of {display_name(path)} cannot be read: {error.strerror}") from error
+    # The bytes that are hashed are the ones returned: the file is not read again, so it cannot change in between.
     if hashlib.sha256(payload).hexdigest() != manifest.get("tensors_sha256"):
         raise ArtifactError(
             f"the tensors of {display_name(path)} were truncated or altered: their SHA-256 does not match"
@@ -217,5 +222,6 @@ def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Mani
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
     """Return the SHA-256 hex digest of a manifest as canonical JSON, leaving out its field `manifest_sha256`."""
+    # Of the parsed fields, sorted and without spaces, so that reformatting the file does not count as altering it.
     rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -39,6 +39,7 @@ def describe_moments(moments: Mapping[int, Moments]) -> dict[str, Any]:
         str(stage): {"dimensions": of_stage.dimensions, "rows": "unit" if stage else "as they come"}
         for stage, of_stage in moments.items()
     }
+    # The moments of every stage are of the same rows, so one count holds for all.
     return {"moments": {"count": next(iter(moments.values())).count, "stages": stages}}
 
 
@@ -53,6 +54,7 @@ def load_moments(path: Path) -> dict[int, Moments]:
     try:
         declared = manifest.get("moments", {"stages": {}})
         for stage, of_stage in declared["stages"].items():
+            # The dot at the end keeps stage 1 apart from stages 10 to 19.
             prefix = f"{PREFIX}{stage}."
             arrays = {n.removeprefix(prefix): t.numpy() for n, t in tensors.items() if n.startswith(prefix)}
             moments = Moments.from_arrays(arrays)
@@ -73,5 +75,6 @@ def _require_plausible(moments: Moments, count: int, dimensions: int) -> None:
         raise ArtifactError(f"they are not of {count} rows of {dimensions} dimensions")
     if not all(np.isfinite(array).all() for array in moments.arrays().values()):
         raise ArtifactError("they are not finite")
+    # `eigh` reads one triangle only, so a fit would not notice a scatter that is not symmetric.
     if not np.allclose(moments.scatter, moments.scatter.T) or (np.diag(moments.scatter) < 0).any():
         raise ArtifactError("their scatter is not a scatter matrix")

@@ -58,6 +58,7 @@ class Checkpoint:
                 if (file.metadata() or {}).get("key") != self.key:
                     return None
                 return {name: file.get_tensor(name) for name in file.keys()}
+        # A file that cannot be read costs only the work it held: the fit starts over, as without a checkpoint.
         except (OSError, SafetensorError):
             return None
 
@@ -67,6 +68,7 @@ class Checkpoint:
         Raises:
             OSError: if the file cannot be written.
         """
+        # safetensors rejects tensors that are not contiguous.
         payload = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, {"key": self.key})
         replace_synced(self.path, payload)
 

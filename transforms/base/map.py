@@ -108,6 +108,7 @@ class Map(nn.Module):
 
         By default the last axis of the first buffer that is neither empty nor a scalar.
         """
+        # Weights `(k, d)` and means `(d,)` both end in d, so the order of registration does not matter.
         return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
 
     def check_parameters(self) -> None:
@@ -144,6 +145,7 @@ class Map(nn.Module):
 
     def spec(self) -> Spec:
         """Return the kind and the `__init__` parameters as a JSON-serializable dict, without the fitted buffers."""
+        # Parameters that are buffers, such as the weight of `Affine`, are tensors and have no JSON.
         given = {name: getattr(self, name) for name in parameter_names(type(self)) if name not in self._buffers}
         return {"kind": self.kind} | given
 
@@ -211,6 +213,7 @@ def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
     The empty tensor has the dtype of the rows (float32 unless they are a float tensor) and the device of the buffers,
     or of the rows if there are no buffers.
     """
+    # Integer buffers, such as the columns of a selection, say where to compute, but not in which dtype.
     like = next((buffer for buffer in module.buffers() if buffer.is_floating_point()), None)
     if like is not None:
         return like

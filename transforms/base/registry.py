@@ -20,6 +20,7 @@ class Registry(Mapping[str, type[Transform]]):
     def __getitem__(self, kind: str) -> type[Transform]:
         """Return the class of a kind, importing its module if needed; raise `KeyError` for an unknown kind."""
         if kind not in Transform.defined and kind in KINDS:
+            # The import alone fills `Transform.defined`: a subclass registers itself when it is defined.
             importlib.import_module(KINDS[kind])
         return Transform.defined[kind]
 
@@ -50,6 +51,7 @@ def build_transform(spec: Mapping[str, Any]) -> Transform:
     cls = TRANSFORMS[kind]
     known = parameter_names(cls)
     parameters = {name: value for name, value in spec.items() if name != "kind"}
+    # Checked before the call, because the TypeError of `cls(**parameters)` does not say what a step takes.
     if unknown := sorted(set(parameters) - set(known)):
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
         raise StepError(f"{kind} has no parameter {', '.join(map(repr, unknown))}; {takes}")

@@ -39,6 +39,7 @@ class TrainingConfig:
         """Return the learning rate at a step, counted from 0: linear warm-up to the peak, then linear decay to 0."""
         warm = int(self.warmup * self.steps)
         if step < warm:
+            # `step + 1`, because a first step at rate 0 would change nothing.
             return self.learning_rate * (step + 1) / warm
         return self.learning_rate * (self.steps - step) / max(1, self.steps - warm)
 
@@ -77,6 +78,7 @@ class TrainingLog:
         """
         if len(self.heldout_losses) < 3 or not np.isfinite(self.heldout_losses).all():
             return False
+        # Relative to the decrease so far, because every transform has its own units of loss.
         first, *_, before, last = self.heldout_losses
         return before - last > MIN_IMPROVEMENT * (first - before)
 
@@ -94,6 +96,7 @@ class TrainingLog:
 
     def as_json(self) -> dict[str, Any]:
         """Return the log as a JSON-serializable dict, the config under `recipe`, with None for NaN and inf."""
+        # JSON has no NaN and inf; `json.dumps` writes words for them that other parsers reject.
         losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]
         fields = asdict(self)
         config = fields.pop("config")

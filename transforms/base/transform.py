@@ -88,6 +88,7 @@ class Transform(Map):
             if targets is None or isinstance(data, Moments):
                 raise InputError(f"{self.kind} is fitted on pairs: give vectors and the targets they should become")
             data = PairedMoments.from_pairs(data, targets)
+        # `PairedMoments` are `Moments` of d + k dimensions, which an unpaired fit would take for vectors.
         if isinstance(data, PairedMoments) and not self.paired:
             raise InputError(f"{self.kind} is not fitted on pairs: give the moments of the vectors alone")
         if isinstance(data, Moments):
@@ -97,8 +98,11 @@ class Transform(Map):
             rows, dimensions = data.shape
         if rows == 0:
             raise InputError(f"{self.kind} cannot be fitted on no rows")
+        # Called for its errors: impossible dimensions fail here, before any row is read.
         self.output_signature(Signature(dimensions))
+        # Read before the fit, because `learn` may store tensors made from NumPy arrays, which are on the CPU.
         device = self.device
+        # Overflow needs no NumPy warning: the check of the buffers reports it, inside the block, so that it restores.
         with restore_on_error([self]), np.errstate(over="ignore", invalid="ignore"):
             try:
                 self.learn(data, FitContext(on_progress, None if checkpoint is None else Checkpoint.at(checkpoint)))
@@ -158,9 +162,11 @@ def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
 
     Changes to a buffer in place are not undone.
     """
+    # References suffice: a fit assigns new tensors to its buffers and does not write into the old ones.
     earlier = [dict(step.named_buffers()) for step in steps]
     try:
         yield
+    # Not only `Exception`: Ctrl-C in the middle of a fit must not leave half of it either.
     except BaseException:
         for step, buffers in zip(steps, earlier, strict=True):
             for name, buffer in buffers.items():

@@ -17,6 +17,7 @@ MAX_SEED = 2**63 - 1
 
 def require_whole(kind: str, name: str, value: Any, at_least: int, at_most: int = MAX_WHOLE) -> None:
     """Raise `StepError` unless a value is an integer from `at_least` to `at_most`; bools are rejected."""
+    # bool is a subclass of int: without the second test, `true` in JSON would count as 1.
     if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= at_most:
         raise StepError(f"{kind}: {name} must be a whole number from {at_least} to {at_most}, got {value!r}")
 
@@ -68,5 +69,6 @@ def require_choice(kind: str, name: str, value: Any, choices: Sequence[str]) -> 
 
 def require_between(kind: str, name: str, value: Any, low: float, high: float) -> None:
     """Raise `StepError` unless a value is an int or a float from `low` to `high`, both included; bools are rejected."""
+    # `not low <= value` also rejects NaN, for which every comparison is False.
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise StepError(f"{kind}: {name} must be a number from {low:g} to {high:g}, got {value!r}")

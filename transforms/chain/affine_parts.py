@@ -15,6 +15,7 @@ def affine_parts(step: Map) -> list[Affine] | None:
             parts.append(primitive.as_affine())
         elif isinstance(primitive, Affine):
             parts.append(primitive)
+        # A normalization is left to the caller: moments cannot pass one, and a subspace is not changed by one.
         elif not isinstance(primitive, Normalize):
             return None
     return parts

@@ -140,6 +140,7 @@ class Chain(nn.Module):
             raise InputError(f"{paired[0]} is fitted on pairs: give targets, what each vector should become")
         if targets is not None and not paired:
             raise InputError("no step is fitted on targets; procrustes and low_rank_affine are")
+        # All steps are checked before the first is fitted, so that a later one is not refused after that work.
         self.signature(vectors.shape[1], refit, None if targets is None else targets.shape[1])
         with restore_on_error(self.transforms):
             for index, step in to_fit.items():
@@ -185,6 +186,7 @@ class Chain(nn.Module):
         step = self.transforms[index]
         assert isinstance(step, Transform)
         report(0.0, f"fitting {step.kind}")
+        # `forward` normalizes once, after the float steps, so only a quantizer learns from what it normalized.
         before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
         if len(before) or before.normalize:  # the first step learns from the vectors in their own precision
             vectors = view_through(vectors, before)
@@ -198,6 +200,7 @@ class Chain(nn.Module):
                 quantizer = step
             else:
                 x = step(x)
+        # Cut first, because a prefix of a unit row is no unit row; quantize last, because codes cannot be normalized.
         x = x if dimensions is None else x[..., :dimensions]
         x = unit_rows(x) if self.normalize else x
         return x if quantizer is None else quantizer(x)
@@ -328,10 +331,12 @@ class Chain(nn.Module):
             columns = torch.arange(dimensions, device=like.device)
             primitives.append(Selection(dimensions, columns, self.output_dimensions))
         if normalize:
+            # As a primitive, the final normalization can become part of the last affine map.
             primitives.append(Normalize())
         quantizer = [] if self.quantizer is None else [self.quantizer]
         chain = Chain([*fold_primitives(primitives), *quantizer], normalize=False)
         dtype = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), None)
+        # `Module.to` casts float buffers only, so the columns of a selection stay integers.
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
 
     def __len__(self) -> int:
@@ -347,6 +352,7 @@ class Chain(nn.Module):
     def __getitem__(self, index: int | slice) -> "Map | Chain":
         """Return the step at an index, or for a slice a new chain of copies of its steps, without metadata."""
         if isinstance(index, slice):
+            # A fit changes the step objects, so a step that two chains share would change in both.
             return Chain(copy.deepcopy(self.transforms[index]), self.normalize)
         return self.transforms[index]
 
@@ -372,9 +378,11 @@ class Chain(nn.Module):
         if (self.normalize, self.specs()) != (other.normalize, other.specs()):
             return False
         mine, theirs = self.state_dict(), other.state_dict()
+        # `torch.equal` raises for tensors on different devices.
         return mine.keys() == theirs.keys() and all(torch.equal(mine[name].cpu(), theirs[name].cpu()) for name in mine)
 
     def __hash__(self) -> int:
+        # Defining `__eq__` removes the inherited hash. Fitted tensors change in a fit, so they stay out of this one.
         return hash((self.normalize, *(step.kind for step in self.transforms)))
 
     def specs(self) -> list[Spec]:
@@ -409,6 +417,7 @@ class Chain(nn.Module):
             "output_dimensions": self.output_dimensions,
             "nested": self.nested,
         }
+        # Moments and distribution in a loaded manifest describe tensors that this artifact does not contain.
         inherited = {name: value for name, value in self.metadata.items() if name not in FitStatistics.FIELDS}
         manifest = inherited | dict(metadata or {}) | manifest | statistics.describe()
         distribution = statistics.distribution
@@ -432,6 +441,7 @@ class Chain(nn.Module):
         """
         chain = cls(build_steps(steps), normalize)
         for index, step in enumerate(chain.transforms):
+            # The dot keeps the tensors of step 1 apart from those of step 10.
             prefix = f"{index}."
             assert isinstance(step, Transform)
             step.restore({name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)})

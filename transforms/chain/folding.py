@@ -33,6 +33,7 @@ def _is_normalize_redundant(following: list[Map]) -> bool:
     for step in following:
         if isinstance(step, Normalize):
             return True
+        # W(x/‖x‖) = Wx/‖x‖, a factor that the next normalization removes; a bias would not have that factor.
         if not isinstance(step, Selection) and not (isinstance(step, Affine) and step.bias is None):
             return False
     return False

@@ -27,7 +27,9 @@ def retained_subspace(chain: Chain) -> Subspace | None:
         if parts is None:
             return None
         for part in parts:
+            # A bias shifts all outputs alike, so it says nothing of the directions that are retained.
             product = as_float64(part.weight) @ product
+    # NumPy's default `full_matrices=True` gives d directions: those after the rank span the complement.
     _, values, directions = np.linalg.svd(product)
     rank = int((values > d * np.finfo(np.float32).eps * values.max(initial=0)).sum())  # the maps are float32
     complement = d - rank < rank

@@ -15,12 +15,14 @@ def serialize_chain(chain: Chain) -> bytes:
 
     The outputs of the rebuilt chain are bit-equal.
     """
+    # safetensors accepts only strings as metadata, and no tensors that are not contiguous.
     header = {"steps": json.dumps(chain.specs()), "normalize": json.dumps(chain.normalize)}
     return save({name: tensor.cpu().contiguous() for name, tensor in chain.tensors().items()}, header)
 
 
 def deserialize_chain(payload: bytes) -> Chain:
     """Rebuild a fitted chain from the bytes written by `serialize_chain`."""
+    # `safetensors.torch.load` returns the tensors without the metadata, so the header is read here.
     end = LENGTH_BYTES + int.from_bytes(payload[:LENGTH_BYTES], "little")
     header = json.loads(payload[LENGTH_BYTES:end])["__metadata__"]
     return Chain.from_tensors(json.loads(header["steps"]), json.loads(header["normalize"]), load(payload))

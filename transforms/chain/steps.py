@@ -33,6 +33,7 @@ def parse_steps(text: str) -> list[Transform]:
     if text.lstrip().startswith("["):
         return build_steps(_parse_json(text))
     for part in _split_top_level(text):
+        # Commas separate parameters as well as steps: a part such as `nested=true` belongs to the step before it.
         if PARAMETER.match(part):
             if not specs:
                 raise StepError(f"the parameter {part!r} stands before any step")
@@ -68,6 +69,7 @@ def _split_top_level(text: str) -> list[str]:
     """
     parts, depth, quoted, start = [], 0, False, 0
     for position, character in enumerate(text):
+        # A slice, because at position 0 the index −1 would mean the last character.
         if character == '"' and text[position - 1 : position] != "\\":
             quoted = not quoted
         elif not quoted and character in OPENING:

@@ -62,10 +62,12 @@ class Int8(Quantizer):
         scale = (high - low) / 255
         scale[scale < np.finfo(np.float32).tiny] = 1  # a dimension that is always 0: any step will do
         self.scale = torch.from_numpy(scale).float()
+        # The lower end becomes −128; the zero point is rounded to a whole code, so that 0 decodes to exactly 0.
         self.zero_point = torch.from_numpy(np.clip(np.round(-128 - low / scale), -128, 127)).float()
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode rows `(n, k)` as int8 codes `(n, k)`; values outside the fitted range are clipped."""
+        # `round` takes halves to the even number, as QuantizeLinear does; a cast without the clamp would wrap around.
         return torch.clamp(torch.round(x / self.scale) + self.zero_point, -128, 127).to(torch.int8)
 
     def inverse(self) -> Map:
@@ -114,6 +116,7 @@ class Binary(Quantizer):
 
         Magnitudes are at least `MIN_MAGNITUDE`.
         """
+        # The mean magnitude minimizes the squared error of ±a. Moments lack it; the root mean square is an upper bound.
         if isinstance(data, Moments):
             size = np.sqrt(np.diag(data.second_moment()))
         else:
@@ -124,6 +127,7 @@ class Binary(Quantizer):
         """Encode rows `(n, k)` as packed bits, uint8 `(n, ⌈k/8⌉)`; a bit is 1 where x > 0."""
         bits = torch.nn.functional.pad((x > 0).to(torch.uint8), (0, -x.shape[-1] % 8))
         octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << _bit_shifts(x)
+        # The shifted bits are disjoint, so their sum is their union; without a dtype torch would sum in int64.
         return torch.sum(octets, dim=-1, dtype=torch.uint8)
 
     def inverse(self) -> Map:
@@ -148,6 +152,7 @@ class BinaryDecoder(Map):
 
     def forward(self, x: Tensor) -> Tensor:
         """Decode packed bits `(n, ⌈k/8⌉)` to ±a in each dimension, `(n, k)`; a code of all zeros becomes zero."""
+        # `apply` converts codes to the dtype of the buffers; float32 holds all 256 byte values exactly.
         bits = (x.to(torch.uint8).unsqueeze(-1) >> _bit_shifts(x) & 1).flatten(-2)[..., : len(self.size)]
         signs = bits.to(self.size.dtype) * 2 - 1
         return torch.where(x.any(dim=-1, keepdim=True), signs * self.size, 0)

@@ -50,7 +50,9 @@ def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, ra
         InputError: if the map changed so much that no rows could have such moments.
     """
     was, now = raw_before.second_moment(), raw_after.second_moment()
+    # ρ² and ρ′²: the trace of E[yyᵀ] is the mean squared norm.
     was_square, now_square = float(np.trace(was)), float(np.trace(now))
+    # Of the second moment, not of the covariance: z′ has a component along the mean of y′ too.
     spectrum = Spectrum.of(now, raw_after.rounding_variance())
     spanned = spectrum.directions[: spectrum.rank]
     project = spanned.T @ spanned
@@ -71,6 +73,7 @@ def _nearest_covariance(estimate: NDArray[np.float64]) -> NDArray[np.float64]:
         InputError: if the negative eigenvalues are too large for rounding and a small change of the map
             (`MAX_NEGATIVE_SHARE`).
     """
+    # `eigh` reads one triangle only; the average with the transpose uses both, which rounding made differ.
     variances, directions = np.linalg.eigh((estimate + estimate.T) / 2)
     excess = -variances[variances < 0].sum()
     if excess > MAX_NEGATIVE_SHARE * variances.sum():
@@ -78,5 +81,6 @@ def _nearest_covariance(estimate: NDArray[np.float64]) -> NDArray[np.float64]:
             "the added rows change the steps too much for the moments of the old rows to be updated: "
             "fit again on all rows"
         )
+    # Without its negative eigenvalues the matrix is the nearest semidefinite one in the Frobenius norm.
     nearest: NDArray[np.float64] = (directions * np.maximum(variances, 0)) @ directions.T
     return nearest

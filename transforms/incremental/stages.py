@@ -45,6 +45,7 @@ class Stage:
         The rows are streamed.
         """
         if self.position:
+            # `unit_moments` normalizes in float64; the chain itself would do so in float32.
             rows = view_through(rows, Chain(chain.transforms[: self.position], normalize=False))
         return unit_moments(rows) if self.unit else moments_of(rows)
 
@@ -73,6 +74,7 @@ class Stages:
         unreachable = None
         for index, step in enumerate(chain.float_steps):
             assert isinstance(step, Transform)
+            # Such a step learns from the moments of unit rows, so its stage has to begin before it.
             if unreachable is None and step.normalizes_rows:
                 found._begin_stage(index)
             reason = unreachable or _reason_to_retain(step, found.stages[-1])
@@ -81,6 +83,7 @@ class Stages:
             elif step.learns_from != "nothing":
                 found.refitted.add(index)
             if unreachable is None and not found._add_step(index, step):
+                # The moments of the rows are unknown from here on, and so are those of all later stages.
                 unreachable = f"it comes after {step.kind}, which is not an affine map"
         found._retain_axis_choosing_steps(chain)
         return found
@@ -92,6 +95,7 @@ class Stages:
         """
         with_steps = [stage.number for stage in self.stages if self.refitted & set(stage.steps)]
         if with_steps:
+            # A stage in between refits nothing, but the change of the steps before it passes through its moments.
             yield from self.stages[with_steps[0] : with_steps[-1] + 1]
 
     def take_moments(self, chain: Chain, rows: Vectors) -> dict[int, Moments]:
@@ -125,6 +129,7 @@ class Stages:
         The later step was fitted on those axes, and PCA, for example, would choose other axes in a refit.
         """
         trained = None
+        # From the end, because a step that is retained here also needs the axes chosen before it.
         for index in reversed(range(len(chain.float_steps))):
             step = chain.transforms[index]
             if trained is not None and index in self.refitted and isinstance(step, Transform) and step.chooses_axes:

@@ -57,17 +57,21 @@ def update_chain(
     if missing := [stage.number for stage in needed if stage.number not in stored]:
         raise InputError(f"the moments of stage {missing[0]} of this chain are missing")
     refitted = copy.deepcopy(chain)
+    # The certificate and provenance in the metadata describe the chain before the refit.
     refitted.metadata = {}
     moments = {}
     before = after = None  # moments of the earlier rows after the original steps, and after the refitted ones
     for done, stage in enumerate(needed):
         original = stored[stage.number]
         if before is None or after is None:
+            # No step before the first needed stage is refitted, so the old rows enter it as they did.
             after = original
         else:
             after = approximate_normalized_moments(original, before, after)
         before = original
         on_progress(done / len(needed), "taking moments of the new rows")
+        # `merge` works in place: starting from empty moments copies, and leaves the stored ones unchanged.
+        # The new rows pass the refitted steps, so every stage waits for the one before it.
         merged = Moments().merge(after).merge(stage.take_moments(refitted, rows))
         moments[stage.number] = merged
         for index in stage.steps:
@@ -80,6 +84,7 @@ def update_chain(
             for part in affine_parts(step) or []:
                 after, merged = propagate_moments(after, part), propagate_moments(merged, part)
     if refitted.quantizer is not None:
+        # Int8 codes need the ranges of entries, which moments do not hold.
         refitted.fit_step(len(chain) - 1, rows)
     on_progress(1.0, "fitted")
     return ChainUpdate(refitted, moments, stages.retained)

@@ -116,11 +116,13 @@ class Autoencoder(Transform):
 
     def _initial_parameters(self, d: int) -> dict[str, Tensor]:
         """Draw weights and biases of both layers, by name, from U(−1/√fan_in, 1/√fan_in), requiring gradients."""
+        # The generator is on the CPU, so that a seed draws the same weights for every device.
         generator = torch.Generator().manual_seed(self.seed)
         k = self.dimensions
         shapes = {"weight": (k, d), "bias": (k,), "decoder_weight": (d, k), "decoder_bias": (d,)}
         fan_in = {"weight": d, "bias": d, "decoder_weight": k, "decoder_bias": k}
         return {
+            # `requires_grad_` comes last: a tensor that `.to` copied from it would be no leaf, which AdamW refuses.
             name: uniform_start(shape, fan_in[name], generator).to(self.device).requires_grad_()
             for name, shape in shapes.items()
         }

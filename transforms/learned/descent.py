@@ -64,6 +64,7 @@ class Batches:
 
     def sample(self, step: int) -> Tensor:
         """Return the batch of a step, `(size, d)` float32: distinct random rows that are not held out, plus `noise`."""
+        # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
         generator = np.random.default_rng([self.seed, step])
         drawn = np.sort(generator.choice(self.vectors.shape[0] - len(self.shifts), self.size, replace=False))
         return self._read(drawn + np.searchsorted(self.shifts, drawn, side="right"), generator)
@@ -74,6 +75,7 @@ class Batches:
 
     def _read(self, rows: Any, generator: np.random.Generator) -> Tensor:
         """Read the rows as float32, add Gaussian noise if `noise` is set, and move them to the device."""
+        # `astype` copies even if the dtype is float32 already, so the noise never reaches the caller's vectors.
         values = as_numpy(self.vectors[rows]).astype(np.float32)
         if self.noise:
             values += np.float32(self.noise) * generator.standard_normal(values.shape, np.float32)
@@ -149,6 +151,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = config.rate_at(log.steps)
         log.loss = loss(batches.sample(log.steps))
+        # Before the optimizer's step, which would carry NaN into the parameters and Adam's averages.
         if not np.isfinite(log.loss):
             log.diverged = True
             break
@@ -164,6 +167,7 @@ def train(
             due = wrote + checkpoint.pause_after(wrote - now)
         left = (now - began) / (log.steps - first) * (config.steps - log.steps)
         message = f"{kind} step {log.steps} of {config.steps}, loss {log.loss:.3g}, {left:.0f} s left{problem}"
+        # After the checkpoint, because `report` may raise to stop the fit.
         context.report(log.steps / config.steps, message)
     _restore_best(kind, parameters, best, log)
     return log
@@ -175,6 +179,7 @@ def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], 
     def loss_function(batch: Tensor) -> float:
         """Return the loss of the batch; replace every parameter's `grad` by the gradient of that loss."""
         for parameter in parameters.values():
+            # `backward` adds to a gradient that is already there.
             parameter.grad = None
         with torch.enable_grad():
             loss = loss_of(batch)
@@ -206,6 +211,7 @@ def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
     Raises:
         InputError: if a row holds NaN or inf, or all rows are equal.
     """
+    # Ranges compare exactly; rounding can leave a variance above 0 in rows that are all equal.
     low, high = np.full(vectors.shape[1], np.inf), np.full(vectors.shape[1], -np.inf)
     total = np.zeros(vectors.shape[1])
     for block in finite_blocks(vectors):
@@ -220,7 +226,9 @@ def _evaluate(
     heldout: Tensor, loss: LossFunction, parameters: Mapping[str, Tensor], best: dict[str, Tensor], log: TrainingLog
 ) -> None:
     """Append the held-out loss to `log`, copy parameters to `best` if it is the lowest, and set `log.stopped_early`."""
+    # The gradients that this stores are replaced by the next batch's before the optimizer's next step.
     log.heldout_losses.append(loss(heldout))
+    # `argmin` returns the first NaN as the lowest, and a NaN must never be the best.
     losses = np.nan_to_num(log.heldout_losses, nan=np.inf)
     since_lowest = len(losses) - 1 - int(losses.argmin())
     if since_lowest == 0:
@@ -285,4 +293,5 @@ def _restore_state(
             parameter.copy_(stored[f"parameter.{name}"])
             best[name].copy_(stored[f"best.{name}"])
             averages = {part: stored[f"{part}.{name}"].to(parameter.device) for part in ADAM_STATE}
+            # AdamW counts its steps in a float tensor on the CPU.
             optimizer.state[parameter] = {"step": torch.tensor(float(log.steps)), **averages}

@@ -141,16 +141,19 @@ class Flow(Transform):
         if isinstance(data, Moments):
             raise InputError("flow is trained on vectors and cannot be fitted on moments")
         mean = mean_of_varied(self.kind, data)
+        # Without noise, the likelihood of a direction that has no variance grows without bound.
         if self.noise == 0:
             moments = moments_of(data)
             spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
             spectrum.require_rank("flow with noise=0", data.shape[1], data.shape[0])
         config = CONFIG.override(self.steps, self.batch, self.learning_rate)
         batches = Batches(data, config, self.seed, self.device)
+        # The spread is measured while the noise of the batches is still 0.
         batches.noise = self.noise * float(batches.sample(0).std(0, correction=0).square().mean().sqrt())
         self._initialize(batches.sample(0))
         parameters = {name: getattr(self, name).clone().requires_grad_() for name in BUFFERS}
 
+        # During training the parameters are the buffers, so `log_densities` is differentiable in them.
         self._set_buffers(parameters)
         loss = autograd_loss(parameters, lambda batch: -self.log_densities(batch).mean())
 
@@ -175,11 +178,13 @@ class Flow(Transform):
             "mixing": rotations,
             "hidden_weight": uniform_start((blocks, hidden, half), half, generator),
             "hidden_bias": torch.zeros(blocks, hidden),
+            # Zeros in a coupling's last layer make it the identity at the start, as in Glow (section 3.3).
             "coupling_weight": torch.zeros(blocks, 2 * rest, hidden),
             "coupling_bias": torch.zeros(blocks, 2 * rest),
         }
         self._set_buffers({name: tensor.to(batch.device) for name, tensor in tensors.items()})
         x = batch
+        # Glow's start of actnorm (section 3.1): each block in turn standardizes what the blocks before it output.
         for block in range(blocks):
             deviations = x.std(0, correction=0)
             self.offset[block] = -x.mean(0)
@@ -205,6 +210,7 @@ class Flow(Transform):
         # One by one: with several threads torch factors the matrices of a batch at the same time, which MKL's LU is not
         # made for; it then gives wrong pivots or never ends (pytorch issues 141358 and 142815).
         mixing_volume = torch.stack([torch.linalg.slogdet(mixing)[1] for mixing in self.mixing]).sum()
+        # Actnorm and mixing have the same Jacobian for every row; only that of a coupling depends on the row.
         z, volume = x, self.log_scale.sum() + mixing_volume
         for block in range(self.blocks):
             z, log_scale = self._apply_block(block, z)
@@ -269,6 +275,7 @@ class InverseFlow(Map):
         """Return the inputs x whose flow outputs are the rows z, both `(n, d)`."""
         for block in reversed(range(self.flow.blocks)):
             first, second = _split_halves(x)
+            # A coupling leaves the first half unchanged, so its log-scale and shift can be computed from the outputs.
             log_scale, shift = self.flow.coupling(block, first)
             y = torch.cat([first, (second - shift) * (-log_scale).exp()], -1)
             y = functional.linear(y, self.unmixing[block])

@@ -237,6 +237,7 @@ class GeoPres(Linear):
         def loss_function(batch: Tensor) -> float:
             """Return the mean over sizes of importance × loss; store the gradient of their sum in `weight.grad`."""
             losses, weight.grad = prefix_losses(set_up, prepare(batch), weight, sizes, importance, normalized)
+            # The gradient is that of the sum: Adam's steps do not depend on a constant factor.
             return sum(i * loss for i, loss in zip(importance, losses, strict=True)) / len(losses)
 
         with one_thread_if_small(batches.size, self.device):
@@ -254,6 +255,7 @@ class GeoPres(Linear):
         loss = LOSSES[name].set_up(setup)
         if LOSSES[name].relative:
             return loss, [1.0] * len(setup.sizes)
+        # The call gives the losses without weights; the importances enter only the gradient, which is not used.
         unweighted = [0.0] * len(setup.sizes)
         starts, _ = prefix_losses(loss, setup.batch, setup.weight, setup.sizes, unweighted, setup.normalized)
         return loss, [1 / start if start > 0 else 1.0 for start in starts]
@@ -291,6 +293,7 @@ def best_scale(x: Tensor, weight: Tensor) -> float:
 
     The first 1024 rows are used. The factor is 1 if all their outputs coincide.
     """
+    # `distances` uses dot products, which cancel less if rows are centred; no distance changes.
     rows = x[:1024] - x[:1024].mean(0)
     before, after = distances(rows, rows), distances(rows @ weight.T, rows @ weight.T)
     return float((before * after).sum() / after.square().sum()) if after.any() else 1.0

@@ -84,6 +84,7 @@ class ABTT(Transform):
         that are only rounding error, become zero.
         """
         centred = x - self.mean
+        # Two thin products cost 2dD per row; the projection matrix would cost d².
         y = centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed
         return (unit_image if self.renormalize else drop_rounding_residue)(y, x)
 
@@ -100,5 +101,6 @@ class ABTT(Transform):
         """Return the map as one float64 `Affine` of weight I − Σuᵢuᵢᵀ, followed by `Normalize` if `renormalize`."""
         mean, removed = self.mean.double(), self.removed.double()
         projection = torch.eye(len(mean), dtype=torch.float64, device=mean.device) - removed.T @ removed
+        # With the projection P: P(x − μ) = Px − Pμ, but the literal form is x − μ − Σ(x·uᵢ)uᵢ = Px − μ.
         affine = Affine(projection, -mean if self.literal else -(projection @ mean))
         return [affine, *([Normalize()] if self.renormalize else [])]

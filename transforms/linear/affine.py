@@ -51,6 +51,7 @@ class Affine(Map):
 
         The bias is None if neither map has one. The `normalize` flags are ignored: the returned map does not normalize.
         """
+        # W₂(W₁x + b₁) + b₂ = W₂W₁x + (W₂b₁ + b₂)
         weight = following.weight.double() @ self.weight.double()
         if self.bias is None and following.bias is None:
             return Affine(weight)
@@ -94,6 +95,7 @@ def largest_gain(weight: Tensor) -> float:
     Returns a Python number, because reading a tensor in `forward` would make a GPU wait.
     """
     weight = weight.double()
+    # Drawn on the CPU, because a GPU's generator draws other numbers from the same seed.
     start = torch.Generator().manual_seed(0)
     vector = torch.randn(weight.shape[1], generator=start, dtype=torch.float64).to(weight.device)
     for _ in range(GAIN_ITERATIONS):
@@ -101,6 +103,7 @@ def largest_gain(weight: Tensor) -> float:
         if not image.any():
             return 0.0
         vector = image
+    # The vector is WᵀW times a unit vector, so its norm approaches the square of the singular value.
     return float(vector.norm().sqrt())
 
 
@@ -109,5 +112,6 @@ def pseudo_inverse(weight: Tensor) -> Tensor:
 
     The weight is a float64 copy of a float32 one.
     """
+    # The default tolerance follows the dtype: float64's would invert the rounding error of float32 entries.
     inverse: Tensor = torch.linalg.pinv(weight, rtol=max(weight.shape) * torch.finfo(torch.float32).eps)
     return inverse

@@ -97,6 +97,7 @@ class Procrustes(Alignment):
         """Set the weight to VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`."""
         moments = _require_pairs(data)
         _, cross = moments.blocks(centered=self.center)
+        # NumPy returns U and Vᵀ, so W = VUᵀ is (UVᵀ)ᵀ. A mean instead of the sum XᵀY scales only Σ, which W lacks.
         left, _, right = np.linalg.svd(cross, full_matrices=False)
         self.set_pair_map(torch.from_numpy((left @ right).T.copy()), moments)
 
@@ -148,6 +149,7 @@ class LowRankAffine(Alignment):
             )
         if level <= moments.rounding_variance():
             raise InputError(f"{self.kind} needs vectors that differ: there is nothing to regress on")
+        # `np.linalg.solve` raises no error for a matrix that rounding alone makes invertible, and returns noise.
         if self.ridge == 0 and Spectrum.of(own, moments.rounding_variance()).rank < len(own):
             raise InputError(
                 f"{self.kind} without a ridge needs vectors that vary in all {len(own)} directions, these "
@@ -155,6 +157,7 @@ class LowRankAffine(Alignment):
             )
         regression = np.linalg.solve(own + self.ridge * level * np.eye(len(own)), cross)
         top = Spectrum.of(cross.T @ regression).directions[: self.rank]
+        # W = VᵀV·Bᵀ with V `(r, k)`: multiplied from the right it costs 2rkd; VᵀV first would cost k²d.
         self.set_pair_map(torch.from_numpy(top.T @ (top @ regression.T)), moments)
 
 

@@ -73,6 +73,7 @@ class R2(DirectionRemoval):
 
     kind = "r2"
     learns_from = "unit moments"
+    # `forward` need not normalize first: removal and normalization give the same for any positive multiple of a row.
     normalizes_rows = True
 
     def __init__(self) -> None:
@@ -92,6 +93,7 @@ class R2(DirectionRemoval):
         """
         moments = data if isinstance(data, Moments) else unit_moments(data)
         norm = moments.mean_norm()
+        # Only an exact zero is an error: a short mean has a direction, and `fit_warnings` says that it may be chance.
         if norm == 0:
             raise InputError("the mean of these vectors is exactly zero: it has no direction to project off")
         self.direction = torch.from_numpy(moments.mean / norm).float()
@@ -119,6 +121,7 @@ class RandomDirection(DirectionRemoval):
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Draw a uniformly random unit direction `(d,)` with `seed`; of the data, only d is used."""
+        # Normal entries, because they have no preferred direction; uniform entries favour the diagonals of the cube.
         direction = np.random.default_rng(self.seed).standard_normal(dimensions_of(data))
         self.direction = torch.from_numpy(direction / np.linalg.norm(direction)).float()
 

@@ -46,6 +46,7 @@ class Linear(Transform, registered=False):
     @property
     def gain(self) -> float:
         """Spectral norm of the weight, estimated by power iteration and cached until the weight is replaced."""
+        # Compared by identity: a fit, `restore` and `.to` assign a new tensor, and reading numbers makes a GPU wait.
         if self._gain_of_weight is None or self._gain_of_weight[0] is not self.weight:
             self._gain_of_weight = (self.weight, largest_gain(self.weight))
         return self._gain_of_weight[1]
@@ -87,6 +88,7 @@ class Linear(Transform, registered=False):
         weight = self.weight.double()
         squares = weight.square().sum(1)
         if self.orthogonal_rows:
+            # A row of zeros is a dropped direction; divided by 1, its column stays zero.
             inverse = (weight / squares.masked_fill(squares == 0, 1).unsqueeze(1)).T
         else:
             inverse = pseudo_inverse(weight)
@@ -95,6 +97,7 @@ class Linear(Transform, registered=False):
     def _retains_all_directions(self) -> bool:
         """Return whether the weight `(k, d)` has rank d, so that no input direction is lost."""
         k, d = self.weight.shape
+        # Orthogonal rows have full rank unless one is zero; `matrix_rank` would not count rows far shorter than others.
         if k == d and self.orthogonal_rows:
             return bool(self.weight.any(dim=1).all())
         return k >= d and int(torch.linalg.matrix_rank(self.weight)) == d

@@ -59,6 +59,7 @@ class PCA(Linear):
             InputError: if the vectors vary in fewer than `dimensions` directions, where `dimensions` is less than d.
         """
         moments = moments_of(data)
+        # ddof does not change eigenvectors, and ddof=0 also takes a single row.
         matrix = moments.second_moment() if self.center == "none" else moments.covariance(ddof=0)
         spectrum = Spectrum.of(matrix, moments.rounding_variance())
         dimensions = self.dimensions or moments.dimensions

@@ -44,5 +44,6 @@ class RandomProjection(Linear):
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Draw the weight `(k, d)` from N(0, 1/k) with `seed`; of the data, only d is used."""
+        # Drawn by NumPy, because torch's generators give other numbers on each kind of device.
         entries = np.random.default_rng(self.seed).standard_normal((self.dimensions, dimensions_of(data)))
         self.set_map(torch.from_numpy(entries / np.sqrt(self.dimensions)))

@@ -138,6 +138,7 @@ class Whitening(Linear):
             )
         if self.form == "pca":
             return reduced
+        # `zca` rotates back to all d axes, so that the directions it drops stay as directions without variance.
         dropped = 0 if self.dimensions is None or inputs.dimensions is None else inputs.dimensions - self.dimensions
         return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
 
@@ -166,6 +167,7 @@ class Whitening(Linear):
         if self.shrinkage is None:
             return moments.covariance()
         weight = ledoit_wolf_weight(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
+        # ddof=0, because Ledoit and Wolf's sample covariance divides by n.
         covariance = moments.covariance(ddof=0)
         level = covariance.trace() / moments.dimensions
         shrunk: NDArray[np.float64] = (1 - weight) * covariance + weight * level * np.eye(moments.dimensions)
@@ -188,6 +190,7 @@ class Whitening(Linear):
         dropped = values <= floor
         if self.rcond is None and (ridge > 0 or self.power == 0):
             dropped = np.zeros_like(dropped)
+        # 1 stands in for dropped variances, because 0 to a negative power is inf, with a warning.
         factors: NDArray[np.float64] = np.where(dropped, 1.0, values + ridge)
         factors **= -self.power / 2
         factors[dropped] = 0
@@ -199,6 +202,8 @@ def ledoit_wolf_weight(moments: Moments) -> float:
 
     The weight is 0 if the covariance is already a multiple of I.
     """
+    # With S the covariance and m = tr(S)/d, the weight is b²/δ²: δ² = ‖S − mI‖² = ‖S‖² − tr(S)²/d, and b² the smaller
+    # of δ² and Σ ‖yyᵀ − S‖²/n² = (Σ‖y‖⁴/n − ‖S‖²)/n. The paper's norms have a factor 1/d, which cancels.
     n, d = moments.count, moments.dimensions
     covariance = moments.covariance(ddof=0)
     squares = float((covariance * covariance).sum())

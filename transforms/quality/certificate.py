@@ -69,6 +69,7 @@ def certify(
     if chain.nested:
         full = after.shape[1]
         sizes = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
+        # Not a slice of `after`: a chain that normalizes does so again for a prefix.
         certificate["sizes"] = {
             str(k): geometry_measures(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
         }
@@ -102,6 +103,7 @@ def geometry_measures(before: FloatArray, after: FloatArray) -> dict[str, float 
 
 def _normalize_rows(vectors: FloatArray) -> Tensor:
     """Return the rows normalized to L2 norm 1 as a float64 tensor, `(n, d)`; zero rows stay zero."""
+    # `astype` copies, and torch warns about arrays that it may not write to, such as memory maps.
     return unit_rows(torch.from_numpy(vectors.astype(np.float64)))
 
 
@@ -114,6 +116,7 @@ def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str
         int((deviations <= MIN_DEVIATION * deviations.max()).sum())
         for deviations in (side.std(axis=0) for side in (before, after))
     )
+    # A single row has no deviation, so all its dimensions would count as constant.
     if constant == 0 or len(after) < 2 or (before.shape[1] == after.shape[1] and constant <= constant_before):
         return []
     return [f"outputs that never vary and waste their bytes: {constant} of {after.shape[1]}"]

@@ -48,6 +48,7 @@ def diagnose(vectors: Vectors) -> Diagnostics:
         lengths = np.linalg.norm(exact, axis=1)
         moments.update(exact / np.where(lengths == 0, 1, lengths)[:, None])
         norms.append(lengths)
+        # Eight bytes of each row stay in memory to find duplicates, so the rows can be streamed.
         hashes.append(_row_hashes(block))
     if moments.count == 0:
         raise InputError("there are no rows to describe")
@@ -83,6 +84,7 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
         "isoscore": isoscore(moments),
         "rank": spectrum.rank,
         "spectrum": [[i, float(shares[i - 1])] for i in _geometric_ranks(d)],
+        # Rounding in the cumulative sum must not ask for one direction more than the share needs.
         "dimensions_for": {
             str(share): int(np.searchsorted(held, share * (1 - 1e-12)) + 1) if total > 0 else 0 for share in SHARES
         },
@@ -122,6 +124,7 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
     if excess(low) <= 0:  # μ̂ is orthogonal to u₁, and too short to overtake it
         return float(abs(alpha[0]))
     for _ in range(200):
+        # t spans 18 orders of magnitude, and the geometric middle finds small roots to the same relative precision.
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     top = alpha / (high + gaps)
@@ -133,6 +136,8 @@ def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
     block = block + block.dtype.type(0)  # −0 becomes 0
     words = np.ascontiguousarray(block).view(np.dtype(f"u{block.dtype.itemsize}")).astype(np.uint64)
     words ^= words >> np.uint64(29)  # 1.0 and 2.0 differ in high bits only, and a product moves no bit down
+    # The seed is fixed because hashes of different blocks are compared. An odd factor is invertible modulo 2⁶⁴,
+    # so a product with one loses no bit of a word.
     factors = np.random.default_rng(0).integers(0, 2**64 - 1, words.shape[1], dtype=np.uint64) | np.uint64(1)
     mixed = (words + factors) * (factors >> np.uint64(7) | np.uint64(1))
     mixed ^= mixed >> np.uint64(31)

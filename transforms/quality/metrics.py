@@ -97,6 +97,7 @@ def recall_of_anchors(
             right = (nearest.indices.unsqueeze(2) == candidates.unsqueeze(1)).any(2)
         return right.double().mean(1)
 
+    # At −∞ a row is never its own neighbour, and column numbers stay row numbers, which `shares` compares.
     return _measure_anchors(before, after, -torch.inf, shares)
 
 
@@ -118,6 +119,7 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     x, y = (unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (outputs, targets))
     recalls = np.empty(len(x))
     for rows in anchor_blocks(len(x)):
+        # Target i is left out of both searches: as its own query it would always be found first.
         itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
         wanted, returned = (
             (queries[rows] @ y.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices for queries in (y, x)
@@ -134,6 +136,7 @@ def positional_stress(before: FloatArray, after: FloatArray) -> float:
     """
     _require_same_rows(before, after, at_least=2)
     x, y = (torch.from_numpy(as_numpy(a).astype(np.float64)) for a in (before, after))
+    # `distances` uses dot products, which cancel less if rows are centred; no distance changes.
     x, y = x - x.mean(0), y - y.mean(0)
     return _mean_square_over_pairs(len(x), lambda rows: distances(x[rows], x) - distances(y[rows], y))
 
@@ -215,6 +218,7 @@ def _similarity_blocks(
         itself[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
         blocks = [space[rows] @ space.T for space in spaces]
         if self_similarity is None:
+            # A boolean mask flattens; every row loses exactly one entry, so `view` restores the rows.
             first, second = (block[~itself].view(count, n - 1) for block in blocks)
         else:
             first, second = (block.masked_fill_(itself, self_similarity) for block in blocks)

@@ -35,6 +35,7 @@ class SharedVectors(Vectors, Protocol):
 
 def moments_of(data: Moments | Vectors) -> Moments:
     """Return `data` if it is already `Moments`, else compute the moments of the vectors `(n, d)`."""
+    # `from_vectors` would also work, but would read every row here that the owner can summarize itself.
     if isinstance(data, SharedVectors):
         return merge_moments(data.block_moments(unit=False))
     return data if isinstance(data, Moments) else Moments.from_vectors(data)
@@ -52,6 +53,7 @@ def unit_moments(vectors: Vectors) -> Moments:
 
 def at_unit_length(block: FloatArray) -> NDArray[np.float64]:
     """Return the rows `(n, d)` L2-normalized, as a new float64 array; near-zero rows become zeros."""
+    # Float64 before the division: unit rows in float32 have norms that are off by float32's rounding.
     unit: NDArray[np.float64] = unit_rows(torch.from_numpy(block.astype(np.float64))).numpy()
     return unit
 
@@ -62,6 +64,7 @@ def merge_moments(parts: Iterable[Moments]) -> Moments:
     If the parts are blocks in order, the result equals that of a single pass to the last bit.
     """
     moments = Moments()
+    # `Moments.update` merges its blocks in the same order, hence the same bits; a tree of merges rounds otherwise.
     for part in parts:
         moments.merge(part)
     return moments

@@ -36,6 +36,7 @@ class Gaussian:
     def fit(cls, moments: Moments) -> "Gaussian":
         """Fit probabilistic PCA to moments: the mean, up to 128 principal directions, and their variances."""
         spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+        # At least one direction is left over, because σ² is the mean of the other variances (Eq. 8).
         r = min(MAX_DIRECTIONS, moments.dimensions - 1, spectrum.rank)
         least = max(RANK_TOLERANCE * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
         rest = max(float(spectrum.values[r:].mean()), least)
@@ -46,6 +47,7 @@ class Gaussian:
         """Return `Moments` of `count` rows with this mean and covariance; third and fourth moments are set to zero."""
         found = Moments()
         along, rest = self.directions.astype(np.float64), float(self.variances[-1])
+        # The class's covariance as σ²I + Σ (λᵢ − σ²) vᵢvᵢᵀ, which needs no basis of the other directions.
         covariance = rest * np.eye(self.dimensions) + (along.T * (self.variances[:-1] - rest)) @ along
         found.count, found.mean, found.scatter = count, self.mean.astype(np.float64), count * covariance
         found.third = np.zeros(self.dimensions)
@@ -93,8 +95,10 @@ class Gaussian:
         score is a higher likelihood.
         """
         with np.errstate(over="ignore", invalid="ignore"):
+            # σ²C⁻¹ = I + Σ (σ²/λᵢ − 1) vᵢvᵢᵀ, so a row costs r dot products; C⁻¹ itself would cost d.
             along = standardized @ self.directions.T
             found = np.vecdot(standardized, standardized) + (along * along) @ self.gains
+        # Where squares overflow, a gain below 0 gives inf − inf = NaN.
         whole = np.nan_to_num(found / self.dimensions, nan=np.inf, posinf=np.inf)
         scores: NDArray[np.float64] = whole.astype(np.float64)
         return scores

@@ -104,12 +104,15 @@ class Moments:
         if other.count == 0:
             return self
         if self.count == 0:
+            # Copies, because later merges add to `scatter` in place, which must not change `other`.
             self.count, self.mean, self.scatter = other.count, other.mean.copy(), other.scatter.copy()
             self.third, self.fourth = other.third.copy(), other.fourth
             return self
         if self.dimensions != other.dimensions:
             raise InputError(f"cannot merge moments of {other.dimensions} dimensions into moments of {self.dimensions}")
         total = self.count + other.count
+        # Chan et al.: with δ = μ₂ − μ₁ the common mean is μ₁ + δn₂/n, and the scatter gains δδᵀ·n₁n₂/n. The higher
+        # moments move to that mean first, because they need both scatters as they were.
         delta = other.mean - self.mean
         (third, fourth), (their_third, their_fourth) = (
             self._higher_moments_about(delta * (other.count / total)),
@@ -124,6 +127,7 @@ class Moments:
 
     def _higher_moments_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return the third and fourth moment sums about `mean + shift`, leaving the object unchanged."""
+        # Σ ‖y − s‖² (y − s) and Σ ‖y − s‖⁴ multiplied out; terms in Σ y are missing, because y is centred.
         spread, along, square = np.trace(self.scatter), self.scatter @ shift, float(shift @ shift)
         third = self.third - shift * spread - 2 * along - self.count * square * shift
         fourth = self.fourth - 4 * shift @ self.third + 4 * shift @ along + 2 * square * spread + self.count * square**2
@@ -141,6 +145,7 @@ class Moments:
 
     def second_moment(self) -> NDArray[np.float64]:
         """Return the uncentered second moment matrix `(d, d)`: the mean of xxᵀ over the rows."""
+        # E[xxᵀ] = C + μμᵀ only adds; storing E[xxᵀ] and subtracting μμᵀ would cancel the digits of a small C.
         return self.covariance(ddof=0) + np.outer(self.mean, self.mean)
 
     def rounding_variance(self) -> float:
@@ -208,6 +213,8 @@ def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -
     if precision == "float64":
         centred = np.subtract(block, part.mean, dtype=np.float64)
     else:
+        # Float64 rows are centred before they are rounded, so that a large mean cancels in full precision; float16
+        # has too few digits for the mean itself.
         rows = block.astype(np.float32, copy=False) if block.dtype == np.float16 else block
         centred = (rows - part.mean.astype(rows.dtype)).astype(np.float32, copy=False)
     part.scatter = np.asarray(centred.T @ centred, dtype=np.float64)

@@ -36,10 +36,12 @@ def unit_rows(x: Tensor) -> Tensor:
     if _allows_fast_path(x):
         quick = norms_of(x)
         low, high = torch.aminmax(quick)
+        # `aminmax` returns NaN if any norm is NaN, which fails both tests and takes the exact path.
         if float(low) > MIN_ORDINARY_NORM and float(high) < torch.inf:
             return x / quick
     exact = row_norms(x)
     norms = exact.to(x.dtype)
+    # Division by inf turns rows without direction into zeros; rows whose norm overflows must not look like them.
     return x / norms.masked_fill(norms.isinf(), torch.nan).masked_fill(without_direction(exact, x.dtype), torch.inf)
 
 
@@ -56,6 +58,7 @@ def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
         gain: largest factor by which the map scales a norm.
     """
     if _allows_fast_path(y):
+        # A norm of 0, inf or NaN makes its ratio 0, inf or NaN, which fails a test and takes the exact path.
         low, high = torch.aminmax(norms_of(y) / norms_of(x))
         if float(low) > rounding_threshold(y, gain) and float(high) < torch.inf:
             return y

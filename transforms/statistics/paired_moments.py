@@ -50,6 +50,7 @@ class PairedMoments(Moments):
         Raises:
             InputError: if d or k differ.
         """
+        # `Moments.update` merges each block as plain `Moments`, which have no split.
         theirs = getattr(other, "split", self.split)
         if self.count == 0 and self.split == 0:
             self.split = theirs

@@ -33,12 +33,14 @@ class Spectrum:
     @classmethod
     def of(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
         """Compute the eigendecomposition of a symmetric matrix `(d, d)`; eigenvalues up to `rounding` are set to 0."""
+        # `eigh` sorts in ascending order; the copy gives the reversed view the positive strides that torch needs.
         values, vectors = np.linalg.eigh(matrix)
         directions = np.ascontiguousarray(vectors[:, ::-1].T)
         sizes = np.abs(directions)
         # Rounding must not choose among entries that are equal up to rounding: (1, −1)/√2 could get either sign.
         largest = (sizes >= (1 - TIE) * sizes.max(axis=1, keepdims=True)).argmax(axis=1)
         directions *= np.sign(directions[np.arange(len(directions)), largest])[:, None]
+        # Rounding can make zero eigenvalues negative, and then their roots and powers NaN.
         return cls(np.where(values[::-1] > rounding, values[::-1], 0), directions)
 
     @property

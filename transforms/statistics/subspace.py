@@ -25,5 +25,6 @@ class Subspace:
         along = rows @ self.directions.T
         found: NDArray[np.float64] = np.vecdot(along, along).astype(np.float64)
         if not self.complement:
+            # ‖x − Px‖² = ‖x‖² − ‖Px‖² for the projection P; rounding can make the difference negative.
             found = np.maximum(np.vecdot(rows, rows) - found, 0)
         return found

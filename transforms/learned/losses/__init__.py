@@ -30,6 +30,7 @@ LOSSES = {
     "blend": LossKind(
         lambda setup: partial(blend, starts=blend_starts(setup.batch, setup.unit_outputs())), relative=True
     ),
+    # Unit outputs lose the scale of the map, so the best one is found; outputs as they come have c = 1.
     "positional": LossKind(lambda setup: partial(positional, scaled=setup.normalized), of_unit_rows=False),
     "angular": LossKind(lambda _: angular),
     "spearman": LossKind(lambda setup: partial(spearman, strength=setup.rank_strength)),

@@ -20,6 +20,7 @@ def angular(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
     results = []
     for z in outputs:
         among_z, across = z.T @ z, x.T @ z
+        # The three terms nearly cancel where cosines are kept, so they are summed in float64 and clamped at 0.
         loss = among_x - 2 * across.double().square().sum() + among_z.double().square().sum()
         results.append((max(0.0, float(loss)) / pairs, (4 / pairs) * (z @ among_z - x @ across)))
     return results

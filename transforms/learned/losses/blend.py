@@ -92,7 +92,9 @@ def neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> Ancho
     """
     p = target_probabilities
     log_q = (cosines / TEMPERATURE).log_softmax(1)
+    # xlogy is 0 at p = 0, where p·log p would be NaN.
     losses = torch.xlogy(p, p).sum(1) - torch.linalg.vecdot(p, log_q)
+    # ∂KL(p‖q)/∂cosines = (q − p)/temperature, written over log q to save a block of memory.
     return losses, log_q.exp_().sub_(p).div_(TEMPERATURE)
 
 

@@ -52,6 +52,7 @@ def mean_over_anchors(
             losses, gradient = anchor_loss(index, _cosines_to_others(z, rows))
             full_gradient = _expand_to_all_columns(gradient, rows)
             totals[index] += float(losses.sum(dtype=torch.float64))
+            # A cosine z_i·z_j has a gradient for both of its rows: G Z for the anchors, Gᵀ Z[rows] for the others.
             gradients[index][rows].addmm_(full_gradient, z)
             gradients[index].addmm_(full_gradient.T, z[rows])
     return [(total / m, gradient.div_(m)) for total, gradient in zip(totals, gradients, strict=True)]
@@ -70,6 +71,8 @@ def one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLos
     centred = values - values.mean(1, keepdim=True)
     lengths = centred.norm(dim=1, keepdim=True).clamp_(min=_min_length(values))
     correlation = torch.linalg.vecdot(standardized_targets, centred).unsqueeze(1).div_(lengths)
+    # With v the centred values, t the target and r = t·v/‖v‖: ∂(1 − r)/∂v = (r v/‖v‖ − t)/‖v‖. v and t sum
+    # to 0, so the gradient does too, and centring adds nothing to the chain rule.
     gradient = centred.mul_(correlation / lengths).sub_(standardized_targets).div_(lengths)
     return 1 - correlation.squeeze(1), gradient
 
@@ -81,6 +84,8 @@ def _cosines_to_others(z: Tensor, rows: slice) -> Tensor:
     """
     cosines = z[rows] @ z.T
     itself = torch.arange(rows.start, rows.stop, device=z.device).unsqueeze(1)
+    # No loss depends on the order of columns, which is the same in both spaces. The copy is needed because the
+    # source and the target of `scatter_` may not share memory.
     return cosines.scatter_(1, itself, cosines[:, -1:].clone())[:, :-1]
 
 

@@ -32,6 +32,7 @@ def prefix_losses(
     Returns:
         The losses, not weighted, and Σ importance_p · ∂L_p/∂W, `(k, d)`.
     """
+    # The first p outputs are the first p columns, so one product serves all sizes.
     y = x @ weight.T
     outputs = [y[:, :size] for size in sizes]
     lengths = [z.norm(dim=1, keepdim=True).clamp_(min=MIN_LENGTH) for z in outputs] if normalized else []

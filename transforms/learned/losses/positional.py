@@ -61,11 +61,14 @@ def positional(
             pulls[index][rows].addmm_(ratio, ones[index][columns])
 
     found = []
+    # Over all ordered pairs, Σ‖a_i − a_j‖² = 2m Σ‖a_i‖² for centred rows, so no tile is needed.
     of_x = 2 * m * m * original.mean_square  # Σ δ² over all ordered pairs
     for side, pull, product in zip(sides, pulls, products, strict=True):
         of_z, both = 2 * m * m * side.mean_square, float(product)
         scale = both / of_z if scaled and of_z > 0 else 1.0
+        # Σ(δ − cd)² expanded: the parts nearly cancel for a good map, and rounding may leave less than 0.
         loss = max(0.0, of_x - 2 * scale * both + scale**2 * of_z) / pairs
+        # ΛZ = c m Z − (diag(R·1) − R) Z, because the centred rows sum to 0.
         towards = pull[:, -1:] * side.rows - pull[:, :-1]
         found.append((loss, (4 * scale / pairs) * (scale * m * side.rows - towards)))
     return found
@@ -82,6 +85,7 @@ class _AugmentedRows:
     """
 
     def __init__(self, rows: Tensor) -> None:
+        # ‖a‖² + ‖b‖² − 2a·b loses its digits for rows in a narrow cone; centring moves the cone to the origin.
         self.rows = rows - rows.mean(0)
         squares = self.rows.square().sum(1, keepdim=True)
         ones = torch.ones_like(squares)

@@ -28,11 +28,13 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
     ordered, order = (values / strength).sort(dim=1, descending=True)
     ranks = torch.arange(n, 0, -1, dtype=values.dtype, device=values.device) - (n + 1) / 2
     groups, dual = non_increasing_regression(ordered - ranks)
+    # Prop. 3: the projection is s − v, s the sorted values and v the isotonic regression of s minus the ranks.
     soft = torch.empty_like(values).scatter_(1, order, ordered - dual)
 
     def backward(gradient: Tensor) -> Tensor:
         """Return the gradient w.r.t. the values, given the gradient w.r.t. the soft ranks, both `(b, n)`."""
         sorted_gradient = gradient.gather(1, order)
+        # The Jacobian is the identity minus averaging within groups: symmetric, so it is its own transpose.
         means = _group_means(sorted_gradient, groups)
         return torch.empty_like(values).scatter_(1, order, (sorted_gradient - means) / strength)
 
@@ -68,4 +70,5 @@ def _group_means(values: Tensor, groups: Tensor) -> Tensor:
     """Return for each entry the mean of its group within its row, `(b, n)`, summed in float64, in the input dtype."""
     sums = torch.zeros_like(values, dtype=torch.float64).scatter_add_(1, groups, values.double())
     counts = torch.zeros_like(sums).scatter_add_(1, groups, torch.ones_like(sums))
+    # A row with few groups has labels without entries, for which this would be 0/0.
     return (sums / counts.clamp_(min=1)).gather(1, groups).to(values.dtype)
