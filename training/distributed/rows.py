@@ -44,7 +44,7 @@ class SharedRows(Rows):
         found = super().__getitem__(rows)
         return found if self.chain is None else self.chain.transform(found)
 
-    def behind(self, chain: Chain) -> "SharedRows":
+    def view_through(self, chain: Chain) -> "SharedRows":
         """The same rows after a fitted chain."""
         return SharedRows(self.vectors, self.chosen, self.moments, chain if self.chain is None else self.chain + chain)
 

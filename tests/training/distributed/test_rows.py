@@ -11,7 +11,7 @@ from transforms import Chain, InputError, parse_steps
 from transforms.chain import deserialize_chain, serialize_chain
 from transforms.incremental import Stages
 from transforms.progress import no_progress
-from transforms.statistics import Moments, moments_of, unit_moments
+from transforms.statistics import Moments, SharedVectors, moments_of, unit_moments
 from transforms.vectors import BLOCK_ROWS
 
 WIDTH = 12
@@ -82,9 +82,10 @@ def test_moments_that_are_kept_with_a_chain_are_the_same_too(vectors, values):
 
 def test_rows_behind_a_chain_and_then_another_are_behind_both(vectors, chosen):
     rows = SharedRows(vectors, chosen, taken)
+    assert isinstance(rows, SharedVectors)  # else fits would read the rows here, and ask no worker for their moments
     one = Chain(parse_steps("r2"), normalize=False).fit(vectors)
-    two = Chain(parse_steps("pca:5"), normalize=False).fit(rows.behind(one))
-    behind = rows.behind(one).behind(two)
+    two = Chain(parse_steps("pca:5"), normalize=False).fit(rows.view_through(one))
+    behind = rows.view_through(one).view_through(two)
     np.testing.assert_array_equal(behind[:50], two.transform(one.transform(vectors[chosen[:50]])))
     assert behind.shape == behind[:].shape
 
