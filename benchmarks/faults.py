@@ -265,7 +265,7 @@ def main() -> None:
             elif source.exists():
                 shutil.copyfile(source, copy / name)
         tests = sorted({name for fault in FAULTS for name in fault.tests.split()})
-        failing = [name for name in tests if not passes(copy, name) and not passes(copy, name)]  # once more if by chance
+        failing = [name for name in tests if not (passes(copy, name) or passes(copy, name))]  # once more: some time out
         if failing:
             sys.exit(f"without any fault, these tests fail: {', '.join(failing)}")
         results = [plant(copy, fault) for fault in FAULTS]
