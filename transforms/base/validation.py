@@ -33,7 +33,7 @@ def require_flag(kind: str, name: str, value: Any) -> None:
         raise StepError(f"{kind}: {name} must be true or false, got {value!r}")
 
 
-def require_rate(kind: str, name: str, value: Any) -> None:
+def _require_rate(kind: str, name: str, value: Any) -> None:
     """Raise `StepError` unless a value is a number in (0, 1]."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
         raise StepError(f"{kind}: {name} must be a number in (0, 1], got {value!r}")
@@ -57,7 +57,7 @@ def require_training(kind: str, steps: Any, batch: Any, learning_rate: Any, seed
     if batch is not None:
         require_whole(kind, "batch", batch, at_least=2)
     if learning_rate is not None:
-        require_rate(kind, "learning_rate", learning_rate)
+        _require_rate(kind, "learning_rate", learning_rate)
     require_seed(kind, seed)
 
 

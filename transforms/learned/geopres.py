@@ -173,7 +173,7 @@ class GeoPres(Linear):
         if isinstance(data, Moments):
             if self.preset == "paper":
                 raise InputError("geopres: the preset paper is trained on vectors and cannot be fitted on moments")
-            self.set_map(spectral_start(data, self.dimensions)[0])
+            self.set_map(_spectral_start(data, self.dimensions)[0])
             self.training_log = None
             return
         if self.preset == "paper":
@@ -181,7 +181,7 @@ class GeoPres(Linear):
             start, axes = random_start(data.shape[1], self.dimensions, self.seed), None
         else:
             moments = unit_moments(data)
-            mean, (start, axes) = moments.mean, spectral_start(moments, self.dimensions)
+            mean, (start, axes) = moments.mean, _spectral_start(moments, self.dimensions)
         config = self._training_config(data.shape[0])
         checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
         if config.steps:
@@ -214,7 +214,7 @@ class GeoPres(Linear):
 
         With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the
         result is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be
-        those that differ in scale. A weight trained for unit outputs is rescaled by `best_scale`.
+        those that differ in scale. A weight trained for unit outputs is rescaled by `_best_scale`.
         """
         k, weight = self.dimensions, start.float().to(self.device)
         if axes is not None:
@@ -243,7 +243,7 @@ class GeoPres(Linear):
         with one_thread_if_small(batches.size, self.device):
             log = train(self.kind, {"weight": weight}, loss_function, batches, config, context, checkpoint)
         if normalized:  # such a loss does not depend on the scale
-            weight *= best_scale(first, weight)
+            weight *= _best_scale(first, weight)
         return weight if axes is None else weight @ axes, log
 
     def _set_up_loss(self, name: str, setup: LossSetup) -> tuple[Loss, list[float]]:
@@ -261,7 +261,7 @@ class GeoPres(Linear):
         return loss, [1 / start if start > 0 else 1.0 for start in starts]
 
 
-def spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
+def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     """Return scaled top eigenvectors `(k, d)` of the uncentred second moment, and all its eigenvectors `(d, d)`.
 
     The first is the weight that best keeps squared distances of zero-mean Gaussian data: the i-th eigenvector scaled
@@ -288,7 +288,7 @@ def random_start(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
     return uniform_start((dimensions, input_dimensions), input_dimensions, torch.Generator().manual_seed(seed))
 
 
-def best_scale(x: Tensor, weight: Tensor) -> float:
+def _best_scale(x: Tensor, weight: Tensor) -> float:
     """Return the factor on `weight` that best fits the outputs' distances to those of `x`, by least squares.
 
     The first 1024 rows are used. The factor is 1 if all their outputs coincide.

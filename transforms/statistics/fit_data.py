@@ -37,14 +37,14 @@ def moments_of(data: Moments | Vectors) -> Moments:
     """Return `data` if it is already `Moments`, else compute the moments of the vectors `(n, d)`."""
     # `from_vectors` would also work, but would read every row here that the owner can summarize itself.
     if isinstance(data, SharedVectors):
-        return merge_moments(data.block_moments(unit=False))
+        return _merge_moments(data.block_moments(unit=False))
     return data if isinstance(data, Moments) else Moments.from_vectors(data)
 
 
 def unit_moments(vectors: Vectors) -> Moments:
     """Compute the moments of the L2-normalized rows of `vectors` `(n, d)`, block by block."""
     if isinstance(vectors, SharedVectors):
-        return merge_moments(vectors.block_moments(unit=True))
+        return _merge_moments(vectors.block_moments(unit=True))
     moments = Moments()
     for block in row_blocks(vectors):
         moments.update(at_unit_length(block))
@@ -58,7 +58,7 @@ def at_unit_length(block: FloatArray) -> NDArray[np.float64]:
     return unit
 
 
-def merge_moments(parts: Iterable[Moments]) -> Moments:
+def _merge_moments(parts: Iterable[Moments]) -> Moments:
     """Merge moments of disjoint sets of rows into new moments of all of them.
 
     If the parts are blocks in order, the result equals that of a single pass to the last bit.
