@@ -1,20 +1,20 @@
-"""Is a suite of data sets another domain than another suite: the questions of *FinMTEB*, with what they can tell.
+"""Comparison of two suites of data sets: are they different domains? (The questions of *FinMTEB*.)
 
-blocks.py           scores by type of task                        ┐
-ranking.py          do both suites rank encoders alike            │ from the scores
-reliability.py      does one suite, in two halves                 │ of two evaluations
-pairwise.py         which encoder is better                       │
-variance.py         what scores go with: encoder or domain        ┘
-examples.py         how an encoder does on one example            ┐
-measures.py         on a few, many drawings at once               │ from the vectors
-samples.py          the drawings                                  │ that these stored
-texts.py            a thousand texts, where they lie              │
-similarity.py       how near data sets lie                        ┘
-characteristics.py  what texts are like                           ┐ from the texts
-tokens.py           counted by an encoder's tokenizer; parser.py  ┘
-work.py             what worker processes do of it
-compare.py          everything in order → comparison.py
-words.py            as sentences; tables.py, plots.py, report.py: written down
+blocks.py           scores by type of task                                ┐
+ranking.py          rank correlation of the encoders between the suites   │ from the scores
+reliability.py      rank correlation between two halves of one suite      │ of two evaluations
+pairwise.py         paired tests of encoders                              │
+variance.py         analysis of variance: encoder and domain              ┘
+examples.py         the score of an encoder on each example               ┐
+measures.py         metrics of many bootstrap samples at once             │ from the vectors
+samples.py          the bootstrap samples                                 │ stored by these
+texts.py            a thousand texts of a data set and their mean vector  │ evaluations
+similarity.py       cosines between the data sets' mean vectors           ┘
+characteristics.py  lengths and vocabulary of texts                       ┐ from the texts
+tokens.py           token counts by an encoder's tokenizer; parser.py     ┘
+work.py             the part of the work that worker processes do
+compare.py          runs everything in order → comparison.py
+words.py            the result as sentences; tables.py, plots.py, report.py: the files
 """
 
 from training.research.domains.compare import compare, require_different

@@ -1,4 +1,4 @@
-"""The scores of a suite by type of task, as far as encoders can be compared on them."""
+"""Scores of a suite as one matrix per task type, complete for all compared encoders."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from training.evaluation.statistics import Array
 
 @dataclass(frozen=True)
 class Block:
-    """Raw vectors' scores of a type of task in one suite.
+    """Scores of the encoders' raw vectors on one task type of a suite, `(encoders, tasks)` without gaps.
 
     Attributes:
-        type: mteb's.
-        encoders: that have a score of the type.
-        tasks: that all of these completed.
-        scores: `(encoders, tasks)`.
-        lacking: encoders without any score of the type, which are left out of it.
-        incomplete: by task, the encoders that failed on it, for which it is left out for all.
+            type: task type, as mteb names it.
+            encoders: names of the encoders that have at least one score of the type.
+            tasks: names of the data sets on which all of these encoders have a score.
+            scores: main scores `(encoders, tasks)`.
+            lacking: encoders without any score of the type, which are left out.
+            incomplete: for each data set that was left out, the encoders that have no score on it.
     """
 
     type: str
@@ -32,18 +32,18 @@ class Block:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean score of each encoder; empty where no task is complete."""
+        """Mean score of each encoder over the tasks, by name; empty if no task is complete."""
         if not self.tasks:
             return {}
         return dict(zip(self.encoders, self.scores.mean(axis=1).tolist(), strict=True))
 
     def scores_of(self, encoders: Sequence[str]) -> Array:
-        """The scores `(n, tasks)` of some of the encoders."""
+        """Return the scores `(n, tasks)` of the named encoders, in the given order."""
         return self.scores[[self.encoders.index(encoder) for encoder in encoders]]
 
 
 def blocks_of(grid: Grid) -> dict[str, Block]:
-    """A block for each type of task that has any score."""
+    """Build the score matrix of each task type, by type; a type without any score is left out."""
     found = {}
     for type_, places in grid.types(list(grid.tasks)).items():
         block = block_of(grid, type_, [list(grid.tasks)[place] for place in places])
@@ -53,7 +53,10 @@ def blocks_of(grid: Grid) -> dict[str, Block]:
 
 
 def block_of(grid: Grid, type_: str, tasks: list[str]) -> Block | None:
-    """The block of a type's tasks; None where nothing has a score."""
+    """Build the score matrix of the tasks of one type; return None if no encoder has a score on any of them.
+
+    Encoders without any score are left out first, then the tasks on which a remaining encoder has no score.
+    """
     known = {encoder: {task for task in tasks if scored(grid, encoder, task)} for encoder in grid.encoders}
     encoders = tuple(encoder for encoder, some in known.items() if some)
     if not encoders:
@@ -71,12 +74,13 @@ def block_of(grid: Grid, type_: str, tasks: list[str]) -> Block | None:
 
 
 def scored(grid: Grid, encoder: str, task: str) -> bool:
-    """Whether a task has a score that is a number."""
+    """Return whether the encoder's raw vectors have a finite score on the task."""
     return bool(np.isfinite(grid.values.get((encoder, CONTROL, task), np.nan)))
 
 
 def left_out(title: str, blocks: Mapping[str, Block]) -> Iterator[str]:
-    """What the blocks of a suite do without, a sentence each."""
+    """Yield a sentence for each encoder and each data set that the blocks leave out, prefixed with the suite's title.
+    """
     for block in blocks.values():
         for encoder in block.lacking:
             yield f"{title}: {encoder} has no score in {block.type} and is left out of it"

@@ -1,4 +1,4 @@
-"""What was found of two suites."""
+"""Results of comparing two suites."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from training.research.domains.variance import OneWay, TwoWay
 
 @dataclass(frozen=True)
 class DataSetTexts:
-    """The texts of one data set.
+    """Measured properties of the texts of one data set.
 
     Attributes:
-        suite: its place, 0 or 1.
-        name: of the data set.
-        language: as the suite says.
-        characteristics: what its texts are like.
+            suite: index of the suite, 0 or 1.
+            name: name of the data set.
+            language: language codes, as in the suite.
+            characteristics: mean lengths and vocabulary measures of the texts.
     """
 
     suite: int
@@ -29,23 +29,24 @@ class DataSetTexts:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two suites compared.
+    """Results of comparing two suites.
 
     Attributes:
-        titles: of the suites, different ones.
-        data_sets: how many of each were evaluated.
-        encoders: that both were evaluated with.
-        types: those of each suite that have scores.
-        rankings: of each type that both have, then of all.
-        two_ways: analyses of variance of each type that both have.
-        one_ways: of each type of each suite.
-        tests: of encoders, by suite and type.
-        texts: of every data set that could be read.
-        suite_texts: means over the data sets of each suite; None for one without any.
-        tokenizer: the encoder that tokens are counted with.
-        similarity: of data sets; None where no encoder is dense or no two have texts.
-        shared: data sets that are in both suites.
-        problems: what was left out, a line each.
+            titles: titles of the two suites, made different if they were equal.
+            data_sets: number of evaluated data sets in each suite.
+            encoders: names of the encoders evaluated on both suites.
+            types: task types with scores, for each suite.
+            rankings: rank correlation for each common task type, then, if there are several, for their mean.
+            two_ways: two-way analysis of variance for each common task type.
+            one_ways: one-way analysis of variance for each task type of each suite.
+            tests: paired t-tests of encoders, by suite and task type.
+            texts: properties of the texts of each data set that could be read.
+            suite_texts: means over the data sets of each suite; None for a suite without readable texts.
+            tokenizer: name of the encoder whose tokenizer counted the tokens; None if no tokenizer was found.
+            similarity: cosines between data sets; None without a dense encoder or with fewer than 2 data sets that have
+            vectors.
+            shared: names of the data sets that are in both suites.
+            problems: what was left out and why, one line each.
     """
 
     titles: tuple[str, str]

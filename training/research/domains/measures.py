@@ -1,7 +1,7 @@
-"""How well a few examples are solved, many drawings of them at once.
+"""Metrics of how well a few examples are solved, computed for many bootstrap samples at once.
 
-Drawings are places `(b, n)` of examples, or rows `(b, n)` taken at such places. What cannot be measured, because
-labels or similarities are all alike, is NaN.
+The samples are given as row indices `(b, n)` of examples, or as values `(b, n)` taken at such indices. A metric that is
+undefined, because all labels or all similarities of a sample are equal, is NaN.
 """
 
 import warnings
@@ -15,15 +15,20 @@ from sklearn.metrics import v_measure_score
 from training.evaluation.statistics import Array
 
 Vectors = NDArray[np.float32]
+"""Float32 vectors, one per row."""
 Places = NDArray[np.int64]
+"""Integer row indices."""
 RANKS = 10
-"""Of nDCG."""
+"""Cutoff k of nDCG@k."""
 CLUSTERING_BATCH = 512
-"""mteb's, of its k-means."""
+"""Batch size of mini-batch k-means: the one that mteb uses."""
 
 
 def best_places(similarities: NDArray[np.floating], most: int) -> Places:
-    """Places of the `most` largest of `(c,)`, the first of them first; what is equal keeps its order."""
+    """Return the indices of the `most` largest similarities `(c,)`, sorted in descending order; ties keep their order.
+
+    All c indices are returned if there are fewer than `most`.
+    """
     most = min(most, len(similarities))
     least = np.partition(similarities, -most)[-most]
     candidates = np.flatnonzero(similarities >= least)
@@ -32,31 +37,41 @@ def best_places(similarities: NDArray[np.floating], most: int) -> Places:
 
 
 def ndcg(ranked: Array, judged: Array) -> float:
-    """nDCG@10 of one query; grades are gains, as trec_eval takes them.
+    """Return the nDCG@10 of one query, with linear gains as in trec_eval; negative grades count as 0.
 
     Args:
-        ranked: grades `(r,)` of the documents that were found, the first first.
-        judged: grades of all documents that were judged, at least one of them above 0.
+            ranked: grades `(r,)` of the retrieved documents, in rank order.
+            judged: grades of all judged documents, in any order; at least one must be above 0.
     """
     ideal = np.sort(np.clip(judged, 0, None))[::-1][:RANKS]
     return discounted(np.clip(ranked[:RANKS], 0, None)) / discounted(ideal)
 
 
 def discounted(grades: Array) -> float:
-    """The cumulative gain of grades `(r,)`, the first first."""
+    """Return the discounted cumulative gain Σ gradeᵢ / log₂(i + 1) of grades `(r,)` in rank order, i from 1."""
     return float((grades / np.log2(np.arange(len(grades)) + 2)).sum())
 
 
 def average_precision(ranked: NDArray[np.bool_], relevant: int) -> float:
-    """Average precision of one query: ranked `(r,)` says which of the documents found are relevant."""
+    """Return the average precision of one query, in [0, 1].
+
+    Args:
+            ranked: whether each retrieved document is relevant `(r,)`, in rank order.
+            relevant: number of relevant documents, retrieved or not.
+    """
     hits = np.flatnonzero(ranked) + 1
     return float((np.arange(1, len(hits) + 1) / hits).sum() / relevant)
 
 
 def average_precisions(similarities: Array, labels: Array) -> Array:
-    """Average precision `(b,)` of drawings of pairs with labels 0 and 1; pairs of one similarity rank alike.
+    """Return the average precision `(b,)` of each sample, pairs ranked by similarity; NaN for one without positives.
 
-    Equal to scikit-learn's, row by row.
+    Tied pairs share the precision at the end of their tie, so that the result equals scikit-learn's
+    `average_precision_score` row by row.
+
+    Args:
+            similarities: similarity of each pair `(b, n)`.
+            labels: 1 for positive pairs, 0 for negative ones, `(b, n)`.
     """
     order = np.argsort(-similarities, axis=1, kind="stable")
     ranked = np.take_along_axis(similarities, order, axis=1)
@@ -71,12 +86,23 @@ def average_precisions(similarities: Array, labels: Array) -> Array:
 
 
 def v_measures(vectors: Vectors, labels: NDArray[np.int64], drawn: Places) -> Array:
-    """V-measure `(b,)` of k-means on drawings `(b, n)` of vectors `(m, d)`, one cluster a label of the drawing."""
+    """Return the V-measure `(b,)` of a k-means clustering of each sample, with one cluster per label in the sample.
+
+    Args:
+            vectors: vectors of all texts `(m, d)`.
+            labels: label of each text `(m,)`.
+            drawn: row indices of the samples `(b, n)`.
+    """
     return np.array([v_measure(vectors[places], labels[places]) for places in drawn])
 
 
 def v_measure(vectors: Vectors, labels: NDArray[np.int64]) -> float:
-    """V-measure of one seeded k-means on vectors `(n, d)`; NaN for one label or fewer vectors than labels."""
+    """Return the V-measure of a seeded mini-batch k-means with one cluster per label; NaN if there is only one label.
+
+    Args:
+            vectors: vectors to cluster `(n, d)`.
+            labels: their labels `(n,)`.
+    """
     clusters = len(np.unique(labels))
     if clusters < 2:
         return float("nan")
@@ -88,7 +114,11 @@ def v_measure(vectors: Vectors, labels: NDArray[np.int64]) -> float:
 
 
 def own_coordinates(vectors: Vectors) -> Array:
-    """Vectors `(n, d)` turned into the at most n axes they span: all distances stay, and k-means costs less."""
+    """Return n coordinates of each of n vectors `(n, d)`, with the same pairwise distances, so that k-means costs less.
+
+    The coordinates come from the eigendecomposition of the Gram matrix, `(n, n)` float64. If d ≤ n, the vectors
+    themselves are returned as float64.
+    """
     precise = vectors.astype(np.float64)
     if vectors.shape[1] <= len(vectors):
         return precise

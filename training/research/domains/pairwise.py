@@ -8,21 +8,22 @@ from training.evaluation.statistics import PairedTest, paired_test
 from training.research.domains.blocks import Block
 
 ALL_PAIRS_MOST = 3
-"""Encoders that are all tested against one another; of more, the best against each other one."""
+"""Maximum number of encoders for which all pairs are tested; of more, the best is tested against each of the others."""
 TASKS_LEAST = 2
+"""Minimum number of data sets for a paired test: with one there is no standard error."""
 
 
 @dataclass(frozen=True)
 class EncoderTest:
-    """One encoder against another on the data sets of a type.
+    """Paired t-test of two encoders on the data sets of one task type in one suite.
 
     Attributes:
-        suite: its place, 0 or 1.
-        type: of the tasks.
-        encoder: the one.
-        other: it is compared with.
-        means: mean scores of both.
-        test: of the one less the other, in points.
+            suite: index of the suite, 0 or 1.
+            type: task type, as mteb names it.
+            encoder: name of the encoder with the higher mean score.
+            other: name of the encoder that it is compared with.
+            means: mean scores of `encoder` and `other`, as shares of 1.
+            test: test of the scores of `encoder` minus those of `other`, in points (score × 100).
     """
 
     suite: int
@@ -34,7 +35,14 @@ class EncoderTest:
 
 
 def encoder_tests(suite: int, block: Block) -> Iterator[EncoderTest]:
-    """Every two of at most three encoders, the better one first; of more, the best against each other one."""
+    """Yield a paired t-test for each compared pair of encoders, the better one first; none for fewer than 2 data sets.
+
+    With at most 3 encoders all pairs are tested; with more, the best encoder against each of the others.
+
+    Args:
+            suite: index of the suite, 0 or 1.
+            block: scores of a task type in that suite.
+    """
     if len(block.tasks) < TASKS_LEAST:
         return
     ranked = sorted(block.means.items(), key=lambda item: -item[1])

@@ -1,4 +1,4 @@
-"""Do two suites rank encoders alike: Spearman's ρ of their mean scores, and what so few encoders can tell.
+"""Whether two suites rank encoders alike: Spearman's ρ of their mean scores, and what so few encoders can tell.
 
 *FinMTEB*, Table 12: a ρ for each type of task, over seven encoders at most.
 """
@@ -14,26 +14,28 @@ from scipy import stats
 from training.evaluation.statistics import Array, rank_correlation, row_correlation
 
 ENCODERS_LEAST = 3
-"""Of two, ρ is 1 or −1 whatever they do."""
+"""Minimum number of encoders: with two, ρ is 1 or −1 whatever the scores are."""
 EXACT_MOST = 8
-"""Encoders whose orders are all counted; of 9 there are 362,880."""
+"""Maximum number of encoders for which p is computed from all n! orders; 9 encoders have 362,880."""
 LEVEL = 0.05
+"""Significance level."""
 
 
 @dataclass(frozen=True)
 class RankCorrelation:
-    """How two suites rank the same encoders.
+    """Rank correlation of the encoders' mean scores in two suites.
 
     Attributes:
-        type: of the tasks, or of all.
-        encoders: that both suites have scores of.
-        means: their mean scores in each suite.
-        rho: Spearman's; None where it cannot be told.
-        p: two-sided; of all orders counted where there are at most 8 encoders, else by Student's t.
-        least_p: what complete agreement would have.
-        detectable: the least |ρ| with p ≤ .05 among so many encoders without ties; None where there is none.
-        within: ρ of two halves of each suite's data sets; None for fewer than 4.
-        problem: why there is no ρ.
+            type: task type, or `all types` for the mean over types.
+            encoders: names of the encoders that have scores in both suites.
+            means: mean scores of these encoders in each suite.
+            rho: Spearman's ρ; None if there are too few encoders or one suite's means are all equal.
+            p: two-sided p-value; from all orders for at most 8 encoders, else by Student's t.
+            least_p: p-value of complete agreement, the smallest possible; 0 for more than 8 encoders.
+            detectable: smallest |ρ| with p ≤ .05 for that number of encoders without ties; None if even |ρ| = 1 has
+            more.
+            within: ρ between two halves of the data sets of each suite; None for a suite with fewer than 4 data sets.
+            problem: why there is no ρ, else None.
     """
 
     type: str
@@ -48,7 +50,16 @@ class RankCorrelation:
 
 
 def compare_rankings(type_: str, first: dict[str, float], second: dict[str, float]) -> RankCorrelation:
-    """ρ of mean scores by encoder, over the encoders that both have."""
+    """Compute Spearman's ρ of the mean scores in two suites, with its p-value, over the encoders that both suites have.
+
+    With fewer than 3 encoders, or if all means in a suite are equal, the result has a `problem` and no ρ. `within` is
+    not set.
+
+    Args:
+            type_: task type.
+            first: mean score by encoder in the first suite.
+            second: mean score by encoder in the second suite.
+    """
     encoders = tuple(encoder for encoder in first if encoder in second)
     x, y = (np.array([means[encoder] for encoder in encoders]) for means in (first, second))
     known = (type_, encoders, (tuple(x.tolist()), tuple(y.tolist())))
@@ -63,12 +74,15 @@ def compare_rankings(type_: str, first: dict[str, float], second: dict[str, floa
 
 
 def p_value(x: Array, y: Array) -> float:
-    """The two-sided p of ρ of values `(n,)`."""
+    """Return the two-sided p-value of Spearman's ρ of x and y `(n,)`: over all n! orders if n ≤ 8, else by Student's t.
+    """
     if len(x) > EXACT_MOST:
         return float(stats.spearmanr(x, y).pvalue)
     ranks = stats.rankdata(y)
 
     def correlation(some: Array, axis: int) -> Array:
+        """Return the Pearson correlation of `some` along `axis` with the ranks of y: the permutation test's statistic.
+        """
         rows = np.moveaxis(np.atleast_2d(some), axis, -1)
         found = row_correlation(rows, np.broadcast_to(ranks, rows.shape))
         return found if some.ndim > 1 else found[0]
@@ -80,13 +94,14 @@ def p_value(x: Array, y: Array) -> float:
 
 
 def least_p(n: int) -> float:
-    """The p of two equal, or opposite, orders of n encoders: 2 of all n! orders; 0 where t is taken."""
+    """Return the p-value of |ρ| = 1 for n encoders, the smallest possible: 2/n! if n ≤ 8, else 0.0, as by Student's t.
+    """
     return 2 / factorial(n) if n <= EXACT_MOST else 0.0
 
 
 @lru_cache
 def detectable(n: int) -> float | None:
-    """The least |ρ| whose two-sided p is at most .05 for n encoders without ties; None where even 1 has more."""
+    """Return the smallest |ρ| with two-sided p ≤ .05 for n encoders without ties; None if even |ρ| = 1 has p > .05."""
     if n > EXACT_MOST:
         t = stats.t.ppf(1 - LEVEL / 2, n - 2)
         return float(t / np.sqrt(n - 2 + t**2))

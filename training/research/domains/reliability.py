@@ -1,7 +1,7 @@
-"""How alike a suite ranks encoders to itself: two halves of its data sets against each other.
+"""Reliability of a suite's ranking of encoders: the rank correlation between two halves of its data sets.
 
 No two suites can be expected to agree more than that. A half has half the data sets, so a whole suite ranks more
-reliably than this says; it is not corrected for that (Spearman–Brown), which would assume more than is known.
+reliably than this says; the value is not corrected for that (Spearman–Brown), which would assume more than is known.
 """
 
 from collections.abc import Sequence
@@ -11,21 +11,23 @@ import numpy as np
 from training.evaluation.statistics import Array, rank_correlation
 
 HALVINGS = 200
+"""Number of random halvings that are averaged."""
 DATA_SETS_LEAST = 4
-"""Of fewer, a half is a single data set."""
+"""Minimum number of data sets: with fewer, a half is a single data set."""
 TYPE_LEAST = 2
-"""Data sets of a type that both halves have a share of."""
+"""Minimum number of data sets of a task type, so that both halves get at least one."""
 
 
 def split_half(types: Sequence[Array], seed: int = 0) -> float | None:
-    """Spearman's ρ of the encoders' mean scores in two random halves of the data sets, the mean over 200 halvings.
+    """Return the mean Spearman ρ between the encoders' mean scores in two random halves of the data sets.
 
-    Every type is halved, and counts once in each half; one with a single data set is left out. None for fewer than 4
-    data sets, and where the encoders never have an order.
+    This is the split-half reliability, averaged over 200 halvings. Every task type is halved separately and has equal
+    weight; types with a single data set are left out. Returns None for fewer than 4 data sets, or if ρ is undefined in
+    every halving because all means are equal.
 
     Args:
-        types: scores `(encoders, tasks)` of each type of task.
-        seed: of the halves.
+            types: scores `(encoders, tasks)` of each task type.
+            seed: seed of the random halvings.
     """
     halved = [scores for scores in types if scores.shape[1] >= TYPE_LEAST]
     if sum(scores.shape[1] for scores in halved) < DATA_SETS_LEAST:
@@ -38,7 +40,14 @@ def split_half(types: Sequence[Array], seed: int = 0) -> float | None:
 
 
 def half_means(scores: Array, random: np.random.Generator) -> Array:
-    """Mean scores `(2, halvings, encoders)` in both halves of the tasks of a type; the second has the odd one."""
+    """Return the encoders' mean scores in both random halves of a task type's data sets, `(2, halvings, encoders)`.
+
+    If the number of data sets is odd, the second half has one more.
+
+    Args:
+            scores: scores `(encoders, tasks)`.
+            random: generator that draws the halvings.
+    """
     tasks = scores.shape[1]
     orders = random.permuted(np.tile(np.arange(tasks), (HALVINGS, 1)), axis=1)
     halves = orders[:, : tasks // 2], orders[:, tasks // 2 :]

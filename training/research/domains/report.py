@@ -1,4 +1,4 @@
-"""A comparison written down: JSON with everything, a page to read, tables and sentences for the terminal."""
+"""Output of a comparison: JSON with all values, an HTML page, and tables and sentences for the terminal."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,10 +19,11 @@ from training.research.domains.words import sentences
 from transforms.files import replace_synced
 
 JSON, HTML = "domains.json", "domains.html"
+"""Names of the two files that `write_comparison` writes."""
 
 
 def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
-    """Write both files into a folder; give where they are."""
+    """Write `domains.json` and `domains.html` into the folder `out`, replacing older ones, and return both paths."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     files = {JSON: orjson.dumps(as_json(comparison), option=options), HTML: page(comparison).encode()}
     for name, content in files.items():
@@ -31,7 +32,7 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Everything, with what made it."""
+    """Return the comparison as a dict, with its sentences, library versions, today's UTC date and the sample sizes."""
     return {
         "libraries": {name: version(name) for name in ("lathe", "mteb", "scipy", "statsmodels", "numpy")},
         "date": datetime.now(UTC).date().isoformat(),
@@ -42,7 +43,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def page(comparison: Comparison) -> str:
-    """The whole page as HTML."""
+    """Return the HTML page of a comparison: its sentences, plots as inline SVG, tables and problems."""
     return render_page(
         title=f"Is it another domain: {comparison.titles[0]} against {comparison.titles[1]}",
         about=about(comparison),
@@ -55,7 +56,7 @@ def page(comparison: Comparison) -> str:
 
 
 def about(comparison: Comparison) -> str:
-    """What was compared, in a sentence."""
+    """Return a sentence with the numbers of data sets per suite and of encoders, and the mteb version."""
     parts = [
         f"{title}: {counted(range(count), 'data set')}"
         for title, count in zip(comparison.titles, comparison.data_sets, strict=True)
@@ -64,7 +65,7 @@ def about(comparison: Comparison) -> str:
 
 
 def in_terminal(comparison: Comparison) -> str:
-    """The sentences, the shorter tables and the problems as plain text."""
+    """Return the sentences, the short tables and the problems of a comparison as plain text for a terminal."""
     parts = ["\n".join(sentences(comparison))]
     parts += [f"{name}\n{aligned(rows)}" for name, rows in short_tables(comparison).items()]
     if comparison.problems:

@@ -1,7 +1,7 @@
-"""Drawing examples with replacement: what the analysis of variance rests on.
+"""Bootstrap samples of examples, on which the analysis of variance is based.
 
-For each type of task the paper pools the examples of all data sets, draws 50, measures, and repeats that 500 times
-(*FinMTEB*, Appendix E).
+For each type of task the paper pools the examples of all data sets, draws 50 with replacement, measures them, and
+repeats that 500 times (*FinMTEB*, Appendix E).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,33 +15,39 @@ from training.evaluation.statistics import Array
 from training.research.domains.measures import Places, Vectors, v_measures
 
 SAMPLES, SAMPLE_EXAMPLES = 500, 50
-"""Of the paper: samples of a pool, and examples of a sample."""
+"""Number of samples of a pool, and number of examples in each sample, as in the paper."""
 
 RowMeasure = Callable[[Array, Array], Array]
+"""Function of two arrays `(b, n)` that returns a metric `(b,)` of each pair of rows."""
 
 
 class Pool(Protocol):
-    """Examples of one encoder; samples of them can be measured."""
+    """Protocol of the examples of one encoder, of which bootstrap samples can be scored."""
 
     def __len__(self) -> int:
-        """Examples."""
+        """Return the number of examples."""
 
     def measure(self, drawn: Places) -> Array:
-        """The score `(b,)` of samples, given as places `(b, n)`; NaN where one cannot be measured."""
+        """Return the score `(b,)` of each sample, given as row indices `(b, n)`; NaN where the score is undefined."""
 
 
 @dataclass(frozen=True)
 class ScoredPool:
-    """Examples with a score each `(m,)`; a sample has the mean of those that are numbers."""
+    """Examples with one score each; the score of a sample is the mean of its finite scores.
+
+    Attributes:
+            scores: score of each example `(m,)`; NaN where undefined.
+    """
 
     scores: Array
 
     def __len__(self) -> int:
-        """Examples."""
+        """Return the number of examples."""
         return len(self.scores)
 
     def measure(self, drawn: Places) -> Array:
-        """Mean scores `(b,)`."""
+        """Return the mean finite score `(b,)` of each sample, given as row indices `(b, n)`; NaN if a sample has none.
+        """
         rows = self.scores[drawn]
         known = np.isfinite(rows)
         counts = known.sum(axis=1)
@@ -50,42 +56,55 @@ class ScoredPool:
 
 @dataclass(frozen=True)
 class PairPool:
-    """Pairs of texts: their cosines `(m,)`, what people said of them `(m,)`, and how both are compared in a sample."""
+    """Pairs of texts, whose samples are scored by comparing the cosines with the human judgements.
+
+    Attributes:
+            cosines: cosine of each pair `(m,)`.
+            targets: gold score or label of each pair `(m,)`.
+            compare: metric of cosines and targets, from two arrays `(b, n)` to `(b,)`.
+    """
 
     cosines: Array
     targets: Array
     compare: RowMeasure
 
     def __len__(self) -> int:
-        """Pairs."""
+        """Return the number of pairs."""
         return len(self.cosines)
 
     def measure(self, drawn: Places) -> Array:
-        """The measure of each sample `(b,)`."""
+        """Return the metric `compare` of each sample `(b,)`, given as row indices `(b, n)`."""
         return self.compare(self.cosines[drawn], self.targets[drawn])
 
 
 @dataclass(frozen=True)
 class LabelledPool:
-    """Texts to be clustered: vectors `(m, d)` and the cluster each belongs to `(m,)`."""
+    """Texts with cluster labels, whose samples are scored by clustering their vectors.
+
+    Attributes:
+            vectors: vector of each text `(m, d)`.
+            labels: label of each text `(m,)`, integers from 0.
+    """
 
     vectors: Vectors
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Texts."""
+        """Return the number of texts."""
         return len(self.vectors)
 
     def measure(self, drawn: Places) -> Array:
-        """V-measure of each sample `(b,)`."""
+        """Return the V-measure of k-means on each sample `(b,)`, given as row indices `(b, n)`."""
         return v_measures(self.vectors, self.labels, drawn)
 
 
 def pooled(parts: Sequence[Pool]) -> Pool:
-    """The examples of several data sets as one pool; labels of different data sets are different clusters.
+    """Concatenate the pools of several data sets into one; cluster labels are shifted so that data sets share no label.
+
+    For pairs, the metric of the first pool is used.
 
     Raises:
-        TypeError: for pools of different kinds, which no type of task has.
+            TypeError: if the pools are of different classes, which does not occur within one type of task.
     """
     if all(isinstance(part, ScoredPool) for part in parts):
         return ScoredPool(np.concatenate([part.scores for part in parts if isinstance(part, ScoredPool)]))
@@ -102,6 +121,9 @@ def pooled(parts: Sequence[Pool]) -> Pool:
 
 
 def sample_scores(pool: Pool, seed: int = 0) -> Array:
-    """The score `(500,)` of each sample; pools of one size, and so all encoders on it, get the same drawings."""
+    """Draw 500 bootstrap samples of 50 examples from a pool and return the score of each sample, `(500,)`.
+
+    Pools of the same size get the same row indices, so all encoders are measured on the same samples of a pool.
+    """
     drawn = np.random.default_rng(seed).integers(0, len(pool), (SAMPLES, SAMPLE_EXAMPLES))
     return pool.measure(drawn)

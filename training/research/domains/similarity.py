@@ -1,4 +1,4 @@
-"""How near data sets lie to one another: cosines of their mean embeddings (*FinMTEB*, Appendix A.1 and Figure 2)."""
+"""Similarity of data sets: cosines of their mean embeddings (*FinMTEB*, Appendix A.1 and Figure 2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from transforms import R2
 from transforms.errors import TransformError
 
 DATA_SETS_LEAST = 3
-"""Of two, what is left without their common direction points in opposite ways whatever they hold."""
+"""Minimum number of data sets for removing the common direction: two residuals always point in opposite directions."""
 
 
 @dataclass(frozen=True)
 class Cosines:
-    """Cosines between data sets, and their means over pairs of different ones.
+    """Cosines between data sets, and their means over pairs of different data sets.
 
     Attributes:
-        matrix: `(n, n)`.
-        within: mean within each suite; None for one data set.
-        between: mean between the suites.
+            matrix: cosines of all data sets `(n, n)`.
+            within: mean over pairs within each suite; None for a suite with fewer than 2 data sets.
+            between: mean over pairs from different suites; None if all data sets are of one suite.
     """
 
     matrix: Array
@@ -31,15 +31,15 @@ class Cosines:
 
 @dataclass(frozen=True)
 class SimilarityMap:
-    """The data sets of both suites under one encoder.
+    """Cosines between the mean embeddings of all data sets of both suites under one encoder.
 
     Attributes:
-        encoder: its name.
-        names: of the data sets, those of the first suite first.
-        suites: the place of each one's suite, 0 or 1.
-        raw: of the means as they are, which share the direction of all texts.
-        centred: without the mean direction of all data sets (R2); its cosines average to a little less than 0, so
-            only compare them with one another. None for fewer than three data sets.
+            encoder: name of the encoder.
+            names: names of the data sets, those of the first suite first.
+            suites: index of each data set's suite, 0 or 1.
+            raw: cosines of the unchanged means, which share the direction common to all texts.
+            centred: cosines without the mean direction of all data sets (R2), which average to a little less than 0, so
+            only compare them with one another. None for fewer than 3 data sets, or if R2 cannot be fitted.
     """
 
     encoder: str
@@ -50,13 +50,23 @@ class SimilarityMap:
 
 
 def similarity_map(encoder: str, names: Sequence[str], suites: Sequence[int], means: Array) -> SimilarityMap:
-    """Cosines of mean embeddings `(n, d)`, before and after the direction they share is taken away."""
+    """Compute the cosines between data sets' mean embeddings `(n, d)`, with and without their common direction.
+
+    Args:
+            encoder: name of the encoder.
+            names: names of the n data sets.
+            suites: index of each data set's suite, 0 or 1.
+            means: mean embedding of each data set `(n, d)`; normalized here.
+    """
     rows = np.asarray(unit(means), np.float64)
     return SimilarityMap(encoder, tuple(names), tuple(suites), cosines(rows, suites), without_common(rows, suites))
 
 
 def without_common(rows: Array, suites: Sequence[int]) -> Cosines | None:
-    """Cosines of unit rows `(n, d)` after R2 fitted on these themselves, each data set counting once."""
+    """Compute the cosines of unit rows `(n, d)` after removing their mean direction with R2, fitted on these rows.
+
+    Returns None for fewer than 3 rows, or if the rows cancel so that they have no mean direction.
+    """
     if len(rows) < DATA_SETS_LEAST:
         return None
     try:
@@ -66,7 +76,12 @@ def without_common(rows: Array, suites: Sequence[int]) -> Cosines | None:
 
 
 def cosines(rows: Array, suites: Sequence[int]) -> Cosines:
-    """Cosines of unit rows `(n, d)`, and their means."""
+    """Compute the cosines of unit rows `(n, d)`, and their means within and between the suites.
+
+    Args:
+            rows: mean embeddings of the data sets, normalized.
+            suites: index of each row's suite, 0 or 1.
+    """
     matrix = rows @ rows.T
     of = np.asarray(suites)
     upper = np.triu(np.ones_like(matrix, dtype=bool), 1)

@@ -7,10 +7,14 @@ from training.encoder.encoder import locate
 from training.encoder.spec import EncoderSpec
 
 TOKENIZER = "tokenizer.json"
+"""Name of the tokenizer file in a Hugging Face model folder."""
 
 
 def token_counter(spec: EncoderSpec) -> Callable[[Sequence[str]], list[int]] | None:
-    """What counts the tokens of texts, special ones and any cutting left out; None where there is no tokenizer file."""
+    """Return a function that counts the tokens of texts, or None if the tokenizer file is not on this machine.
+
+    Special tokens are not counted, and texts are neither truncated nor padded.
+    """
     path = tokenizer_file(spec)
     if path is None:
         return None
@@ -21,13 +25,17 @@ def token_counter(spec: EncoderSpec) -> Callable[[Sequence[str]], list[int]] | N
     tokenizer.no_padding()
 
     def count(texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text, without special tokens."""
         return [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
 
     return count
 
 
 def tokenizer_file(spec: EncoderSpec) -> Path | None:
-    """The file in the model's folder, or in the hub's cache; nothing is fetched."""
+    """Return the path of `tokenizer.json` in the model's folder or the Hugging Face cache, or None; download nothing.
+
+    If the folder has several, the first in sorted order is returned.
+    """
     place = Path(locate(spec.model)).expanduser()
     if place.is_dir():
         return next(iter(sorted(place.rglob(TOKENIZER))), None)
