@@ -1,1 +1,1 @@
-"""Offline work: loading encoders, reading sources, encoding to disk, fitting chains."""
+"""Offline jobs: reading sources, loading encoders, encoding to disk, fitting and evaluating chains."""

@@ -1,9 +1,9 @@
-"""SHA-256 of values."""
+"""SHA-256 digests of JSON-serializable values, used as cache keys."""
 
 import hashlib
 import json
 
 
 def digest(*parts: object) -> str:
-    """Return the SHA-256 of JSON-serializable parts, in hexadecimal."""
+    """Return the SHA-256 of the list of JSON-serializable `parts`, as 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

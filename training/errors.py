@@ -1,73 +1,73 @@
-"""Errors of the offline work.
+"""Errors of offline jobs.
 
 TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
-│   └── TooLongError   a text with more tokens than the encoder reads, where cutting was not allowed
-├── SourceError      a file that is missing, malformed, empty, or holds something else
-│   ├── AccessError    a source that cannot be got at: a package, a permission or the network is missing
+│   └── TooLongError   a text with more tokens than the encoder reads, while truncation is off
+├── SourceError      a file that is missing, malformed or empty, or holds another kind of rows
+│   ├── AccessError    a source that is out of reach: a package, a permission or the network is missing
 │   ├── EmptyError     a file without a row
 │   └── OutsideSourceError   a path, or a link, that leads out of the folder that may be read
-├── FitError         a fit that cannot start: too few distinct rows, a gate nobody knows
-├── EngineError      workers that cannot be reached, are unlike this process, or keep dying
-├── EvaluationError  an evaluation that cannot start: no suite, no data set that can be read
-│   └── DataSetError   a data set that cannot be used; the others go on without it
+├── FitError         a fit that cannot start: too few distinct rows, an unknown gate
+├── EngineError      workers that cannot be reached, differ from this process, or keep dying
+├── EvaluationError  an evaluation that cannot start: no suite, no readable data set
+│   └── DataSetError   a data set that cannot be used; the evaluation goes on with the others
 ├── JobError         a training job that cannot be done as described
-├── AdviceError      a source that there is nothing to say about
-└── ExportError      a chain that cannot be written for other software, or comes out different there
+├── AdviceError      a source on which no advice can be given
+└── ExportError      a chain that cannot be exported to other software, or gives other results there
 """
 
 
 class TrainingError(Exception):
-    """Anything the user of an offline job must know; the message says what would be right."""
+    """Base class of the errors of offline jobs; messages are for the user and say what is wrong and what is allowed."""
 
 
 class EncoderError(TrainingError):
-    """The encoder cannot do what was asked."""
+    """Error of an encoder: the model cannot be loaded, or does not support the request."""
 
 
 class TooLongError(EncoderError):
-    """A text has more tokens than the encoder reads and must not be cut."""
+    """Error for a text that has more tokens than the encoder reads, while truncation is off."""
 
 
 class SourceError(TrainingError):
-    """The source cannot be read."""
+    """Error for a source that cannot be read: missing, malformed, empty, or holding another kind of rows."""
 
 
 class AccessError(SourceError):
-    """The source cannot be got at: a package, a permission or the network is missing. No file is to blame."""
+    """Error for a source out of reach because a package, a permission or the network is missing; no file is damaged."""
 
 
 class OutsideSourceError(SourceError):
-    """A path, or a link below it, leads out of the folder that may be read."""
+    """Error for a path, or a link below it, that leads out of the folder that may be read."""
 
 
 class EmptyError(SourceError):
-    """The file holds no row."""
+    """Error for a file without rows."""
 
 
 class FitError(TrainingError):
-    """The fit cannot be done as described."""
+    """Error for a fit that cannot be done as described."""
 
 
 class EngineError(TrainingError):
-    """The workers of an engine cannot do the work."""
+    """Error of an engine whose workers cannot do the work: unreachable, different from this process, or dying."""
 
 
 class EvaluationError(TrainingError):
-    """The evaluation cannot be done as described."""
+    """Error for an evaluation that cannot be done as described."""
 
 
 class DataSetError(EvaluationError):
-    """The data set cannot be used: what is wrong, with file and line."""
+    """Error for a data set that cannot be used; the message says what is wrong, with file and line."""
 
 
 class JobError(TrainingError):
-    """The training job cannot be done as described."""
+    """Error for a training job that cannot be done as described."""
 
 
 class AdviceError(TrainingError):
-    """A source that there is nothing to say about: too few distinct rows, or texts without an encoder."""
+    """Error for a source on which no advice can be given: too few distinct rows, or texts without an encoder."""
 
 
 class ExportError(TrainingError):
-    """The chain cannot be exported as asked."""
+    """Error for a chain that cannot be exported as asked."""

@@ -1,4 +1,4 @@
-"""Locks among threads and processes, which the system frees when their holder dies."""
+"""File locks between threads and processes, which the operating system releases when their holder dies."""
 
 from pathlib import Path
 
@@ -8,11 +8,14 @@ from transforms.files import PRIVATE_FILE, permissions_in
 
 
 def lock_file(path: Path, timeout: float = -1) -> FileLock:
-    """Return a lock on a file that is made where it is missing, as private as its folder; a link is no lock.
+    """Return a lock on a file, not yet acquired; acquiring it creates the file if missing, and rejects a symbolic link.
+
+    A new lock file gets the permissions of its folder without the execute bits. Any thread of the process may release
+    the lock.
 
     Args:
-        path: of the file, whose folder is there.
-        timeout: seconds to wait for it; -1 waits for ever.
+        path: path of the lock file. Its folder must exist by the time the lock is acquired.
+        timeout: seconds that acquiring waits before it raises `filelock.Timeout`; -1 waits forever.
     """
     try:
         mode = permissions_in(path.parent) & 0o666

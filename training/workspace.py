@@ -1,4 +1,4 @@
-"""Folders for vectors under way: one for each source and encoder, found again after a kill."""
+"""Workspace folders for vectors of a running job: one for each source and encoder, resumed after a kill."""
 
 import shutil
 import time
@@ -13,15 +13,16 @@ from training.locks import lock_file
 from transforms.files import make_folder, make_root
 
 KEPT_SECONDS = 7 * 24 * 3600
-"""How long the vectors of a stopped run wait to be taken up again."""
+"""Seconds, a week, after which the vectors of a stopped run are deleted if no run resumed them."""
 
 
 @contextmanager
 def claimed_folder(root: Path, key: str) -> Iterator[Path]:
-    """A folder of this key that no other process uses; removed when the work in it succeeds.
+    """Create or resume `root/key.N`, locked against other runs; yield its path, and delete it if the block succeeds.
 
-    After an error or a kill it stays, for the next run with the same key to go on in; after a
-    week it is swept. Two runs at once with one key get two folders.
+    If the block raises or the process is killed, the folder stays, and the next call with the same key resumes it. N is
+    the lowest number whose folder is not locked, so that concurrent runs with the same key get different folders.
+    Unlocked folders that were not modified for `KEPT_SECONDS` are deleted first.
     """
     make_root(root)
     sweep(root)
@@ -43,10 +44,10 @@ def claimed_folder(root: Path, key: str) -> Iterator[Path]:
 
 @contextmanager
 def exclusive(folder: Path, refusal: TrainingError) -> Iterator[None]:
-    """A folder that a user named, made where it is missing, for one run at a time.
+    """Create `folder` if missing, and hold its lock while the block runs; yield None.
 
     Raises:
-        TrainingError: the refusal, if another run has it.
+        TrainingError: `refusal`, if another run holds the lock.
     """
     make_root(folder)
     try:
@@ -57,7 +58,7 @@ def exclusive(folder: Path, refusal: TrainingError) -> Iterator[None]:
 
 
 def sweep(root: Path) -> None:
-    """Remove folders that nobody has used for a week and nobody holds."""
+    """Delete the folders `root/KEY.N` that were not modified for `KEPT_SECONDS` and that no process has locked."""
     for folder in root.glob("*.[0-9]*"):
         if not folder.is_dir() or time.time() - folder.stat().st_mtime < KEPT_SECONDS:
             continue
@@ -69,5 +70,5 @@ def sweep(root: Path) -> None:
 
 
 def lock_of(folder: Path) -> FileLock:
-    """The lock on a folder; the system frees it when its holder dies."""
+    """Return the lock of a workspace folder, `NAME.lock` beside it; the lock is not yet acquired."""
     return lock_file(folder.with_name(f"{folder.name}.lock"))

@@ -1,1 +1,1 @@
-"""Where texts and vectors come from: files, folders, object stores, and docstrings of Python."""
+"""Sources of texts and vectors: local files and folders, object stores, and docstrings of the Python installation."""

@@ -1,6 +1,7 @@
-"""What becomes of the damaged files of a source."""
+"""Policy for the damaged files of a source."""
 
 from typing import Literal
 
 BadShards = Literal["refuse", "skip"]
-"""`refuse` stops at a damaged file, `skip` leaves it out and says so."""
+"""Policy for damaged files: `refuse` raises at the first damaged file, `skip` leaves such files out and reports
+them."""

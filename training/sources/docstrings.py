@@ -1,4 +1,4 @@
-"""Real English that every Python installation carries: the built-in source `pydoc:`."""
+"""Built-in sources `pydoc:` and `pydoc:topics`: English text that every Python installation contains."""
 
 import ast
 import re
@@ -8,14 +8,16 @@ from functools import cache
 from pathlib import Path
 
 SHORTEST, LONGEST = 64, 512
-"""Characters of a paragraph; the band the mean-bias paper takes its sentences from."""
+"""Minimum and maximum number of characters of a paragraph; the range from which the mean-bias paper takes its
+sentences."""
 
 
 @cache
 def docstring_paragraphs() -> list[str]:
-    """Distinct paragraphs of the standard library's docstrings, in the order of its files.
+    """Return the distinct paragraphs of 64 to 512 characters in the docstrings of the standard library.
 
-    The source files are parsed, never imported or run.
+    They are in the order of the library's files. The source files are parsed, never imported or run, which takes
+    seconds; the result is cached.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     return keep(text for path in sorted(library.rglob("*.py")) if wanted(path, library) for text in docstrings(path))
@@ -23,19 +25,22 @@ def docstring_paragraphs() -> list[str]:
 
 @cache
 def topic_paragraphs() -> list[str]:
-    """Distinct paragraphs of the language reference that `help()` shows."""
+    """Return the distinct paragraphs of 64 to 512 characters in the language reference that `help()` shows; cached."""
     from pydoc_data.topics import topics
 
     return keep(topics.values())
 
 
 def wanted(path: Path, library: Path) -> bool:
-    """Whether a file is the library's own, neither a test nor an installed package."""
+    """Return whether a file below `library` belongs to the standard library and is no test or installed package."""
     return not {"site-packages", "dist-packages", "test", "tests", "idle_test"} & set(path.relative_to(library).parts)
 
 
 def docstrings(path: Path) -> Iterator[str]:
-    """Docstrings of a file's module, classes and functions."""
+    """Yield the docstring of a Python file's module and of each class and function, '' if it has none.
+
+    Nothing is yielded for a file that cannot be parsed.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):  # templates and files of other versions of Python
@@ -46,6 +51,6 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def keep(texts: Iterable[str]) -> list[str]:
-    """Their paragraphs on one line each, without repetitions and what is too short or long."""
+    """Split texts into paragraphs and return the distinct ones of 64 to 512 characters, each joined into one line."""
     paragraphs = (" ".join(part.split()) for text in texts for part in re.split(r"\n\s*\n", text))
     return list(dict.fromkeys(p for p in paragraphs if SHORTEST <= len(p) <= LONGEST))

@@ -1,4 +1,4 @@
-"""What identifies a file of a source."""
+"""Keys that identify the content of a source's files."""
 
 import hashlib
 import os
@@ -11,10 +11,17 @@ from training.sources.readers import BUILT_IN
 from training.sources.remote import RemoteFile, is_remote
 
 HASHED_BYTES = 64_000_000
+"""Maximum size in bytes of a local file whose content is hashed; larger ones are keyed by size and modification
+time."""
 
 
 def file_key(file: str) -> str:
-    """Return what identifies a file: its content if it is small, so that the same texts sent again are recognized."""
+    """Return a key that changes when a file's content changes.
+
+    The key is a SHA-256 in hexadecimal. It is made of name and content for a local file of up to `HASHED_BYTES`, so
+    that a copy in another folder has the same key; of path, size and modification time for a larger one; of URL, size
+    and version for a remote file; and of the name and Python's version for a built-in source.
+    """
     if file in BUILT_IN:
         return digest(file, sys.version)
     if is_remote(file):

@@ -1,4 +1,4 @@
-"""Whether rows are texts or vectors, and that all of a source are the same."""
+"""Detection of whether rows are texts or vectors, and validation that all rows of a source are of one kind."""
 
 from dataclasses import dataclass
 
@@ -9,28 +9,28 @@ from training.sources.raw import RawBatch, Record
 from transforms.vectors import FloatArray
 
 Kind = int | None
-"""What a source holds: None is texts, a number vectors of that width."""
+"""Kind of a source's rows: None for texts, or the number of dimensions for vectors; 0 for anything else."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some consecutive rows of a source.
+    """Consecutive rows of a source that are all of one kind.
 
     Attributes:
-        values: their texts, or their vectors `(n, d)`.
-        records: the whole rows, where the source has more than the one field; else empty.
+        values: the texts, or the vectors `(n, d)`.
+        records: the whole rows as dicts, if the source has more fields than the one read; else empty.
     """
 
     values: list[str] | FloatArray
     records: list[Record]
 
     def __len__(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return len(self.values)
 
 
 def kind_of(raw: RawBatch) -> Kind:
-    """What a source holds that begins with these rows."""
+    """Return the kind of a batch by its first row: None for a text, d for a vector or list of d numbers, else 0."""
     if isinstance(raw.values, np.ndarray):
         return int(raw.values.shape[1])
     first = raw.values[0]
@@ -38,10 +38,15 @@ def kind_of(raw: RawBatch) -> Kind:
 
 
 def checked(raw: RawBatch, kind: Kind) -> Batch:
-    """Rows that are all of one kind.
+    """Return the rows as a `Batch`, vectors as float32; raise unless all rows are of this kind and finite.
+
+    Args:
+        raw: rows as read from a file.
+        kind: None for texts, or the number of dimensions of vectors.
 
     Raises:
-        SourceError: naming the first row that is not, or is not finite.
+        SourceError: for a row of another kind, or one that holds NaN, inf or a number beyond float32; names the first
+            one.
     """
     if isinstance(raw.values, np.ndarray):
         if raw.values.shape[1] != kind:
@@ -57,10 +62,10 @@ def checked(raw: RawBatch, kind: Kind) -> Batch:
 
 
 def as_matrix(raw: RawBatch, width: int) -> FloatArray:
-    """Lists of numbers as vectors `(n, width)`.
+    """Convert rows that are lists of numbers to a matrix `(n, width)` in float64.
 
     Raises:
-        SourceError: naming the first row that is something else.
+        SourceError: if a row is not a list of `width` numbers; names the first one.
     """
     for index, value in enumerate(raw.values):
         fits = isinstance(value, list) and len(value) == width > 0
@@ -71,10 +76,10 @@ def as_matrix(raw: RawBatch, width: int) -> FloatArray:
 
 
 def require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
-    """The vectors in float32.
+    """Return the vectors as float32; raise `SourceError` if a number is not finite in float32.
 
     Raises:
-        SourceError: naming the first row that holds NaN, inf, or a number beyond float32.
+        SourceError: names the first row that holds NaN, inf, or a number beyond float32.
     """
     with np.errstate(over="ignore"):
         rows = vectors.astype(np.float32)
@@ -85,12 +90,12 @@ def require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
 
 
 def in_words(kind: Kind) -> str:
-    """`texts`, or vectors with their width."""
+    """Return the name of a kind for messages, such as 'texts' or 'vectors 384 wide'."""
     return "texts" if kind is None else f"vectors {kind} wide" if kind else "neither texts nor vectors"
 
 
 def in_words_of(value: object) -> str:
-    """What a single row is."""
+    """Return what a single row is, for messages: 'a text', 'a list of N', or 'neither a text nor a list of numbers'."""
     if isinstance(value, str):
         return "a text"
     return f"a list of {len(value)}" if isinstance(value, list) else "neither a text nor a list of numbers"

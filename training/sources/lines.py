@@ -1,4 +1,4 @@
-"""Reading rows from files of lines: JSON objects, or plain text; packed with gzip or not."""
+"""Readers of files of lines: JSON Lines or plain text, optionally compressed with gzip."""
 
 import gzip
 import io
@@ -17,10 +17,10 @@ from training.sources.raw import BATCH_BYTES_MOST, WHOLE, RawBatch, Readable, Re
 
 @contextmanager
 def opened(file: Readable) -> Iterator[IO[bytes]]:
-    """A file's bytes, unpacked.
+    """Open a file for reading bytes, decompressed if its suffix is `.gz`; yield the stream, and close it afterwards.
 
     Raises:
-        SourceError: if it cannot be read or unpacked, here or in the block.
+        SourceError: if the file cannot be opened, read or decompressed, also while the block reads.
     """
     try:
         with file.open("rb") as stored:
@@ -35,14 +35,18 @@ def opened(file: Readable) -> Iterator[IO[bytes]]:
 
 
 LINE_BYTES_MOST = 16 * 2**20
-"""Of a line, and of blank lines that follow one another: what has more is not read into memory to be looked at."""
+"""Maximum bytes of a line, and of consecutive blank lines; longer ones raise an error before they fill the memory."""
 
 
 def bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
-    """Lines as they are, blank ones too.
+    """Yield the lines of a stream unchanged, blank ones too; raise at a line that is too long.
+
+    Args:
+        file: its name appears in messages.
+        lines: the stream.
 
     Raises:
-        SourceError: if one, or blank ones in a row, take more than `LINE_BYTES_MOST`.
+        SourceError: if a line, or consecutive blank lines, take more than `LINE_BYTES_MOST`.
     """
     blank = 0
     for number, line in enumerate(iter(partial(lines.readline, LINE_BYTES_MOST + 1), b""), 1):
@@ -54,10 +58,10 @@ def bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
 
 
 def numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers from 1.
+    """Yield the line number, counted from 1, and the stripped bytes of each line of a span that is not blank.
 
     Raises:
-        SourceError: if the file cannot be read or unpacked, or has too long a line.
+        SourceError: if the file cannot be read or decompressed, or has a line that is too long.
     """
     with opened(file) as lines:
         if span.byte:
@@ -67,10 +71,13 @@ def numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, by
 
 
 def line_spans(file: Readable, field: str, size: int) -> list[Span]:
-    """A file's rows in spans of this size, each with the place in the file where it begins.
+    """Read a file once and return the spans of `size` rows that cover it, each with the byte and line where it begins.
+
+    Rows are the lines that are not blank; the last span may be shorter. The list is empty for a file without rows.
+    `field` is ignored.
 
     Raises:
-        SourceError: if the file cannot be read or unpacked.
+        SourceError: if the file cannot be read or decompressed, or has a line that is too long.
     """
     begins: list[tuple[int, int]] = []
     rows, byte = 0, 0
@@ -88,10 +95,11 @@ def line_spans(file: Readable, field: str, size: int) -> list[Span]:
 
 
 def batch_of_lines(file: Readable, lines: Iterator[tuple[int, bytes]], rows: int) -> list[tuple[int, bytes]]:
-    """Return the next lines, at most so many.
+    """Take up to `rows` numbered lines from the iterator and return them; the list is empty at the end.
 
     Raises:
-        SourceError: if they take more than `BATCH_BYTES_MOST`, as packed lines of nothing but one letter do.
+        SourceError: if they take more than `BATCH_BYTES_MOST`, as highly compressible lines can once they are
+            decompressed.
     """
     some, size = [], 0
     for number, line in islice(lines, rows):
@@ -103,7 +111,13 @@ def batch_of_lines(file: Readable, lines: Iterator[tuple[int, bytes]], rows: int
 
 
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Objects with the field."""
+    """Read the rows of a span from a JSON Lines file; yield batches of up to `rows` with the values of `field`.
+
+    The batches also hold the whole JSON objects. Blank lines are left out.
+
+    Raises:
+        SourceError: for a line that is not a JSON object, or lacks the field; and as `numbered_lines`.
+    """
     lines = numbered_lines(file, span)
     while some := batch_of_lines(file, lines, rows):
         records = [parsed(file, number, line, field) for number, line in some]
@@ -112,10 +126,10 @@ def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def parsed(file: Readable, number: int, line: bytes, field: str) -> Record:
-    """The object of a line.
+    """Parse a line as a JSON object and return it.
 
     Raises:
-        SourceError: if it is none, or has neither a text nor a list in the field.
+        SourceError: if the line is not a JSON object, or has neither a text nor a list in the field.
     """
     try:
         record = orjson.loads(line)
@@ -130,7 +144,13 @@ def parsed(file: Readable, number: int, line: bytes, field: str) -> Record:
 
 
 def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """A text a line; blank lines are left out."""
+    """Read the rows of a span from a text file, one text a line; yield batches of up to `rows` without blank lines.
+
+    `field` is ignored.
+
+    Raises:
+        SourceError: for a line that is not UTF-8; and as `numbered_lines`.
+    """
     lines = numbered_lines(file, span)
     while some := batch_of_lines(file, lines, rows):
         values: list[Any] = []

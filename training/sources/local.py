@@ -1,7 +1,7 @@
-"""Files on this machine: plain paths, and ROOT/./PATH for one that no link may lead out of ROOT.
+"""Local files: plain paths, and `ROOT/./PATH` for a file that is only opened if no link leads out of ROOT.
 
-What a server is asked to read is written ROOT/./PATH, so that whoever opens it later, perhaps in another process or on
-another machine, is bound to the same folder. To everything but opening, both mean the same file.
+Paths in requests to a server are written `ROOT/./PATH`, so that the process that opens the file later, perhaps on
+another machine, is restricted to the same folder. For everything but opening, both forms mean the same file.
 """
 
 from dataclasses import dataclass
@@ -13,55 +13,64 @@ from training.sources.readers import BUILT_IN
 from transforms.beneath import OutsideError, list_beneath, open_beneath
 
 MARK = "/./"
+"""Separator between ROOT and PATH in a path that is restricted to ROOT."""
 
 
 @dataclass(frozen=True)
 class RootedFile:
-    """A file below a folder, opened there each time without leaving it."""
+    """File below a folder; each opening fails if the path, or a link along it, leads out of the folder.
+
+    Attributes:
+        root: the folder; it may itself be a link.
+        path: path of the file relative to the folder.
+    """
 
     root: Path
     path: str
 
     @classmethod
     def parse(cls, written: str) -> "RootedFile | None":
-        """Read ROOT/./PATH; None for a plain path."""
+        """Parse `ROOT/./PATH`; return None for a plain path."""
         root, mark, path = written.partition(MARK)
         return cls(Path(root or "/").expanduser(), path) if mark else None
 
     def __str__(self) -> str:
+        """Return the path in the form `ROOT/./PATH`."""
         return f"{self.root}{MARK}{self.path}"
 
     @property
     def name(self) -> str:
-        """Name without its folder."""
+        """File name without its folder."""
         return PurePosixPath(self.path).name
 
     @property
     def suffix(self) -> str:
-        """Last part of its name, with the dot."""
+        """File extension with the dot, such as `.gz`."""
         return PurePosixPath(self.path).suffix
 
     def open(self, mode: str = "rb", /) -> BufferedReader:
-        """Open it for reading bytes; errors as `transforms.beneath.open_beneath`."""
+        """Open the file for reading bytes, whatever the mode; raises what `transforms.beneath.open_beneath` does."""
         return open_beneath(self.root, self.path)
 
 
 def local_file(written: str) -> Path | RootedFile:
-    """Return the file that a path names."""
+    """Return a local path as an object to open: a `RootedFile` for `ROOT/./PATH`, else a `Path`."""
     return RootedFile.parse(written) or Path(written)
 
 
 def shown(written: str) -> str:
-    """Return how errors call a file or folder: of ROOT/./PATH the path alone."""
+    """Return a path as error messages show it: PATH alone for `ROOT/./PATH`."""
     return written.partition(MARK)[2] or written
 
 
 def list_local(place: str) -> tuple[bool, list[str]]:
-    """Return whether a path is a folder, and the paths of all files in it, in order; of a file its own.
+    """Return whether a path is a folder, and the sorted paths of all files below it, or just the path if it is a file.
+
+    Hidden files and those in hidden folders are left out. Paths below `ROOT/./` are returned in that form.
 
     Raises:
-        OutsideSourceError: for ROOT/./PATH, if anything there leads out of ROOT.
-        SourceError: if nothing is there.
+        OutsideSourceError: for `ROOT/./PATH`, if the path or a link below it leads out of ROOT.
+        SourceError: if there is no such file or folder.
     """
     rooted = RootedFile.parse(place)
     try:
@@ -82,10 +91,10 @@ def list_local(place: str) -> tuple[bool, list[str]]:
 
 
 def _list_path(place: str) -> list[str] | None:
-    """Return the paths of all files in a folder; None for a file.
+    """Return the sorted paths of all files below a folder, without hidden ones; None if the path is a file.
 
     Raises:
-        OSError: if there is neither.
+        FileNotFoundError: if there is neither a file nor a folder.
     """
     path = Path(place).expanduser()
     if place and path.is_file():

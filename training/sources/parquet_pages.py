@@ -1,20 +1,32 @@
-"""What rows of a parquet file take in memory, by its footer and the headers of its pages, before any is unpacked.
+"""Estimates of the memory that rows of a parquet file take, from its page headers, before anything is decompressed.
 
-A column of one text in a thousand rows is stored as a dictionary of that text and a thousand times its number: a file
-of a kilobyte, and gigabytes of rows.
+A column that repeats one text in a thousand rows is stored as a dictionary of that text and a thousand indices: a file
+of a kilobyte can hold gigabytes of rows.
 """
 
 from typing import IO, Any
 
 DICTIONARY_PAGE = 2
+"""Type of a dictionary page in a parquet page header."""
+
 NEXT_I32 = 0x15
-"""In Thrift's compact protocol: the next field, an integer of 32 bits. A page's header begins with its type, then its
-size unpacked."""
+"""Byte of Thrift's compact protocol that announces the next field as a 32-bit integer. A page header begins with two
+such fields: the page's type, and its uncompressed size."""
+
 HEADER_BYTES = 16
+"""Bytes read of a page header, enough for its first two fields."""
 
 
 def dictionary_bytes(stored: IO[bytes], column: Any) -> int:
-    """Return the size of a column chunk's dictionary, which is that of its largest value at least; 0 without one."""
+    """Return the uncompressed bytes of a column chunk's dictionary, at least those of its largest value; 0 without one.
+
+    Args:
+        stored: the parquet file; its position changes.
+        column: the column chunk's metadata in pyarrow.
+
+    Raises:
+        ValueError: if the header of the first page is damaged.
+    """
     first = min(offset for offset in (column.dictionary_page_offset, column.data_page_offset) if offset)
     stored.seek(first)
     kind, size = page_header(stored.read(HEADER_BYTES))
@@ -22,10 +34,10 @@ def dictionary_bytes(stored: IO[bytes], column: Any) -> int:
 
 
 def page_header(content: bytes) -> tuple[int, int]:
-    """Return the type and the unpacked size of the page whose header begins here.
+    """Parse the beginning of a page header; return the page's type and its uncompressed size in bytes.
 
     Raises:
-        ValueError: if none does.
+        ValueError: if the bytes are not a page header.
     """
     found, at = [], 0
     for _ in range(2):
@@ -37,7 +49,11 @@ def page_header(content: bytes) -> tuple[int, int]:
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return a number of seven bits a byte, and where the next begins."""
+    """Decode a variable-length integer (7 bits per byte) at position `at`; return its value and the position after it.
+
+    Raises:
+        ValueError: if it does not end within 5 bytes.
+    """
     value = 0
     for place, byte in enumerate(content[at : at + 5]):
         value |= (byte & 0x7F) << (7 * place)

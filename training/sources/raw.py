@@ -1,4 +1,4 @@
-"""Rows as a file has them, and which of its rows are meant."""
+"""Unvalidated rows of a file, the interface of readable files, and spans of rows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,26 +10,30 @@ from training.errors import SourceError
 from transforms.vectors import FloatArray
 
 Record = dict[str, Any]
+"""Whole row of a source, a dict from field names to values."""
 
 
 class Readable(Protocol):
-    """A file, here or elsewhere."""
+    """File that can be opened, local or remote."""
 
     @property
     def name(self) -> str:
-        """Without its folder."""
+        """File name without its folder."""
 
     @property
     def suffix(self) -> str:
-        """The last part of its name, with the dot."""
+        """File extension with the dot."""
 
     def open(self, mode: Any = ..., /) -> IO[Any]:
-        """Its bytes."""
+        """Open the file for reading bytes."""
 
 
 @contextmanager
 def native_path(file: Readable) -> Iterator[str]:
-    """Give a path by which a library opens the file that takes nothing else."""
+    """Yield a path of the file for libraries that open only paths: its own, or `/dev/fd/N` of a descriptor opened here.
+
+    The descriptor is closed after the block.
+    """
     if isinstance(file, Path):
         yield str(file)
         return
@@ -42,10 +46,11 @@ class Span:
     """Consecutive rows of a file.
 
     Attributes:
-        start: the first row.
-        stop: the row after the last; None is the file's end.
-        byte: where the first row's line begins in a file of lines, unpacked: what comes before need not be read.
-        line: lines before it, blank ones too.
+        start: index of the first row.
+        stop: index after the last row; None is the end of the file.
+        byte: in a file of lines, the byte offset of the first row's line in the decompressed content, so that readers
+            can skip what comes before.
+        line: number of lines before the first row's line, blank ones included.
     """
 
     start: int = 0
@@ -55,35 +60,36 @@ class Span:
 
     @property
     def rows(self) -> int | None:
-        """How many; None where that is not known."""
+        """Number of rows; None if `stop` is None."""
         return None if self.stop is None else self.stop - self.start
 
 
 WHOLE = Span()
+"""Span of all rows of a file."""
 
 WIDTH_MOST = 65_536
-"""Numbers in a vector of a source: the file of wider ones can be a kilobyte, and each of them gigabytes."""
+"""Maximum dimensions of a source's vectors. A file of a kilobyte can claim vectors of gigabytes each."""
 
 BATCH_BYTES_MOST = 2**30
-"""What the rows of a batch may take, as their file has them, unpacked."""
+"""Maximum bytes that the rows of one batch may take once decompressed."""
 
 
 def require_width(file: Readable, width: int) -> None:
-    """Raise `SourceError` for a file of vectors that are too wide."""
+    """Raise `SourceError` if a file's vectors have more than `WIDTH_MOST` dimensions."""
     if width > WIDTH_MOST:
         raise SourceError(f"{file.name} holds vectors {width:,} wide; at most {WIDTH_MOST:,} are read")
 
 
 @dataclass(frozen=True)
 class RawBatch:
-    """Consecutive rows as a file has them, not yet checked to be of one kind.
+    """Consecutive rows as read from a file, not yet validated to be of one kind.
 
     Attributes:
-        file: the name.
-        unit: what its rows are counted as.
-        numbers: of the rows, in that unit.
-        values: texts, lists or whatever else; or vectors `(n, d)`.
-        records: the whole rows, where there is more than the one field; else empty.
+        file: name of the file.
+        unit: 'line' or 'row', the unit of `numbers`.
+        numbers: number of each row in the file, for messages.
+        values: texts, lists or any other values; or vectors `(n, d)`.
+        records: the whole rows as dicts, if the file has more fields than the one read; else empty.
     """
 
     file: str
@@ -93,5 +99,5 @@ class RawBatch:
     records: list[Record]
 
     def place(self, index: int) -> str:
-        """File and number of a row, for an error."""
+        """Return the file name, unit and number of the row at `index`, for messages, such as 'a.jsonl line 7'."""
         return f"{self.file} {self.unit} {self.numbers[index]}"

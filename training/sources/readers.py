@@ -1,4 +1,4 @@
-"""Reading rows from files, each format by its own functions."""
+"""Readers of rows from files, one set of functions for each file format."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,25 +20,26 @@ from training.sources.stores import read_faiss, read_hdf5, shape_of_faiss, shape
 from transforms.vectors import FloatArray
 
 ROW_BYTES_MOST = 2**24
-"""Of a parquet file's rows on average, as of a line."""
+"""Maximum average bytes of a row in a parquet row group once decompressed; the same as for a line."""
 
 BUILT_IN = {"pydoc:": docstring_paragraphs, "pydoc:topics": topic_paragraphs}
-"""Texts that are always there, by what a user writes."""
+"""Sources that need no file: a function that returns the texts, by the name that a user writes."""
 
 Reader = Callable[[Any, str, int, Span], Iterator[RawBatch]]
-"""Of a file, a field, rows in a batch and a span."""
+"""Function of a file, a field, the maximum rows of a batch and a span, which yields the span's rows in batches."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """How files of one kind are read.
+    """Functions that read the files of one format.
 
     Attributes:
-        read: gives their rows, at most so many at a time.
-        spans: counts their rows, in spans of a size.
-        shape: of those that hold nothing but vectors; None for others.
-        schema: what rows are by the file's header, an error if it has none; None for formats that do not say.
-        far: whether rows can be counted, and the first be read, without fetching the file.
+        read: yields the rows in batches of at most a number of rows.
+        spans: counts the rows and returns them as spans of a given number of rows.
+        shape: returns rows and dimensions, for formats that hold only vectors; None for others.
+        schema: returns the kind of the rows from the file's header and raises if there are no rows; None for formats
+            whose header does not tell.
+        far: whether the rows of a remote file can be counted, and the first be read, without downloading the file.
     """
 
     read: Reader
@@ -49,45 +50,51 @@ class Format:
 
 
 def file_format(name: str) -> str:
-    """The format that a file's name ends with; empty if unknown."""
+    """Return the key of `FORMATS` with which a file name ends, such as '.jsonl.gz'; '' if the format is unknown."""
     return next((ending for ending in FORMATS if name.endswith(ending)), "")
 
 
 def format_of(file: Readable) -> Format:
-    """How a file is read."""
+    """Return the `Format` of a file, by its name; raise `KeyError` if the format is unknown."""
     return BUILT_IN_FORMAT if str(file) in BUILT_IN else FORMATS[file_format(file.name)]
 
 
 def read_rows(file: Readable, field: str, rows: int, span: Span = WHOLE) -> Iterator[RawBatch]:
-    """A file's rows, at most so many at a time.
+    """Read the rows of a span from a file of any known format; yield batches of up to `rows`.
+
+    Args:
+        file: the file.
+        field: field, column or data set that holds the texts or vectors.
+        rows: maximum rows of a batch.
+        span: rows to read.
 
     Raises:
-        SourceError: if it is damaged or lacks the field, with file and row.
+        SourceError: if the file is damaged or lacks the field; names file and row.
     """
     return format_of(file).read(file, field, rows, span)
 
 
 def spans_of(file: Readable, field: str, size: int) -> list[Span]:
-    """A file's rows in spans of a size; none where it holds nothing.
+    """Return the spans of `size` rows that cover a file; the list is empty for a file without rows.
 
     Raises:
-        SourceError: if it is damaged.
+        SourceError: if the file is damaged.
     """
     return format_of(file).spans(file, field, size)
 
 
 def first_kind(file: Readable, field: str, by_header: bool = False) -> Kind:
-    """What a file holds, by its header or its first row.
+    """Return the kind of a file's rows, by its header or its first row: None for texts, d for vectors of d dimensions.
 
     Args:
-        file: to look into.
-        field: of its rows.
-        by_header: read no row where the header says whether they are texts: a row can unpack to gigabytes. Vectors
-            whose width it does not say are then 1 wide.
+        file: the file.
+        field: field, column or data set that holds the texts or vectors.
+        by_header: read only the header of a parquet file, because a row can decompress to gigabytes. The header does
+            not tell the dimensions of vectors; the kind is then 1.
 
     Raises:
-        EmptyError: if it holds nothing.
-        SourceError: if it is damaged, or lacks the field.
+        EmptyError: if the file has no rows.
+        SourceError: if the file is damaged or lacks the field.
     """
     found = format_of(file)
     if found.shape is not None:
@@ -103,18 +110,25 @@ def first_kind(file: Readable, field: str, by_header: bool = False) -> Kind:
 
 
 def even_spans(count: Callable[[Any, str], int], file: Readable, field: str, size: int) -> list[Span]:
-    """Spans of a file that says how many rows it has."""
+    """Return the spans of `size` rows that cover a file whose number of rows is `count(file, field)`."""
     rows = count(file, field)
     return [Span(start=start, stop=min(start + size, rows)) for start in range(0, rows, size)]
 
 
 def vectors_format(read: Reader, shape: Callable[[Any, str], tuple[int, int]], far: bool = True) -> Format:
-    """The format of files that hold nothing but vectors."""
+    """Build the `Format` of files that hold only vectors; `shape` returns their rows and dimensions."""
     return Format(read, partial(even_spans, lambda file, field: shape(file, field)[0]), shape, far=far)
 
 
 def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Rows with the column."""
+    """Read the rows of a span from a parquet file; yield batches of up to `rows` with the values of the column `field`.
+
+    The batches also hold the whole rows as dicts.
+
+    Raises:
+        AccessError: if pyarrow is not installed.
+        SourceError: if the file is damaged, lacks the column, or its rows take too much memory.
+    """
     records, start = parquet_records(file, field, rows, span), span.start
     while some := batch_of_records(file, records, rows):
         numbers = range(start, start + len(some))
@@ -123,7 +137,7 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 
 
 def batch_of_records(file: Readable, records: Iterator[tuple[Record, float]], rows: int) -> list[Record]:
-    """Return the next records, at most so many, of those that come with the bytes that each takes.
+    """Take up to `rows` records from an iterator of records and their bytes; the list is empty at the end.
 
     Raises:
         SourceError: if they take more than `BATCH_BYTES_MOST`.
@@ -138,7 +152,13 @@ def batch_of_records(file: Readable, records: Iterator[tuple[Record, float]], ro
 
 
 def parquet_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[tuple[Record, float]]:
-    """Rows of a span, each with the bytes it takes; row groups that end before it are not read."""
+    """Yield each row of a span of a parquet file as a dict, with the average bytes that a row of its batch takes.
+
+    Row groups that end before the span are not read.
+
+    Raises:
+        SourceError: if the file is damaged, lacks the column, or its rows take too much memory.
+    """
     with open_parquet(file) as parquet, file.open("rb") as stored:
         require_column(file, parquet, field)
         row, stop = 0, span.stop
@@ -165,11 +185,11 @@ def parquet_records(file: Readable, field: str, rows: int, span: Span) -> Iterat
 
 
 def batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
-    """Return how many rows of a group to unpack at once: fewer than `rows` where many could be one huge value.
+    """Return how many rows of a row group to decompress at once: `rows`, or fewer if the largest value may be huge.
 
     Raises:
-        SourceError: if its rows are huge on average.
-        ValueError: if its pages are damaged.
+        SourceError: if the rows take more than `ROW_BYTES_MOST` each on average.
+        ValueError: if the page headers are damaged.
     """
     metadata = parquet.metadata.row_group(group)
     if metadata.total_byte_size > ROW_BYTES_MOST * max(metadata.num_rows, 1):
@@ -183,18 +203,18 @@ def batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows
 
 
 def require_column(file: Readable, parquet: Any, field: str) -> None:
-    """Raise `SourceError` unless a parquet file has the column."""
+    """Raise `SourceError` unless an open parquet file has the column `field`."""
     if field not in parquet.schema_arrow.names:
         columns = ", ".join(parquet.schema_arrow.names)
         raise SourceError(f"{file.name} has no column {field!r}; it has {columns}. Name one as FILE#COLUMN")
 
 
 def schema_of_parquet(file: Readable, field: str) -> Kind:
-    """Whether a column holds texts, by the schema; lists are vectors of 1 number, for it does not say of how many.
+    """Return the kind of a parquet column from the schema: None for texts, 1 for lists, whatever their length.
 
     Raises:
-        EmptyError: if the file holds no rows.
-        SourceError: if the column holds neither.
+        EmptyError: if the file has no rows.
+        SourceError: if the file is damaged, or the column is missing or holds neither texts nor lists.
     """
     from pyarrow import types
 
@@ -212,10 +232,10 @@ def schema_of_parquet(file: Readable, field: str) -> Kind:
 
 
 def open_parquet(file: Readable) -> Any:
-    """A parquet file, by the extra `parquet`.
+    """Open a parquet file with pyarrow and return the `ParquetFile`.
 
     Raises:
-        AccessError: if the extra is not installed.
+        AccessError: if pyarrow (extra `parquet`) is not installed.
         SourceError: if the file is damaged.
     """
     try:
@@ -229,7 +249,7 @@ def open_parquet(file: Readable) -> Any:
 
 
 def arrow_exception() -> type[Exception]:
-    """The root of pyarrow's errors."""
+    """Return the base class of pyarrow's exceptions, imported on call because pyarrow is optional."""
     from pyarrow import ArrowException
 
     found: type[Exception] = ArrowException
@@ -237,13 +257,19 @@ def arrow_exception() -> type[Exception]:
 
 
 def count_parquet(file: Readable, field: str) -> int:
-    """Rows, from the file's footer."""
+    """Return the number of rows of a parquet file, from its footer; `field` is ignored."""
     with open_parquet(file) as parquet:
         return int(parquet.metadata.num_rows)
 
 
 def read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Vectors `(n, d)` of any float dtype, through a memmap."""
+    """Read the rows of a span from a .npy file through a memmap; yield batches of up to `rows` vectors.
+
+    The vectors are in the file's dtype. `field` is ignored.
+
+    Raises:
+        SourceError: if the file is damaged or does not hold floats `(n, d)`.
+    """
     vectors = require_floats(file, open_npy(file))[: span.stop]
     for start in range(span.start, vectors.shape[0], rows):
         block = np.array(vectors[start : start + rows])
@@ -251,16 +277,18 @@ def read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawB
 
 
 def shape_of_npy(file: Readable, field: str) -> tuple[int, int]:
-    """Rows and width, from the file's header."""
+    """Return rows and dimensions of a .npy file from its header; `field` is ignored."""
     rows, width = require_floats(file, open_npy(file)).shape
     return int(rows), int(width)
 
 
 def open_npy(file: Readable) -> FloatArray:
-    """A memmap of a .npy file; of one that is elsewhere, an array of its shape that takes no memory.
+    """Return the array of a local .npy file as a memmap; for a remote file, a placeholder of its shape and dtype.
+
+    The placeholder takes no memory, and its values are zeros.
 
     Raises:
-        SourceError: if it is damaged, or cannot be got at.
+        SourceError: if the file is damaged or out of reach.
     """
     try:
         if isinstance(file, RemoteFile):
@@ -274,10 +302,10 @@ def open_npy(file: Readable) -> FloatArray:
 
 
 def outline_of_npy(file: Readable) -> FloatArray:
-    """An array without content in the shape that a header says.
+    """Read the header of a .npy file and return zeros of its shape and dtype that take no memory.
 
     Raises:
-        ValueError: if the file is shorter than that takes.
+        ValueError: if the file is shorter than the header says.
     """
     with file.open("rb") as stored:
         version = np.lib.format.read_magic(stored)
@@ -290,10 +318,10 @@ def outline_of_npy(file: Readable) -> FloatArray:
 
 
 def require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
-    """The vectors.
+    """Return the vectors unchanged if they are floats `(n, d)` with 1 ≤ d ≤ `WIDTH_MOST`; else raise.
 
     Raises:
-        SourceError: if they are something other than rows of floats.
+        SourceError: for another shape or dtype.
     """
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
         raise SourceError(f"{file.name} must hold floats of the shape (n, d), not {vectors.dtype} {vectors.shape}")
@@ -302,7 +330,7 @@ def require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
 
 
 def read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Texts of the Python installation."""
+    """Read the rows of a span from a built-in source; yield batches of up to `rows` texts. `field` is ignored."""
     texts = BUILT_IN[str(file)]()[: span.stop]
     for start in range(span.start, len(texts), rows):
         part = texts[start : start + rows]
@@ -310,6 +338,7 @@ def read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator
 
 
 BUILT_IN_FORMAT = Format(read_built_in, partial(even_spans, lambda file, _: len(BUILT_IN[str(file)]())))
+"""Format of the built-in sources."""
 
 FORMATS: dict[str, Format] = {
     ".jsonl": Format(read_jsonl, line_spans),
@@ -321,4 +350,4 @@ FORMATS: dict[str, Format] = {
     ".hdf5": vectors_format(read_hdf5, shape_of_hdf5, far=False),
     ".faiss": vectors_format(read_faiss, shape_of_faiss, far=False),
 }
-"""By the end of the file's name."""
+"""Formats by the end of the file name."""

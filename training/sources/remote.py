@@ -1,4 +1,4 @@
-"""Files on other machines, by URLs that fsspec knows; it is imported, and the network touched, only for these."""
+"""Remote files at URLs that fsspec supports; fsspec is imported, and the network used, for these only."""
 
 import io
 import re
@@ -11,40 +11,48 @@ from typing import IO, Any, TypeVar
 from training.errors import AccessError, SourceError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+"""Pattern of the beginning of a URL, `scheme://`."""
+
 WAITS = (0.5, 2.0)
-"""Seconds between tries, where the file system does not have others in `retry_waits`."""
+"""Seconds to wait before each retry, unless the file system sets its own in `retry_waits`."""
+
 STREAM_BYTES = 1 << 20
+"""Bytes of the read buffer of a remote file."""
+
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
-"""What file systems call the thing that changes with a file, the surest first."""
+"""Names under which file systems report a value that changes with the file's content, the most reliable first."""
+
 T = TypeVar("T")
 
 
 def is_remote(place: str) -> bool:
-    """Whether what a user wrote is a URL."""
+    """Return whether a path is a URL, `scheme://…`."""
     return URL.match(place) is not None
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file at a URL."""
+    """File at a URL."""
 
     url: str
 
     @property
     def name(self) -> str:
-        """The last part of the URL."""
+        """Last part of the URL."""
         return self.url.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """The last part of its name, with the dot."""
+        """File extension with the dot."""
         return Path(self.name).suffix
 
     def open(self, mode: Any = "rb", /) -> IO[Any]:
-        """Its bytes, read as they are asked for.
+        """Open the file as a buffered stream of bytes, downloaded as they are read; failed reads are retried.
+
+        `mode` is ignored.
 
         Raises:
-            SourceError: if it is not there or cannot be got at, now or while it is read.
+            SourceError: if the file is missing or out of reach, now or during a read.
         """
         files, path = file_system(self.url)
         waits = waits_of(files)
@@ -52,20 +60,25 @@ class RemoteFile:
         return io.BufferedReader(Stream(self.url, file, waits), STREAM_BYTES)
 
     def info(self) -> dict[str, Any]:
-        """What the file system says of it."""
+        """Return the file's metadata as fsspec reports it, such as `size` and a version.
+
+        Raises:
+            SourceError: if the file is missing or out of reach.
+        """
         files, path = file_system(self.url)
         return patiently(self.url, lambda: dict(files.info(path)), waits_of(files))
 
     def fetch(self, folder: Path) -> Path:
-        """A whole copy in a folder.
+        """Download the whole file into a folder under its own name, and return the path of the copy.
 
         Raises:
-            SourceError: if it is not there or cannot be got at.
+            SourceError: if the file is missing or out of reach, or the copy stays incomplete after all retries.
         """
         files, path = file_system(self.url)
         size, copy = self.info()["size"], folder / self.name
 
         def get() -> None:
+            """Download the file; raise `OSError` if the copy's size is not the one reported."""
             files.get_file(path, str(copy))
             if size is not None and copy.stat().st_size != size:
                 raise OSError(f"{copy.stat().st_size:,} of {size:,} bytes came")
@@ -74,14 +87,18 @@ class RemoteFile:
         return copy
 
     def key(self) -> list[str]:
-        """What tells the file from others, and from itself once it was changed."""
+        """Return URL, size and version of the file, which identify its content; the version is '' if none is reported.
+
+        Raises:
+            SourceError: if the file is missing or out of reach.
+        """
         info = self.info()
         version = next((str(info[name]) for name in VERSION_KEYS if info.get(name) is not None), "")
         return [self.url, str(info["size"]), version]
 
 
 class Stream(io.RawIOBase):
-    """A remote file's bytes; a read that fails is tried again where it was."""
+    """Unbuffered, seekable stream over a remote file, which retries a failed read at the same position."""
 
     def __init__(self, url: str, file: Any, waits: Sequence[float]) -> None:
         self.url = url
@@ -90,21 +107,22 @@ class Stream(io.RawIOBase):
         self.place = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read some bytes.
+        """Read bytes into the buffer and return their number, 0 at the end of the file; a read that fails is retried.
 
         Raises:
-            SourceError: if they cannot be got at.
+            SourceError: if the read still fails after the last retry.
         """
 
         def read() -> bytes:
+            """Return up to a buffer of bytes from the current position, which stays the same."""
             self.file.seek(self.place)
             return bytes(self.file.read(len(buffer)))
 
@@ -114,23 +132,25 @@ class Stream(io.RawIOBase):
         return len(found)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Go to a place."""
+        """Set the position relative to the start, the current position or the end, and return it."""
         begin = 0 if whence == io.SEEK_SET else self.place if whence == io.SEEK_CUR else self.file.seek(0, io.SEEK_END)
         self.place = begin + offset
         return self.place
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the remote file; further calls do nothing."""
         if not self.closed:
             self.file.close()
         super().close()
 
 
 def list_remote(url: str) -> tuple[bool, list[str]]:
-    """Whether a URL is a folder, and the URLs of all files in it, in order; of a file its own.
+    """Return whether a URL is a folder, and the sorted URLs of all files below it, or the URL itself if it is a file.
+
+    Hidden files and those in hidden folders are left out.
 
     Raises:
-        SourceError: if nothing is there or it cannot be got at.
+        SourceError: if there is no such file or folder, or it is out of reach.
     """
     files, path = file_system(url)
     waits = waits_of(files)
@@ -142,10 +162,10 @@ def list_remote(url: str) -> tuple[bool, list[str]]:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it.
+    """Return the fsspec file system of a URL, and the path of the URL in that file system.
 
     Raises:
-        AccessError: if it takes a package that is not installed, or nobody knows it.
+        AccessError: if fsspec or the protocol's package is not installed, or the protocol is unknown.
     """
     try:
         from fsspec.core import url_to_fs
@@ -165,17 +185,24 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def waits_of(files: Any) -> Sequence[float]:
-    """Return the seconds to wait between tries on a file system: its own `retry_waits`, else `WAITS`."""
+    """Return the seconds to wait before each retry on a file system: its own `retry_waits`, else `WAITS`."""
     found: Sequence[float] = getattr(files, "retry_waits", WAITS)
     return found
 
 
 def patiently(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
-    """Return the answer to a call over the network, which is tried once more after each wait.
+    """Call a function that uses the network and return its result; retry after each of the waits if it raises.
+
+    A missing file and refused credentials are not retried.
+
+    Args:
+        url: URL for messages.
+        call: the function.
+        waits: seconds to wait before each retry.
 
     Raises:
-        SourceError: if nothing is there.
-        AccessError: if credentials are missing or refused, or the last try failed too.
+        SourceError: if the file is missing.
+        AccessError: if credentials are missing or refused, or the last retry failed.
     """
     for wait in (*waits, None):
         try:

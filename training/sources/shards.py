@@ -1,4 +1,4 @@
-"""Shards: stretches of a source's files, each to be read and encoded by itself, here or on another machine."""
+"""Shards: ranges of rows of a source's files, each read and encoded independently, here or on another machine."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,21 +15,26 @@ from training.sources.remote import RemoteFile, is_remote
 from transforms.files import make_folder
 
 BATCH_ROWS = 1024
+"""Rows of a batch when a source is read."""
+
 SHARD_BATCHES = 64
-"""At most; whole batches, so that a file's batches are the same whether its shards are read apart or in one go."""
+"""Maximum batches of a shard. Shards are whole batches, so that a file gives the same batches whether its shards are
+read separately or in one pass."""
+
 FILE_SHARDS = 32
-"""What a file is cut into before its shards grow past a batch: so many workers share even a small one."""
+"""Number of shards a file is divided into before a shard gets more than one batch, so that many workers can share a
+file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(Span):
-    """Rows of one file; small, and as JSON by `dataclasses.asdict`.
+    """Rows of one file that are encoded as a unit; `dataclasses.asdict` gives a JSON-serializable form.
 
     Attributes:
         file: a path, a URL, or the name of a built-in source.
-        key: what tells the file from all others, and from itself once it was changed.
-        width: what the file holds: None is texts, a number vectors of that width.
-        stop: the row after the last.
+        key: the file's `file_key`, which identifies its content.
+        width: kind of the file's rows: None for texts, or the number of dimensions of vectors.
+        stop: index after the last row.
     """
 
     file: str
@@ -39,15 +44,15 @@ class Shard(Span):
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return self.stop - self.start
 
 
 def contents(file: str, field: str) -> tuple[list[Span], Kind]:
-    """What a file holds: its rows in spans of a shard, and what they are; no spans if it is empty.
+    """Return the spans of a file's shards, and the kind of its rows; no spans and None for a file without rows.
 
     Raises:
-        SourceError: if it is damaged.
+        SourceError: if the file is damaged.
     """
     with looked_at(file) as found:
         spans = joined(spans_of(found, field, BATCH_ROWS))
@@ -55,23 +60,26 @@ def contents(file: str, field: str) -> tuple[list[Span], Kind]:
 
 
 def joined(batches: list[Span]) -> list[Span]:
-    """Spans of a batch each as spans of a shard, by their number alone: the same file is always cut alike."""
+    """Merge the spans of consecutive batches into the spans of shards, of 1 to `SHARD_BATCHES` batches each.
+
+    The number of batches alone decides, so the same file is always divided in the same way.
+    """
     most = min(-(-len(batches) // FILE_SHARDS), SHARD_BATCHES) or 1
     together = [batches[at : at + most] for at in range(0, len(batches), most)]
     return [replace(spans[0], stop=spans[-1].stop) for spans in together]
 
 
 def read_shards(file: Readable, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
-    """The batches of consecutive shards of one file, none across two shards.
+    """Read consecutive shards of one file in one pass; yield validated batches of `BATCH_ROWS` rows within a shard.
 
     Args:
-        file: or its copy.
-        first: where to begin.
-        last: where to end; may be the first.
-        field: of the rows.
+        file: the shards' file, or a local copy.
+        first: first shard to read.
+        last: last shard to read; may be the first.
+        field: field, column or data set that holds the texts or vectors.
 
     Raises:
-        SourceError: naming the first row that cannot be read, or is not of the file's kind.
+        SourceError: names the first row that cannot be read, or is not of the file's kind.
     """
     span = Span(start=first.start, stop=last.stop, byte=first.byte, line=first.line)
     for raw in read_rows(file, field, BATCH_ROWS, span):
@@ -80,10 +88,14 @@ def read_shards(file: Readable, first: Shard, last: Shard, field: str) -> Iterat
 
 @contextmanager
 def at_hand(file: str, folder: Path | None = None) -> Iterator[Readable]:
-    """A file to read: itself, or a copy of one that is elsewhere, in a folder of its own, removed afterwards.
+    """Yield the file as an object to open; download a remote file first, and delete the copy after the block.
+
+    Args:
+        file: a path, a URL, or the name of a built-in source.
+        folder: folder in which the copy is kept, in a subfolder `fetched`; None makes a temporary folder.
 
     Raises:
-        SourceError: if it cannot be fetched.
+        SourceError: if the file cannot be downloaded.
     """
     if not is_remote(file):
         yield local_file(file)
@@ -102,7 +114,11 @@ def at_hand(file: str, folder: Path | None = None) -> Iterator[Readable]:
 
 @contextmanager
 def looked_at(file: str) -> Iterator[Readable]:
-    """A file to look into; one that is elsewhere is fetched only if its format takes that."""
+    """Yield the file as an object to inspect; download a remote file only if its format needs that.
+
+    Raises:
+        SourceError: if the file cannot be downloaded.
+    """
     if is_remote(file) and FORMATS[file_format(file)].far:
         yield RemoteFile(file)
     else:

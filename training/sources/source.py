@@ -1,4 +1,4 @@
-"""Where texts and vectors come from, read in batches so that no source has to fit in memory."""
+"""Sources of texts or vectors, read in batches so that they need not fit in memory."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,12 +20,12 @@ from training.sources.shards import BATCH_ROWS, Shard, at_hand, contents, looked
 
 @dataclass(frozen=True)
 class Plan:
-    """What of a source is to be read.
+    """Files of a source, divided into the shards to encode.
 
     Attributes:
-        shards: in the order of the source.
-        empty: names of files without a row.
-        left_out: damaged files, and why.
+        shards: shards in the order of the source.
+        empty: names of files without rows.
+        left_out: names of damaged files that are left out, with the reasons.
     """
 
     shards: list[Shard] = field(default_factory=list)
@@ -35,20 +35,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Source:
-    """Texts or vectors, by what a user wrote.
+    """Source of texts or vectors, as a user writes it.
 
-    `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (a text a line),
-    `file.parquet#column`, `file.npy` (vectors), `file.hdf5[#dataset]` as ann-benchmarks writes them,
-    `file.faiss` (a flat index), a folder of these, either of both at a URL that fsspec knows
-    (`s3://bucket/folder/#field`), `pydoc:` (docstrings of the Python installation) and `pydoc:topics`
-    (its language reference). A field that holds lists of numbers makes it a source of vectors. ROOT/./PATH is a path
-    that no link may lead out of ROOT.
+    `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (one text a line), `file.parquet#column`, `file.npy`
+    (vectors), `file.hdf5[#dataset]` as ann-benchmarks writes them, `file.faiss` (a flat index), a folder of these, any
+    of them at a URL that fsspec supports (`s3://bucket/folder/#field`), `pydoc:` (docstrings of the Python
+    installation) and `pydoc:topics` (its language reference). A field that holds lists of numbers makes it a source of
+    vectors. `ROOT/./PATH` is a path that no link may lead out of ROOT.
 
     Attributes:
-        written: what the user wrote.
-        field: of the rows.
+        written: the source as the user wrote it.
+        field: field, column or data set that holds the texts or vectors.
         files: paths, URLs or the name of a built-in source, in order.
-        bad_shards: whether a damaged file stops an encoding or is left out of it.
+        bad_shards: whether a damaged file stops an encoding or is left out.
     """
 
     written: str
@@ -58,7 +57,7 @@ class Source:
 
     @property
     def place(self) -> str:
-        """The file or folder, without the field; the same however it is written."""
+        """Absolute path or URL of the file or folder, without the field; the same however the user writes it."""
         if self.written in BUILT_IN:
             return self.written
         place = self.written.partition("#")[0]
@@ -69,29 +68,29 @@ class Source:
 
     @property
     def name(self) -> str:
-        """How provenance calls it: no folder of the machine it was read on."""
+        """Name of the source in provenance: the file or folder name, without the path on this machine."""
         return self.written if self.written in BUILT_IN else PurePosixPath(self.place).name
 
     def name_of(self, file: str) -> str:
-        """How warnings call one of its files: without the folder that is the source."""
+        """Return a file's name for messages: its path relative to the source's folder, or the name of the source."""
         return self.below(file) or self.name
 
     @property
     def is_folder(self) -> bool:
-        """Whether files may join it."""
+        """Whether the source is a folder, so that files can be added to it."""
         return bool(self.below(self.files[0]))
 
     def below(self, file: str) -> str:
-        """Where one of its files lies in its folder; empty if it is the source itself."""
+        """Return the path of one of the source's files relative to the source; '' if the file is itself the source."""
         inside = file if is_remote(file) or file in BUILT_IN else str(Path(file).parent.resolve() / Path(file).name)
         return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.place).parts) :])
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[Batch]:
-        """All rows in order, a folder's files in the order of their names.
+        """Read all rows in order, file by file, and yield validated batches of up to `rows`.
 
         Raises:
-            SourceError: for what cannot be read, with file and row; for texts mixed with vectors;
-                for vectors that are not finite or not of one width.
+            SourceError: for a row that cannot be read or is of another kind than the first, and for vectors that are
+                not finite or differ in their dimensions; names file and row.
         """
         kind: Kind = None
         begun = False
@@ -101,21 +100,21 @@ class Source:
             yield checked(raw, kind)
 
     def raw_batches(self, rows: int) -> Iterator[RawBatch]:
-        """Rows as they are read."""
+        """Read all rows in order and yield batches of up to `rows`, not validated."""
         for file in self.files:
             with at_hand(file) as path:
                 yield from read_rows(path, self.field, rows)
 
     def width(self, by_header: bool = False) -> Kind:
-        """What it holds, by its first row: None is texts, a number vectors of that width.
+        """Return the kind of the rows, by the first row: None for texts, d for vectors of d dimensions.
 
-        Where damaged files are left out all are looked at, and if they differ it is what most rows are.
+        If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
 
         Args:
-            by_header: as of `first_kind`.
+            by_header: as in `first_kind`.
 
         Raises:
-            SourceError: if it holds nothing, or cannot be read.
+            SourceError: if the source is empty or cannot be read.
         """
         if self.written in BUILT_IN:  # reading those takes seconds
             return None
@@ -137,22 +136,29 @@ class Source:
         return kinds.pop() if len(kinds) == 1 else self.plan().shards[0].width
 
     def kind(self) -> Literal["texts", "vectors"]:
-        """What it holds, by its header or its first row; see `width`. Servers ask this, so no large row is read."""
+        """Return whether the source holds texts or vectors, by its header or its first row; see `width`.
+
+        Servers call this: no large parquet row is read.
+
+        Raises:
+            SourceError: if the source is empty or cannot be read.
+        """
         return "texts" if self.width(by_header=True) is None else "vectors"
 
     def count(self) -> int:
-        """Rows in all; for text files one quick pass."""
+        """Return the number of rows; text files are read once to count them."""
         return sum(span.rows or 0 for file in self.files for span in contents(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        """Its shards; all rows are counted for that, text files in one quick pass.
+        """Divide the source's files into shards and return the plan; text files are read once to count their rows.
+
+        Files whose rows are of another kind than most rows of the source count as damaged.
 
         Args:
-            damaged: names of files that are known to be, and why.
+            damaged: names of files known to be damaged, with the reasons; they are left out.
 
         Raises:
-            SourceError: for damage that shows already, and for a file unlike the others, unless such are left out; if
-                nothing is left.
+            SourceError: at a damaged file, unless such files are skipped; and if no file is left.
         """
         plan = Plan(left_out=dict(damaged))
         found: dict[str, tuple[list[Span], Kind]] = {}
@@ -181,7 +187,15 @@ class Source:
         return plan
 
     def leave_out(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
-        """Note a damaged file; raise its error where that is to stop, or no file is to blame."""
+        """Add a damaged file's name and the reason to `left_out` in place; raise `error` if such files are not skipped.
+
+        An `AccessError` is always raised, because it does not mean that the file is damaged.
+
+        Args:
+            file: path or URL of the file.
+            error: why it cannot be used.
+            left_out: reasons by file name.
+        """
         if self.bad_shards == "refuse" or isinstance(error, AccessError):
             raise error
         name = self.name_of(file)
@@ -189,14 +203,14 @@ class Source:
         left_out[name] = said.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
 
     def nothing(self, left_out: Mapping[str, str]) -> SourceError:
-        """The error of a source in which nothing can be used."""
+        """Build the error for a source without usable rows: it names the first file left out, or says 'is empty'."""
         for name, reason in left_out.items():
             return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
         return SourceError(f"the source {shown(self.written)!r} is empty")
 
 
 def kind_of_most(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
-    """What most rows of some files are; of as many, what came first."""
+    """Return the kind of most rows, given the spans and kind of each file; of equally frequent kinds, the first."""
     rows: Counter[Kind] = Counter()
     for spans, kind in contents:
         rows[kind] += sum(span.rows or 0 for span in spans)
@@ -204,10 +218,10 @@ def kind_of_most(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
 
 
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
-    """The source a user names; nothing is read yet, but of a folder elsewhere the names of its files.
+    """Parse a source as the user writes it, list its files and return it; no file is read.
 
     Raises:
-        SourceError: if there is no such file, no format is known for it, or it cannot be got at.
+        SourceError: if there is no such file or folder, it has no file of a known format, or it is out of reach.
     """
     if written in BUILT_IN:
         return Source(written, "", (written,), bad_shards)

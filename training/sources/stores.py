@@ -1,4 +1,4 @@
-"""Reading vectors from other software's stores: ann-benchmarks' HDF5 files and flat FAISS indexes."""
+"""Readers of vectors from other software's files: ann-benchmarks' HDF5 files and flat FAISS indexes."""
 
 import io
 import math
@@ -12,11 +12,16 @@ from training.errors import AccessError, SourceError
 from training.sources.raw import BATCH_BYTES_MOST, RawBatch, Readable, Span, native_path, require_width
 
 TRAIN = "train"
-"""What ann-benchmarks calls the vectors to be searched."""
+"""Name of the data set that holds the vectors to be searched in ann-benchmarks' files."""
 
 
 def read_hdf5(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Vectors `(n, d)` of a data set of the file; `train` unless another is named."""
+    """Read the rows of a span from an HDF5 data set; yield batches of up to `rows` vectors.
+
+    Raises:
+        AccessError: if h5py is not installed.
+        SourceError: if the file is damaged, or the data set is missing or does not hold floats `(n, d)`.
+    """
     with open_hdf5(path) as file:
         vectors = dataset(file, path, field)
         stop = vectors.shape[0] if span.stop is None else min(span.stop, vectors.shape[0])
@@ -29,17 +34,22 @@ def read_hdf5(path: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
 
 
 def shape_of_hdf5(path: Readable, field: str) -> tuple[int, int]:
-    """Rows and width of the data set, from the file's header."""
+    """Return rows and dimensions of an HDF5 data set, from the file's header."""
     with open_hdf5(path) as file:
         rows, width = dataset(file, path, field).shape
         return int(rows), int(width)
 
 
 def dataset(file: Any, path: Readable, field: str) -> Any:
-    """A data set of floats.
+    """Return the HDF5 data set named `field`, or `train` if the field is the default 'text'; its content is not read.
+
+    Args:
+        file: open h5py file.
+        path: its name appears in messages.
+        field: name of the data set.
 
     Raises:
-        SourceError: if there is none of that name, or it holds something else.
+        SourceError: if there is no such data set, it does not hold floats `(n, d)`, or its chunks take too much memory.
     """
     name = TRAIN if field == "text" else field  # nobody named one
     if name not in file or not hasattr(file[name], "shape"):
@@ -55,10 +65,10 @@ def dataset(file: Any, path: Readable, field: str) -> Any:
 
 @contextmanager
 def open_hdf5(path: Readable) -> Iterator[Any]:
-    """An HDF5 file, by the extra `hdf5`.
+    """Open an HDF5 file with h5py, yield it, and close it after the block.
 
     Raises:
-        AccessError: if the extra is not installed.
+        AccessError: if h5py (extra `hdf5`) is not installed.
         SourceError: if the file is damaged.
     """
     try:
@@ -75,7 +85,14 @@ def open_hdf5(path: Readable) -> Iterator[Any]:
 
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Vectors `(n, d)` of a flat index; where it maps ids, each row is a record with its `id`."""
+    """Read the rows of a span from a flat FAISS index; yield batches of up to `rows` vectors.
+
+    If the index maps ids, each row has a record `{"id": …}`. `field` is ignored.
+
+    Raises:
+        AccessError: if faiss is not installed.
+        SourceError: if the file is damaged or not a flat index.
+    """
     with open_faiss(path) as (flat, ids):
         stop = flat.ntotal if span.stop is None else min(span.stop, flat.ntotal)
         for start in range(span.start, stop, rows):
@@ -85,21 +102,23 @@ def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def shape_of_faiss(path: Readable, field: str) -> tuple[int, int]:
-    """Rows and width."""
+    """Return rows and dimensions of a flat FAISS index; `field` is ignored."""
     with open_faiss(path) as (flat, _):
         return int(flat.ntotal), int(flat.d)
 
 
 HEADER_BYTES = 37
-"""Of a FAISS index: four letters, width, rows, two unused numbers, whether it is trained, and its metric."""
+"""Bytes of a FAISS index header: four letters, dimensions, rows, two unused numbers, a trained flag, and the metric."""
 
 FLAT, MAPPED = (b"IxFI", b"IxF2", b"IxFl"), (b"IxMp", b"IxM2")
+"""Four-letter codes of flat FAISS indexes, and of indexes that map ids to another index."""
 
 
 def require_flat(path: Readable) -> None:
-    """Raise `SourceError` unless a file begins as a flat index, of no more vectors than it has bytes for.
+    """Raise `SourceError` unless a file's header is that of a flat index, and the file is large enough for its vectors.
 
-    FAISS makes room for what a header says before it reads on: 15 kB that speak of a billion vectors take terabytes.
+    FAISS allocates memory by the header before it reads further: a file of 15 kB whose header claims a billion vectors
+    would take terabytes.
     """
     with path.open("rb") as stored:
         size = stored.seek(0, io.SEEK_END)
@@ -119,7 +138,7 @@ def require_flat(path: Readable) -> None:
 
 
 def index_header(stored: IO[bytes]) -> bytes:
-    """Read the header of a FAISS index, with the parameter that some metrics have."""
+    """Read a FAISS index header from the stream and return its 37 bytes; skip the parameter that some metrics have."""
     header = stored.read(HEADER_BYTES)
     if int.from_bytes(header[33:], "little") > 1:
         stored.read(4)
@@ -128,13 +147,13 @@ def index_header(stored: IO[bytes]) -> bytes:
 
 @contextmanager
 def open_faiss(path: Readable) -> Iterator[tuple[Any, Any]]:
-    """The flat index in a FAISS file and its ids, by the extra `faiss`; None where ids are row numbers.
+    """Load a FAISS file and yield its flat index and the array of ids `(n,)`, None if the ids are row numbers.
 
-    A context: FAISS frees a part of an index with the whole.
+    The objects are valid only within the block, because FAISS frees a part of an index with the whole.
 
     Raises:
-        AccessError: if the extra is not installed.
-        SourceError: if the file is damaged, or the index keeps no vectors.
+        AccessError: if faiss (extra `faiss`) is not installed.
+        SourceError: if the file is damaged or not a flat index.
     """
     try:
         import faiss

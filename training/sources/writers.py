@@ -1,4 +1,4 @@
-"""Rows with vectors, written a batch at a time to a file that appears when it is whole."""
+"""Writers of rows with vectors, batch by batch, to a file that appears under its name once it is complete."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,21 +13,24 @@ from training.errors import SourceError
 from training.sources.raw import Record
 
 FIELD = "embedding"
+"""Name of the field or column of the vectors."""
 
 
 class Writer(Protocol):
-    """Takes batches of rows."""
+    """Interface of an open output file that takes batches of rows."""
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Add rows: what else they have, and their vectors `(n, d)`, floats or codes."""
+        """Append rows: their other fields, and their vectors `(n, d)` of floats or codes."""
 
     def close(self) -> None:
-        """Finish the file."""
+        """Finish the file and close it."""
 
 
 @contextmanager
 def open_writer(path: Path) -> Iterator[Writer]:
-    """A writer for a .jsonl, .parquet or .npy file; on an error nothing is left in its place.
+    """Open a writer for a .jsonl, .parquet or .npy file; the file appears under its name only if the block succeeds.
+
+    The rows go to a hidden file beside it, which is renamed at the end, and deleted if the block raises.
 
     Raises:
         SourceError: for another suffix, or parquet without pyarrow.
@@ -47,24 +50,24 @@ def open_writer(path: Path) -> Iterator[Writer]:
 
 
 class JsonLinesWriter:
-    """A JSON object a line: the row's fields and `embedding`."""
+    """Writer of JSON Lines: one object per row, with the row's fields and its vector as `embedding`."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Add rows."""
+        """Append a line for each row; values that JSON lacks are written as strings."""
         for record, vector in zip(records, np.ascontiguousarray(vectors), strict=True):
             line = orjson.dumps(record | {FIELD: vector}, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
             self.file.write(line + b"\n")
 
     def close(self) -> None:
-        """Finish the file."""
+        """Close the file."""
         self.file.close()
 
 
 class NpyWriter:
-    """Vectors alone, `(n, d)` in their own dtype; the header is written again once n is known."""
+    """Writer of a .npy file of the vectors alone, `(n, d)` in their own dtype; closing writes n into the header."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
@@ -73,7 +76,7 @@ class NpyWriter:
         self.dtype = np.dtype("<f4")
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Add rows."""
+        """Append the vectors, `(n, d)`, and ignore the records; the first call writes a header of their dtype."""
         if self.width == 0:
             self.width, self.dtype = vectors.shape[1], vectors.dtype.newbyteorder("<")
             self.write_header()
@@ -81,19 +84,19 @@ class NpyWriter:
         self.file.write(np.ascontiguousarray(vectors, dtype=self.dtype).tobytes())
 
     def write_header(self) -> None:
-        """NumPy leaves room in the header for the first axis to grow."""
+        """Write the header for the rows so far at the current position; NumPy pads it, so its length stays the same."""
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.rows, self.width)}
         np.lib.format.write_array_header_1_0(self.file, header)
 
     def close(self) -> None:
-        """Finish the file."""
+        """Rewrite the header with the final number of rows, and close the file."""
         self.file.seek(0)
         self.write_header()
         self.file.close()
 
 
 class ParquetWriter:
-    """The row's columns, typed as in the first batch, and a column `embedding` of lists of floats or codes."""
+    """Writer of a parquet file: the rows' columns, typed by the first batch, and `embedding`, lists of numbers."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -107,7 +110,7 @@ class ParquetWriter:
         self.types: dict[str, Any] = {}
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Add rows.
+        """Append rows as a table; do nothing if `records` is empty. Missing values become null.
 
         Raises:
             SourceError: for a column that is new, or of another type than in the first batch.
@@ -124,7 +127,11 @@ class ParquetWriter:
         self.append(columns, vectors)
 
     def append(self, columns: dict[str, Any], vectors: NDArray[Any]) -> None:
-        """Write columns and vectors; the first time they make the file's schema."""
+        """Write columns and vectors as one table; the first call opens the file with their schema.
+
+        Raises:
+            SourceError: if parquet has no type for a column.
+        """
         flat = self.arrow.array(np.ascontiguousarray(vectors).reshape(-1))
         embeddings = self.arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
         table = self.arrow.table(columns | {FIELD: embeddings})
@@ -136,7 +143,11 @@ class ParquetWriter:
         self.file.write_table(table)
 
     def column(self, name: str, records: list[Record]) -> Any:
-        """One column's values; null where a row has none."""
+        """Return one column of the records as an Arrow array in the type of the first batch; null where a row lacks it.
+
+        Raises:
+            SourceError: if the values mix types, or their type differs from that of the first batch.
+        """
         values = [record.get(name) for record in records]
         wanted = self.types.get(name)
         try:
@@ -151,10 +162,10 @@ class ParquetWriter:
         raise SourceError(f"the column {name} was {wanted} and becomes {column.type}; write .jsonl instead")
 
     def cast(self, name: str, column: Any, wanted: Any) -> Any:
-        """A column in the type of the first batch.
+        """Return the column converted to the type of the first batch, `wanted`.
 
         Raises:
-            SourceError: for a number that type cannot hold.
+            SourceError: for a value that the type cannot hold.
         """
         try:
             return column.cast(wanted)
@@ -162,10 +173,11 @@ class ParquetWriter:
             raise SourceError(f"the column {name}: {error}; write .jsonl instead") from error
 
     def close(self) -> None:
-        """Finish the file."""
+        """Close the file; without any rows, write a table that has only an empty `embedding` column."""
         if self.file is None:
             self.append({}, np.empty((0, 1), np.float32))
         self.file.close()
 
 
 WRITERS: dict[str, type[Any]] = {".jsonl": JsonLinesWriter, ".parquet": ParquetWriter, ".npy": NpyWriter}
+"""Writer classes by file suffix."""
