@@ -1,4 +1,4 @@
-"""Comparison of two suites of data sets: are they different domains? (The questions of *FinMTEB*.)
+"""Comparison of two suites of data sets: are they different domains? The questions of *FinMTEB*.
 
 blocks.py           scores by type of task                                ┐
 ranking.py          rank correlation of the encoders between the suites   │ from the scores

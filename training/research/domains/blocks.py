@@ -15,12 +15,12 @@ class Block:
     """Scores of the encoders' raw vectors on one task type of a suite, `(encoders, tasks)` without gaps.
 
     Attributes:
-            type: task type, as mteb names it.
-            encoders: names of the encoders that have at least one score of the type.
-            tasks: names of the data sets on which all of these encoders have a score.
-            scores: main scores `(encoders, tasks)`.
-            lacking: encoders without any score of the type, which are left out.
-            incomplete: for each data set that was left out, the encoders that have no score on it.
+        type: task type, as mteb names it.
+        encoders: names of the encoders that have at least one score of the type.
+        tasks: names of the data sets on which all of these encoders have a score.
+        scores: main scores `(encoders, tasks)`.
+        lacking: encoders without any score of the type, which are left out.
+        incomplete: for each data set that was left out, the encoders that have no score on it.
     """
 
     type: str
@@ -79,8 +79,7 @@ def scored(grid: Grid, encoder: str, task: str) -> bool:
 
 
 def left_out(title: str, blocks: Mapping[str, Block]) -> Iterator[str]:
-    """Yield a sentence for each encoder and each data set that the blocks leave out, prefixed with the suite's title.
-    """
+    """Yield a sentence for each encoder and data set that the blocks leave out, beginning with the suite's title."""
     for block in blocks.values():
         for encoder in block.lacking:
             yield f"{title}: {encoder} has no score in {block.type} and is left out of it"

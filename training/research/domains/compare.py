@@ -1,4 +1,4 @@
-"""Two suites under the same encoders: everything that tells whether they are different domains, in order."""
+"""Comparison of two suites under the same encoders: all analyses that tell whether they are different domains."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,18 +30,24 @@ from training.research.domains.work import bootstrap, describe
 from transforms.progress import Progress
 
 RunJobs = Callable[[Sequence[Job]], Iterator[tuple[int, Any]]]
-"""What runs jobs; see `Workers.run`."""
+"""Function that runs jobs in worker processes and yields index and result of each as it finishes; see `Workers.run`."""
 ALL_TYPES = "all types"
+"""Name of the row for the mean over all common task types."""
 SIDES = (0, 1)
+"""Indices of the two suites."""
 FROM_MTEB = "mteb reads its own tasks itself and gives no scores of single examples"
+"""Reason why mteb's own tasks have no bootstrap samples."""
 NOT_DRAWN = f"no data set of one suite is complete and in a layout of Lathe; {FROM_MTEB}"
+"""Problem of a task type for which no bootstrap samples can be drawn."""
 
 
 def require_different(first: Suite, second: Suite) -> tuple[str, ...]:
-    """Names of data sets that are in both suites.
+    """Return the names of the data sets that are in both suites, as the first suite calls them.
+
+    Data sets are compared by digest.
 
     Raises:
-        EvaluationError: if the suites hold the same data sets.
+        EvaluationError: if the two suites hold exactly the same data sets.
     """
     digests = [{entry.digest(): entry.name for entry in suite.entries} for suite in (first, second)]
     if digests[0].keys() == digests[1].keys():
@@ -52,9 +58,16 @@ def require_different(first: Suite, second: Suite) -> tuple[str, ...]:
 
 
 def compare(first: Results, second: Results, on_progress: Progress) -> Comparison:
-    """What two evaluations by the same encoders tell about their suites.
+    """Compare the suites of two evaluations by the same encoders, and return all analyses.
 
-    An encoder or data set that fails somewhere is named in the problems, and the rest goes on without it.
+    The bootstrap and the reading of texts run in worker processes.
+    An encoder or data set that fails is named in `Comparison.problems` and left out; the rest of the comparison goes
+    on.
+
+    Args:
+        first: results of evaluating the first suite; its number of processes is used.
+        second: results of evaluating the second suite.
+        on_progress: called with progress in [0, 1] and a message.
 
     Raises:
         EvaluationError: if the suites are the same.
@@ -64,14 +77,24 @@ def compare(first: Results, second: Results, on_progress: Progress) -> Compariso
 
 
 def titles_of(first: Suite, second: Suite) -> tuple[str, str]:
-    """What the suites are called; numbered where they have one title."""
+    """Return the titles of the two suites, with "(1)" and "(2)" appended if they are equal."""
     if first.title != second.title:
         return first.title, second.title
     return f"{first.title} (1)", f"{second.title} (2)"
 
 
 class DomainComparison:
-    """One comparison; see `compare`."""
+    """One run of `compare`, with the scores and trials of both suites.
+
+    Attributes:
+        shared: names of the data sets that are in both suites.
+        results: results of both evaluations.
+        titles: titles of the suites, made different.
+        grids: scores of both evaluations by encoder, method and task.
+        blocks: score matrices by task type, for both suites.
+        trials: data sets as they were evaluated, for both suites.
+        problems: messages about what was left out; grows during `run`.
+    """
 
     def __init__(self, first: Results, second: Results, on_progress: Progress, run_jobs: RunJobs) -> None:
         self.shared = require_different(first.request.suite, second.request.suite)
@@ -88,7 +111,7 @@ class DomainComparison:
         ]
 
     def run(self) -> Comparison:
-        """Everything in order."""
+        """Run all analyses in order, with progress reports, and return the comparison."""
         common = [type_ for type_ in self.blocks[0] if type_ in self.blocks[1]]
         two_ways = self.variances(common)
         texts, similarity, tokenizer = self.texts()
@@ -113,7 +136,11 @@ class DomainComparison:
         )
 
     def rankings(self, common: Sequence[str]) -> list[RankCorrelation]:
-        """ρ of each type that both suites have, and of the mean over these types."""
+        """Compute the rank correlation for each common task type, and, if two or more have scores, for their mean.
+
+        Args:
+            common: task types that have scores in both suites.
+        """
         pairs = {type_: (self.blocks[0][type_].means, self.blocks[1][type_].means) for type_ in common}
         found = [self.with_halves(compare_rankings(type_, *pair), [type_]) for type_, pair in pairs.items()]
         usable = {type_: pair for type_, pair in pairs.items() if all(pair)}
@@ -123,7 +150,12 @@ class DomainComparison:
         return found
 
     def with_halves(self, one: RankCorrelation, types: Sequence[str]) -> RankCorrelation:
-        """A correlation with those of two halves of each suite's data sets of these types."""
+        """Return the correlation with `within` set to the split-half ρ of each suite; unchanged if it has no ρ.
+
+        Args:
+            one: correlation between the suites.
+            types: task types whose data sets are halved.
+        """
         if one.rho is None:
             return one
         first, second = (
@@ -132,7 +164,15 @@ class DomainComparison:
         return replace(one, within=(first, second))
 
     def variances(self, common: Sequence[str]) -> list[TwoWay]:
-        """Encoder and domain as factors, of each type that both suites have."""
+        """Score bootstrap samples for each encoder and suite, and analyse the scores' variance for each task type.
+
+        The samples are drawn in worker processes.
+        An encoder whose samples fail is left out and added to `problems`; a type without samples gets a result with a
+        problem.
+
+        Args:
+            common: task types that have scores in both suites.
+        """
         pools = {(type_, side): self.pool_of(type_, side) for type_ in common for side in SIDES}
         cells = [
             (type_, side, encoder)
@@ -153,7 +193,10 @@ class DomainComparison:
         return [analysed(type_, ordered, any(cell[0] == type_ for cell in cells)) for type_ in common]
 
     def pool_of(self, type_: str, side: int) -> list[Trial]:
-        """The data sets of a type whose examples can be drawn."""
+        """Return the data sets of a task type, complete for all encoders, that have scores of single examples.
+
+        mteb's own tasks have none; they are left out and, if other data sets remain, named in `problems`.
+        """
         complete = [trial for trial in self.trials[side] if trial.entry.name in self.blocks[side][type_].tasks]
         usable = [trial for trial in complete if trial.entry.kind != "mteb"]
         if 0 < len(usable) < len(complete):
@@ -162,13 +205,18 @@ class DomainComparison:
         return usable
 
     def raw(self, side: int, encoder: str) -> Raw:
-        """The stored output of an encoder."""
+        """Return the location and properties of an encoder's stored vectors in one suite's evaluation."""
         member, out = self.grids[side].encoders[encoder].member, self.results[side].request.out
         prompts = dict(member.prompts), member.default_prompt
         return Raw(member.name, member.output, member.dimensions, *prompts, out / "vectors" / member.output)
 
     def texts(self) -> tuple[list[DataSetTexts], SimilarityMap | None, str | None]:
-        """What the texts of every data set are like, and how near the data sets lie."""
+        """Measure the texts of each data set, and the cosines between the data sets under the first dense encoder.
+
+        Returns the measures in order of suite and data set, the cosines or None, and the name of the encoder whose
+        tokenizer counted the tokens, or None. The texts are read in worker processes; a data set that cannot be read is
+        added to `problems`.
+        """
         dense = next((name for name, one in self.grids[0].encoders.items() if is_dense(one.member)), None)
         name, count_tokens = self.tokenizer()
         describing = partial(characteristics, count_tokens=count_tokens, parse=find_parser())
@@ -192,35 +240,41 @@ class DomainComparison:
         return ordered, similarity_of(dense, found, means), name
 
     def tokenizer(self) -> tuple[str | None, CountTokens | None]:
-        """The first encoder whose tokenizer is at hand, and what counts its tokens."""
+        """Return name and token counter of the first encoder with a local tokenizer file, else (None, None)."""
         for wanted in self.results[0].request.encoders:
             if wanted.spec is not None and (count := token_counter(wanted.spec)) is not None:
                 return wanted.spec.name, count
         return None, None
 
     def readable(self, side: int, trial: Trial) -> bool:
-        """Whether a data set could be read when it was evaluated."""
+        """Return whether the data set could be read when its suite was evaluated."""
         return trial.entry.name in self.grids[side].tasks
 
 
 def trials_of(results: Results) -> list[Trial]:
-    """The data sets as they were evaluated."""
+    """Return the data sets of an evaluation's suite as they were evaluated, with the row limit and the cache key."""
     limit = results.request.limit
     return [Trial(entry, trial_key(entry, limit), limit) for entry in results.request.suite.entries]
 
 
 def mean_of(means: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean over types of each encoder that has all."""
+    """Return the mean over task types of each encoder that has a mean score in every type, by encoder."""
     return {encoder: float(np.mean([one[encoder] for one in means])) for encoder in means[0] if in_all(encoder, means)}
 
 
 def in_all(encoder: str, means: Sequence[Mapping[str, float]]) -> bool:
-    """Whether an encoder has a mean in every type."""
+    """Return whether an encoder has a mean score in every task type."""
     return all(encoder in one for one in means)
 
 
 def analysed(type_: str, found: Mapping[tuple[str, int, str], tuple[int, Array]], drawn: bool) -> TwoWay:
-    """The analysis of a type's samples, where any could be drawn."""
+    """Run the two-way analysis of variance of one task type; without samples, return a result with a problem.
+
+    Args:
+        type_: task type.
+        found: number of pooled examples and sample scores, by task type, suite and encoder.
+        drawn: whether samples of the type were attempted.
+    """
     if not drawn:
         return TwoWay(type_, problem=NOT_DRAWN)
     scores: dict[Cell, Array] = {
@@ -231,14 +285,20 @@ def analysed(type_: str, found: Mapping[tuple[str, int, str], tuple[int, Array]]
 
 
 def is_dense(member: Member) -> bool:
-    """Whether an encoder is a model, whose vectors have directions to compare."""
+    """Return whether an encoder is a model with dense vectors, which is every one but the bag of words."""
     return member.name != BAG_OF_WORDS
 
 
 def similarity_of(
     encoder: str | None, found: Mapping[int, DataSetTexts], means: Mapping[int, Array]
 ) -> SimilarityMap | None:
-    """The map of the data sets that have a mean; None for fewer than two."""
+    """Compute the cosines between data sets that have a mean vector; return None for fewer than 2 or no encoder.
+
+    Args:
+        encoder: name of the dense encoder, or None.
+        found: texts of the data sets, by job index.
+        means: mean vectors `(d,)`, by job index.
+    """
     if encoder is None or len(means) < 2:
         return None
     ordered = sorted(means)

@@ -1,17 +1,17 @@
-"""How an encoder does on each example of a data set, from its stored vectors.
+"""Scores of an encoder on each example of a data set, from its stored vectors.
 
-| task | an example | a sample of examples has |
+| task | an example | the score of a sample of examples |
 |---|---|---|
-| retrieval, pairs | nDCG@10 of a query over the whole corpus | the mean |
-| reranking | average precision of a query | the mean |
-| classification | whether a test row is right, after training on 8 rows a label as mteb draws them first | the mean |
-| translations | F1 of a sentence's own translation among the nearest | the mean |
-| summarization | Spearman of cosine (to the nearest summary by a person) and grade, in a document | the mean |
-| sts | cosine and score of a pair, scores brought to 0 to 1 | Spearman |
+| retrieval, pairs | nDCG@10 of a query over the whole corpus | mean |
+| reranking | average precision of a query | mean |
+| classification | whether a test row is right, after training on 8 rows a label as mteb draws them first | mean |
+| translations | F1 of a sentence's own translation among the nearest | mean |
+| summarization | Spearman of cosine (to the nearest human summary) and grade, in a document | mean |
+| sts | cosine and gold score of a pair, scores rescaled to 0 to 1 | Spearman |
 | pair_classification | cosine and label of a pair | average precision |
 | clustering | vector and label of a text | V-measure of k-means |
 
-Only worker processes import this, as it imports mteb; see `training.evaluation.worker`.
+Only worker processes import this module, because it imports mteb; see `training.evaluation.worker`.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,23 +31,28 @@ from training.research.domains.measures import RANKS, average_precision, average
 from training.research.domains.samples import LabelledPool, PairPool, Pool, ScoredPool
 
 Vectors = NDArray[np.float32]
+"""Float32 vectors, one per row."""
 QUERY_ROWS = 256
-"""Queries that meet the whole corpus at once."""
+"""Number of queries that are compared with the whole corpus at once, which bounds the memory."""
 
 
 class Encode(Protocol):
-    """Stored vectors by their texts, as a task asks for them."""
+    """Protocol of a function that looks up the stored vectors of texts."""
 
     def __call__(self, texts: Sequence[str], prompt_type: PromptType | None = None) -> Vectors:
-        """Unit vectors `(n, d)`, so that products are cosines.
+        """Return the stored unit vectors `(n, d)` of the texts, so that dot products are cosines.
+
+        Args:
+            texts: texts without their prompt.
+            prompt_type: query, document or None; decides which prompt the stored vectors were encoded with.
 
         Raises:
-            KeyError: for a text that has none.
+            KeyError: if a text has no stored vector.
         """
 
 
 def read_examples(trial: Trial, raw: Raw) -> Pool:
-    """The examples of a data set in one of our layouts, under one encoder.
+    """Read a data set in one of Lathe's layouts, and return its examples scored with the stored vectors of one encoder.
 
     Raises:
         EvaluationError: if the data set cannot be read.
@@ -57,6 +62,7 @@ def read_examples(trial: Trial, raw: Raw) -> Pool:
     model = stored_model(raw)
 
     def encode(texts: Sequence[str], prompt_type: PromptType | None = None) -> Vectors:
+        """Return the stored vectors of the texts, with the prompt that mteb chooses for the task."""
         return model.encode([{"text": list(texts)}], task_metadata=task.metadata, prompt_type=prompt_type)
 
     holder, split = next(iter(splits_of(task)))
@@ -66,12 +72,12 @@ def read_examples(trial: Trial, raw: Raw) -> Pool:
 
 
 def stored_model(raw: Raw) -> StoredModel:
-    """An encoder's stored output as mteb takes it."""
+    """Return an mteb encoder that looks up an encoder's stored vectors instead of running the model."""
     return StoredModel(raw.name, raw.fingerprint, raw.prompts, raw.default_prompt, opened(raw))
 
 
 def document_texts(corpus: Any) -> list[str]:
-    """Documents as mteb hands them to an encoder: title and text in one."""
+    """Return the documents as mteb passes them to an encoder: title and text joined by a space, stripped."""
     rows = zip(corpus["title"], corpus["text"], strict=True) if "title" in corpus.column_names else None
     if rows is None:
         return [text.strip() for text in corpus["text"]]
@@ -79,7 +85,7 @@ def document_texts(corpus: Any) -> list[str]:
 
 
 def retrieval(data: Any, encode: Encode) -> Pool:
-    """nDCG@10 of every query."""
+    """Compute the nDCG@10 of each query over the whole corpus; ties by descending document id, as in trec_eval."""
     ids = list(data["corpus"]["id"])
     order = sorted(range(len(ids)), key=lambda row: ids[row], reverse=True)  # trec_eval's, of equal similarities
     places = {ids[row]: place for place, row in enumerate(order)}
@@ -99,7 +105,7 @@ def retrieval(data: Any, encode: Encode) -> Pool:
 
 
 def reranking(data: Any, encode: Encode) -> Pool:
-    """Average precision of every query among the documents to choose from."""
+    """Compute the average precision of each query over its own candidate documents."""
     ids = list(data["corpus"]["id"])
     rows = {key: row for row, key in enumerate(ids)}
     documents = encode(document_texts(data["corpus"]), PromptType.document)
@@ -115,7 +121,15 @@ def reranking(data: Any, encode: Encode) -> Pool:
 
 
 def classification(task: Any, train: Any, test: Any, encode: Encode) -> Pool:
-    """Which test rows are right after mteb's first of ten trainings: its rows have vectors for certain."""
+    """Train a logistic regression, and score each test row 1.0 if its label is predicted, else 0.0.
+    The training rows are the first of mteb's ten samples, because its rows certainly have stored vectors.
+
+    Args:
+        task: mteb task, for the sampling of training rows and the seed.
+        train: training split.
+        test: test split.
+        encode: looks up the vectors.
+    """
     _, _, chosen = task._undersample_data(train, 0)
     rows = train.select(chosen)
     model = LogisticRegression(max_iter=100, random_state=task.seed)
@@ -125,7 +139,11 @@ def classification(task: Any, train: Any, test: Any, encode: Encode) -> Pool:
 
 
 def translations(data: Any, encode: Encode) -> Pool:
-    """F1 of each sentence's own translation among those that are nearest to any: mteb's score is the mean."""
+    """Compute the F1 of each sentence's translation as its nearest neighbour, of which mteb's score is the mean.
+
+    The score is 0 if another translation is nearer, else 2 / (1 + number of sentences that have this translation as
+    nearest).
+    """
     ours, theirs = encode(list(data["sentence1"])), encode(list(data["sentence2"]))
     blocks = [ours[start : start + QUERY_ROWS] @ theirs.T for start in range(0, len(ours), QUERY_ROWS)]
     nearest = np.concatenate([block.argmax(axis=1) for block in blocks])
@@ -135,9 +153,10 @@ def translations(data: Any, encode: Encode) -> Pool:
 
 
 def summarization(data: Any, encode: Encode) -> Pool:
-    """How far cosines to the nearest human summary rank the machines' as people do, in each document.
+    """Compute each document's Spearman correlation of machine summaries' grades and cosines to a human summary.
 
-    Documents whose grades or cosines are all equal have no correlation: NaN, as mteb leaves them out.
+    The cosine is that to the nearest human summary. A document whose grades or cosines are all equal gets NaN, because
+    mteb leaves such documents out.
     """
     scores = []
     for human, machine, grades in zip(
@@ -150,25 +169,25 @@ def summarization(data: Any, encode: Encode) -> Pool:
 
 
 def sts(data: Any, encode: Encode) -> Pool:
-    """Cosine and score of each pair; scores of every data set go from 0 to 1, so that they can be pooled."""
+    """Compute the cosine of each pair, with the gold scores rescaled to [0, 1], so that data sets can be pooled."""
     scores = np.array(data["score"], float)
     span = float(np.ptp(scores)) or 1.0  # a limit may leave one score
     return PairPool(pair_cosines(data, encode), (scores - scores.min()) / span, rank_correlation)
 
 
 def pair_classification(data: Any, encode: Encode) -> Pool:
-    """Cosine and label of each pair."""
+    """Compute the cosine of each pair, with its label; samples are scored by average precision."""
     return PairPool(pair_cosines(data, encode), np.array(data["label"], float), average_precisions)
 
 
 def pair_cosines(data: Any, encode: Encode) -> Array:
-    """Cosines `(n,)` of the pairs."""
+    """Return the cosine of `sentence1` and `sentence2` of each pair, `(n,)` float64."""
     products = encode(list(data["sentence1"])) * encode(list(data["sentence2"]))
     return np.asarray(products.sum(axis=1, dtype=np.float64))
 
 
 def clustering(data: Any, encode: Encode) -> Pool:
-    """Vectors and labels."""
+    """Return the vectors of the texts, with their labels numbered from 0 in sorted order."""
     _, labels = np.unique(np.array(data["label"][:]), return_inverse=True)
     numbers: NDArray[np.int64] = labels.astype(np.int64)
     return LabelledPool(encode(list(data["text"])), numbers)
@@ -184,4 +203,4 @@ EXAMPLES: dict[str, Callable[[Any, Encode], Pool]] = {
     "pair_classification": pair_classification,
     "clustering": clustering,
 }
-"""What reads the examples of a data set, by its task; classification needs the rows to train on as well."""
+"""Function that scores the examples of a data set, by task; classification is missing: it needs training rows too."""

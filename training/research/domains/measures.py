@@ -40,8 +40,8 @@ def ndcg(ranked: Array, judged: Array) -> float:
     """Return the nDCG@10 of one query, with linear gains as in trec_eval; negative grades count as 0.
 
     Args:
-            ranked: grades `(r,)` of the retrieved documents, in rank order.
-            judged: grades of all judged documents, in any order; at least one must be above 0.
+        ranked: grades `(r,)` of the retrieved documents, in rank order.
+        judged: grades of all judged documents, in any order; at least one must be above 0.
     """
     ideal = np.sort(np.clip(judged, 0, None))[::-1][:RANKS]
     return discounted(np.clip(ranked[:RANKS], 0, None)) / discounted(ideal)
@@ -56,8 +56,8 @@ def average_precision(ranked: NDArray[np.bool_], relevant: int) -> float:
     """Return the average precision of one query, in [0, 1].
 
     Args:
-            ranked: whether each retrieved document is relevant `(r,)`, in rank order.
-            relevant: number of relevant documents, retrieved or not.
+        ranked: whether each retrieved document is relevant `(r,)`, in rank order.
+        relevant: number of relevant documents, retrieved or not.
     """
     hits = np.flatnonzero(ranked) + 1
     return float((np.arange(1, len(hits) + 1) / hits).sum() / relevant)
@@ -70,8 +70,8 @@ def average_precisions(similarities: Array, labels: Array) -> Array:
     `average_precision_score` row by row.
 
     Args:
-            similarities: similarity of each pair `(b, n)`.
-            labels: 1 for positive pairs, 0 for negative ones, `(b, n)`.
+        similarities: similarity of each pair `(b, n)`.
+        labels: 1 for positive pairs, 0 for negative ones, `(b, n)`.
     """
     order = np.argsort(-similarities, axis=1, kind="stable")
     ranked = np.take_along_axis(similarities, order, axis=1)
@@ -89,9 +89,9 @@ def v_measures(vectors: Vectors, labels: NDArray[np.int64], drawn: Places) -> Ar
     """Return the V-measure `(b,)` of a k-means clustering of each sample, with one cluster per label in the sample.
 
     Args:
-            vectors: vectors of all texts `(m, d)`.
-            labels: label of each text `(m,)`.
-            drawn: row indices of the samples `(b, n)`.
+        vectors: vectors of all texts `(m, d)`.
+        labels: label of each text `(m,)`.
+        drawn: row indices of the samples `(b, n)`.
     """
     return np.array([v_measure(vectors[places], labels[places]) for places in drawn])
 
@@ -100,8 +100,8 @@ def v_measure(vectors: Vectors, labels: NDArray[np.int64]) -> float:
     """Return the V-measure of a seeded mini-batch k-means with one cluster per label; NaN if there is only one label.
 
     Args:
-            vectors: vectors to cluster `(n, d)`.
-            labels: their labels `(n,)`.
+        vectors: vectors to cluster `(n, d)`.
+        labels: their labels `(n,)`.
     """
     clusters = len(np.unique(labels))
     if clusters < 2:

@@ -18,12 +18,12 @@ class EncoderTest:
     """Paired t-test of two encoders on the data sets of one task type in one suite.
 
     Attributes:
-            suite: index of the suite, 0 or 1.
-            type: task type, as mteb names it.
-            encoder: name of the encoder with the higher mean score.
-            other: name of the encoder that it is compared with.
-            means: mean scores of `encoder` and `other`, as shares of 1.
-            test: test of the scores of `encoder` minus those of `other`, in points (score × 100).
+        suite: index of the suite, 0 or 1.
+        type: task type, as mteb names it.
+        encoder: name of the encoder with the higher mean score.
+        other: name of the encoder that it is compared with.
+        means: mean scores of `encoder` and `other`, as shares of 1.
+        test: test of the scores of `encoder` minus those of `other`, in points (score × 100).
     """
 
     suite: int
@@ -40,8 +40,8 @@ def encoder_tests(suite: int, block: Block) -> Iterator[EncoderTest]:
     With at most 3 encoders all pairs are tested; with more, the best encoder against each of the others.
 
     Args:
-            suite: index of the suite, 0 or 1.
-            block: scores of a task type in that suite.
+        suite: index of the suite, 0 or 1.
+        block: scores of a task type in that suite.
     """
     if len(block.tasks) < TASKS_LEAST:
         return

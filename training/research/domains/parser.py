@@ -1,4 +1,4 @@
-"""Mean dependency distance, where spaCy and an English model are installed."""
+"""Mean dependency distance, available where spaCy and an English model are installed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
@@ -7,15 +7,15 @@ from typing import Protocol
 import numpy as np
 
 MODELS = ("en_core_web_sm", "en_core_web_md", "en_core_web_lg", "en_core_web_trf")
-"""spaCy's English models, the fastest first."""
+"""Names of spaCy's English models, the fastest first."""
 PARSED_MOST = 200
-"""Texts of a data set: a parser reads a few thousand words a second."""
+"""Maximum number of parsed texts per data set, because a parser reads only a few thousand words a second."""
 PARSED_CHARACTERS = 2000
-"""Of a text."""
+"""Maximum number of parsed characters per text."""
 
 
 class Token(Protocol):
-    """A word of a parsed text, as spaCy gives it."""
+    """Protocol of a word in a parsed text, as spaCy provides it."""
 
     i: int
     is_punct: bool
@@ -23,11 +23,14 @@ class Token(Protocol):
 
     @property
     def head(self) -> "Token":
-        """The word it depends on; itself for the root of a sentence."""
+        """Word that this word depends on; the root of a sentence is its own head."""
 
 
 def find_parser() -> Callable[[Sequence[str]], float | None] | None:
-    """What measures texts; None where spaCy or each of its English models is missing."""
+    """Load spaCy's fastest installed English model and return a function from texts to mean dependency distance.
+
+    Returns None if spaCy or all of its English models are missing.
+    """
     model = next((name for name in MODELS if find_spec(name) is not None), None)
     if find_spec("spacy") is None or model is None:
         return None
@@ -36,6 +39,7 @@ def find_parser() -> Callable[[Sequence[str]], float | None] | None:
     pipeline = spacy.load(model, exclude=["ner", "lemmatizer"])
 
     def parse(texts: Sequence[str]) -> float | None:
+        """Return the mean dependency distance of the first 200 texts, each cut to 2,000 characters."""
         some = (text[:PARSED_CHARACTERS] for text in texts[:PARSED_MOST])
         return mean_distance(token for document in pipeline.pipe(some) for token in document)
 
@@ -43,7 +47,10 @@ def find_parser() -> Callable[[Sequence[str]], float | None] | None:
 
 
 def mean_distance(tokens: Iterable[Token]) -> float | None:
-    """Mean number of places between a word and its head (Oya, 2011); roots and punctuation do not count."""
+    """Return the mean number of positions between a word and its head (Oya, 2011); None if no word counts.
+
+    Roots, punctuation and whitespace do not count.
+    """
     distances = [
         abs(token.i - token.head.i)
         for token in tokens

@@ -1,4 +1,4 @@
-"""Pictures of a comparison, as SVG to put into a page."""
+"""Plots of a comparison, as inline SVG for an HTML page."""
 
 from typing import Any
 
@@ -11,15 +11,17 @@ from training.research.domains.similarity import Cosines
 from training.research.domains.variance import RESIDUAL
 
 COLUMNS = 3
+"""Number of panels, and of legend entries, in a row."""
 MARKERS = "os^Dv"
-"""One for every ten encoders: there are ten colours."""
+"""Marker of each group of ten encoders, because there are only ten colours."""
 COLOURS = {"encoder": "tab:blue", "domain": "tab:orange", "encoder × domain": "tab:green", RESIDUAL: "lightgrey"}
+"""Colour of each row of the analysis of variance."""
 NAMED_MOST = 60
-"""Data sets whose names can still be read beside a map."""
+"""Maximum number of data sets whose names are written at a heat map; more would be unreadable."""
 
 
 def pictures(comparison: Comparison) -> dict[str, str]:
-    """Every picture there is something for, by what it shows."""
+    """Return the plots of a comparison as SVG strings, by caption; a plot without data is left out."""
     drawings = {
         "Mean scores of the encoders in both suites": rankings,
         "What the variance of samples' scores goes with": shares,
@@ -29,7 +31,7 @@ def pictures(comparison: Comparison) -> dict[str, str]:
 
 
 def rankings(comparison: Comparison) -> Any:
-    """Mean scores in one suite against those in the other, a point an encoder."""
+    """Draw mean scores in one suite against the other, a panel per task type, a point per encoder; None without any."""
     some = [one for one in comparison.rankings if one.encoders]
     if not some:
         return None
@@ -57,7 +59,7 @@ def rankings(comparison: Comparison) -> Any:
 
 
 def shares(comparison: Comparison) -> Any:
-    """The shares of encoder, domain, interaction and rest, a bar a type."""
+    """Draw stacked bars of the variance shares in per cent, one bar per task type; return None without an analysis."""
     some = [one for one in comparison.two_ways if one.sources]
     if not some:
         return None
@@ -75,7 +77,7 @@ def shares(comparison: Comparison) -> Any:
 
 
 def similarity(comparison: Comparison) -> Any:
-    """Cosines of all data sets, those of one suite within its lines."""
+    """Draw heat maps of the cosines between all data sets, raw and centred; return None without cosines."""
     found = comparison.similarity
     if found is None:
         return None
@@ -94,7 +96,15 @@ def similarity(comparison: Comparison) -> Any:
 
 
 def heat_map(figure: Any, axis: Any, name: str, cosines: Cosines, boundary: int) -> None:
-    """One map, with lines where the first suite ends."""
+    """Draw one heat map on the axis, with lines where the first suite ends and a colour bar on the figure.
+
+    Args:
+        figure: matplotlib figure, for the colour bar.
+        axis: matplotlib axis to draw on.
+        name: title.
+        cosines: cosines to draw.
+        boundary: number of data sets of the first suite.
+    """
     image = axis.imshow(cosines.matrix, cmap="RdBu_r", vmin=-1, vmax=1)
     axis.axhline(boundary - 0.5, color="black", linewidth=1.2)
     axis.axvline(boundary - 0.5, color="black", linewidth=1.2)

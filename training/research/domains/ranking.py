@@ -26,16 +26,15 @@ class RankCorrelation:
     """Rank correlation of the encoders' mean scores in two suites.
 
     Attributes:
-            type: task type, or `all types` for the mean over types.
-            encoders: names of the encoders that have scores in both suites.
-            means: mean scores of these encoders in each suite.
-            rho: Spearman's ρ; None if there are too few encoders or one suite's means are all equal.
-            p: two-sided p-value; from all orders for at most 8 encoders, else by Student's t.
-            least_p: p-value of complete agreement, the smallest possible; 0 for more than 8 encoders.
-            detectable: smallest |ρ| with p ≤ .05 for that number of encoders without ties; None if even |ρ| = 1 has
-            more.
-            within: ρ between two halves of the data sets of each suite; None for a suite with fewer than 4 data sets.
-            problem: why there is no ρ, else None.
+        type: task type, or `all types` for the mean over types.
+        encoders: names of the encoders that have scores in both suites.
+        means: mean scores of these encoders in each suite.
+        rho: Spearman's ρ; None if there are too few encoders or one suite's means are all equal.
+        p: two-sided p-value; from all orders for at most 8 encoders, else by Student's t.
+        least_p: p-value of complete agreement, the smallest possible; 0 for more than 8 encoders.
+        detectable: smallest |ρ| with p ≤ .05 for that number of encoders without ties; None if even |ρ| = 1 has more.
+        within: ρ between two halves of the data sets of each suite; None for a suite with fewer than 4 data sets.
+        problem: why there is no ρ, else None.
     """
 
     type: str
@@ -56,9 +55,9 @@ def compare_rankings(type_: str, first: dict[str, float], second: dict[str, floa
     not set.
 
     Args:
-            type_: task type.
-            first: mean score by encoder in the first suite.
-            second: mean score by encoder in the second suite.
+        type_: task type.
+        first: mean score by encoder in the first suite.
+        second: mean score by encoder in the second suite.
     """
     encoders = tuple(encoder for encoder in first if encoder in second)
     x, y = (np.array([means[encoder] for encoder in encoders]) for means in (first, second))
@@ -74,15 +73,13 @@ def compare_rankings(type_: str, first: dict[str, float], second: dict[str, floa
 
 
 def p_value(x: Array, y: Array) -> float:
-    """Return the two-sided p-value of Spearman's ρ of x and y `(n,)`: over all n! orders if n ≤ 8, else by Student's t.
-    """
+    """Return the two-sided p-value of Spearman's ρ of x and y `(n,)`: over all orders if n ≤ 8, else by Student's t."""
     if len(x) > EXACT_MOST:
         return float(stats.spearmanr(x, y).pvalue)
     ranks = stats.rankdata(y)
 
     def correlation(some: Array, axis: int) -> Array:
-        """Return the Pearson correlation of `some` along `axis` with the ranks of y: the permutation test's statistic.
-        """
+        """Return the Pearson correlation of `some` with the ranks of y along `axis`: the statistic of the test."""
         rows = np.moveaxis(np.atleast_2d(some), axis, -1)
         found = row_correlation(rows, np.broadcast_to(ranks, rows.shape))
         return found if some.ndim > 1 else found[0]
@@ -94,8 +91,7 @@ def p_value(x: Array, y: Array) -> float:
 
 
 def least_p(n: int) -> float:
-    """Return the p-value of |ρ| = 1 for n encoders, the smallest possible: 2/n! if n ≤ 8, else 0.0, as by Student's t.
-    """
+    """Return the p-value of |ρ| = 1 for n encoders, the smallest possible: 2/n! if n ≤ 8, else 0.0 (Student's t)."""
     return 2 / factorial(n) if n <= EXACT_MOST else 0.0
 
 

@@ -26,8 +26,8 @@ def split_half(types: Sequence[Array], seed: int = 0) -> float | None:
     every halving because all means are equal.
 
     Args:
-            types: scores `(encoders, tasks)` of each task type.
-            seed: seed of the random halvings.
+        types: scores `(encoders, tasks)` of each task type.
+        seed: seed of the random halvings.
     """
     halved = [scores for scores in types if scores.shape[1] >= TYPE_LEAST]
     if sum(scores.shape[1] for scores in halved) < DATA_SETS_LEAST:
@@ -45,8 +45,8 @@ def half_means(scores: Array, random: np.random.Generator) -> Array:
     If the number of data sets is odd, the second half has one more.
 
     Args:
-            scores: scores `(encoders, tasks)`.
-            random: generator that draws the halvings.
+        scores: scores `(encoders, tasks)`.
+        random: generator that draws the halvings.
     """
     tasks = scores.shape[1]
     orders = random.permuted(np.tile(np.arange(tasks), (HALVINGS, 1)), axis=1)

@@ -36,7 +36,7 @@ class ScoredPool:
     """Examples with one score each; the score of a sample is the mean of its finite scores.
 
     Attributes:
-            scores: score of each example `(m,)`; NaN where undefined.
+        scores: score of each example `(m,)`; NaN where undefined.
     """
 
     scores: Array
@@ -46,8 +46,7 @@ class ScoredPool:
         return len(self.scores)
 
     def measure(self, drawn: Places) -> Array:
-        """Return the mean finite score `(b,)` of each sample, given as row indices `(b, n)`; NaN if a sample has none.
-        """
+        """Return the mean finite score `(b,)` of each sample of row indices `(b, n)`; NaN if a sample has none."""
         rows = self.scores[drawn]
         known = np.isfinite(rows)
         counts = known.sum(axis=1)
@@ -59,9 +58,9 @@ class PairPool:
     """Pairs of texts, whose samples are scored by comparing the cosines with the human judgements.
 
     Attributes:
-            cosines: cosine of each pair `(m,)`.
-            targets: gold score or label of each pair `(m,)`.
-            compare: metric of cosines and targets, from two arrays `(b, n)` to `(b,)`.
+        cosines: cosine of each pair `(m,)`.
+        targets: gold score or label of each pair `(m,)`.
+        compare: metric of cosines and targets, from two arrays `(b, n)` to `(b,)`.
     """
 
     cosines: Array
@@ -82,8 +81,8 @@ class LabelledPool:
     """Texts with cluster labels, whose samples are scored by clustering their vectors.
 
     Attributes:
-            vectors: vector of each text `(m, d)`.
-            labels: label of each text `(m,)`, integers from 0.
+        vectors: vector of each text `(m, d)`.
+        labels: label of each text `(m,)`, integers from 0.
     """
 
     vectors: Vectors
@@ -104,7 +103,7 @@ def pooled(parts: Sequence[Pool]) -> Pool:
     For pairs, the metric of the first pool is used.
 
     Raises:
-            TypeError: if the pools are of different classes, which does not occur within one type of task.
+        TypeError: if the pools are of different classes, which does not occur within one type of task.
     """
     if all(isinstance(part, ScoredPool) for part in parts):
         return ScoredPool(np.concatenate([part.scores for part in parts if isinstance(part, ScoredPool)]))

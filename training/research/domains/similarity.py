@@ -19,9 +19,9 @@ class Cosines:
     """Cosines between data sets, and their means over pairs of different data sets.
 
     Attributes:
-            matrix: cosines of all data sets `(n, n)`.
-            within: mean over pairs within each suite; None for a suite with fewer than 2 data sets.
-            between: mean over pairs from different suites; None if all data sets are of one suite.
+        matrix: cosines of all data sets `(n, n)`.
+        within: mean over pairs within each suite; None for a suite with fewer than 2 data sets.
+        between: mean over pairs from different suites; None if all data sets are of one suite.
     """
 
     matrix: Array
@@ -34,11 +34,11 @@ class SimilarityMap:
     """Cosines between the mean embeddings of all data sets of both suites under one encoder.
 
     Attributes:
-            encoder: name of the encoder.
-            names: names of the data sets, those of the first suite first.
-            suites: index of each data set's suite, 0 or 1.
-            raw: cosines of the unchanged means, which share the direction common to all texts.
-            centred: cosines without the mean direction of all data sets (R2), which average to a little less than 0, so
+        encoder: name of the encoder.
+        names: names of the data sets, those of the first suite first.
+        suites: index of each data set's suite, 0 or 1.
+        raw: cosines of the unchanged means, which share the direction common to all texts.
+        centred: cosines without the mean direction of all data sets (R2), which average to a little less than 0, so
             only compare them with one another. None for fewer than 3 data sets, or if R2 cannot be fitted.
     """
 
@@ -53,10 +53,10 @@ def similarity_map(encoder: str, names: Sequence[str], suites: Sequence[int], me
     """Compute the cosines between data sets' mean embeddings `(n, d)`, with and without their common direction.
 
     Args:
-            encoder: name of the encoder.
-            names: names of the n data sets.
-            suites: index of each data set's suite, 0 or 1.
-            means: mean embedding of each data set `(n, d)`; normalized here.
+        encoder: name of the encoder.
+        names: names of the n data sets.
+        suites: index of each data set's suite, 0 or 1.
+        means: mean embedding of each data set `(n, d)`; normalized here.
     """
     rows = np.asarray(unit(means), np.float64)
     return SimilarityMap(encoder, tuple(names), tuple(suites), cosines(rows, suites), without_common(rows, suites))
@@ -79,8 +79,8 @@ def cosines(rows: Array, suites: Sequence[int]) -> Cosines:
     """Compute the cosines of unit rows `(n, d)`, and their means within and between the suites.
 
     Args:
-            rows: mean embeddings of the data sets, normalized.
-            suites: index of each row's suite, 0 or 1.
+        rows: mean embeddings of the data sets, normalized.
+        suites: index of each row's suite, 0 or 1.
     """
     matrix = rows @ rows.T
     of = np.asarray(suites)

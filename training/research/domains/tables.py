@@ -1,15 +1,17 @@
-"""The tables of a comparison, as rows of cells with the header first."""
+"""Tables of a comparison, as rows of cells with the header first."""
 
 from training.research.domains.characteristics import MEASURES, Characteristics
 from training.research.domains.comparison import Comparison
 from training.research.domains.similarity import SimilarityMap
 
 Rows = list[list[str]]
+"""Rows of cells as text; the first row is the header."""
 NONE = "–"
+"""Content of an empty cell."""
 
 
 def tables(comparison: Comparison) -> dict[str, Rows]:
-    """Every table there is something for."""
+    """Return all tables of a comparison, by caption; tables without data are left out."""
     found = short_tables(comparison)
     if comparison.texts:
         found["What the texts of each data set are like"] = data_set_rows(comparison)
@@ -19,7 +21,7 @@ def tables(comparison: Comparison) -> dict[str, Rows]:
 
 
 def short_tables(comparison: Comparison) -> dict[str, Rows]:
-    """Those that a terminal has room for."""
+    """Return the tables that fit into a terminal, by caption; tables without data are left out."""
     found = {}
     if comparison.rankings:
         found["Rank correlation of encoders between the suites"] = ranking_rows(comparison)
@@ -38,7 +40,7 @@ def short_tables(comparison: Comparison) -> dict[str, Rows]:
 
 
 def ranking_rows(comparison: Comparison) -> Rows:
-    """ρ with its p, the least |ρ| that could be told, and ρ of two halves of each suite."""
+    """Build the rows of the rank correlations: ρ, p, the smallest significant |ρ|, the split-half ρ of each suite."""
     halves = [f"ρ of halves of {title}" for title in comparison.titles]
     rows = [["type", "encoders", "ρ", "p", "least |ρ| with p ≤ .05", *halves]]
     for one in comparison.rankings:
@@ -49,7 +51,7 @@ def ranking_rows(comparison: Comparison) -> Rows:
 
 
 def mean_rows(comparison: Comparison) -> Rows:
-    """What the ranks are of."""
+    """Build the rows of the mean scores × 100 of each encoder in both suites, which the rank correlations compare."""
     rows = [["type", "encoder", *comparison.titles]]
     for one in comparison.rankings:
         for encoder, *means in zip(one.encoders, *one.means, strict=True):
@@ -58,7 +60,7 @@ def mean_rows(comparison: Comparison) -> Rows:
 
 
 def variance_rows(comparison: Comparison) -> Rows:
-    """Every row of every analysis by two factors."""
+    """Build the rows of the two-way analyses of variance, one row per task type and factor."""
     rows = [["type", "factor", "share of variance", "sum of squares", "degrees", "F", "p", "encoders left out"]]
     for one in comparison.two_ways:
         left_out = ", ".join(one.left_out) or NONE
@@ -70,7 +72,7 @@ def variance_rows(comparison: Comparison) -> Rows:
 
 
 def one_way_rows(comparison: Comparison) -> Rows:
-    """F and p of every type and suite, or why there is none."""
+    """Build the rows of the one-way analyses of variance, one per suite and task type; "–" where there is no test."""
     rows = [["suite", "type", "encoders", "data sets", "F", "p"]]
     for one in comparison.one_ways:
         p = NONE if one.p is None else f"{one.p:.3f}"
@@ -80,7 +82,7 @@ def one_way_rows(comparison: Comparison) -> Rows:
 
 
 def test_rows(comparison: Comparison) -> Rows:
-    """Every paired test."""
+    """Build the rows of the paired t-tests of encoders, with differences in points."""
     rows = [["suite", "type", "encoder", "against", "data sets", "difference", "t", "p"]]
     for one in comparison.tests:
         t = NONE if one.test.t is None else f"{one.test.t:+.2f}"
@@ -91,7 +93,7 @@ def test_rows(comparison: Comparison) -> Rows:
 
 
 def text_rows(comparison: Comparison) -> Rows:
-    """Means over the data sets of each suite."""
+    """Build the rows of the text measures, averaged over the data sets of each suite."""
     rows = [["suite", *text_header(comparison)]]
     for title, one in zip(comparison.titles, comparison.suite_texts, strict=True):
         if one is not None:
@@ -100,7 +102,7 @@ def text_rows(comparison: Comparison) -> Rows:
 
 
 def data_set_rows(comparison: Comparison) -> Rows:
-    """The same of each data set."""
+    """Build the rows of the text measures of each data set."""
     rows = [["data set", "suite", "language", *text_header(comparison)]]
     for one in comparison.texts:
         rows.append([one.name, comparison.titles[one.suite], one.language, *measured(one.characteristics)])
@@ -108,18 +110,18 @@ def data_set_rows(comparison: Comparison) -> Rows:
 
 
 def text_header(comparison: Comparison) -> list[str]:
-    """Names of the measures; tokens with whose they are."""
+    """Return the column names of the text measures; the token column names the encoder of the tokenizer."""
     named = {"tokens_per_text": f"tokens per text ({comparison.tokenizer})"} if comparison.tokenizer else {}
     return ["texts", *(named.get(name, name.replace("_", " ")) for name in MEASURES)]
 
 
 def measured(one: Characteristics) -> list[str]:
-    """The measures as cells."""
+    """Return the number of texts and all text measures as cells."""
     return [f"{one.texts:,}", *(number(getattr(one, name)) for name in MEASURES)]
 
 
 def level_rows(comparison: Comparison) -> Rows:
-    """Mean cosines within and between the suites, raw and without the common direction."""
+    """Build the rows of the mean cosines within and between the suites, raw and without the common direction."""
     found = comparison.similarity
     assert found is not None
     rows = [["embeddings", *(f"within {title}" for title in comparison.titles), "between"]]
@@ -130,11 +132,11 @@ def level_rows(comparison: Comparison) -> Rows:
 
 
 def cosine_rows(found: SimilarityMap) -> Rows:
-    """The cosines of every two data sets."""
+    """Build the rows of the raw cosines between every two data sets."""
     rows = [["data set", *found.names]]
     return rows + [[name, *map(number, row)] for name, row in zip(found.names, found.raw.matrix.tolist(), strict=True)]
 
 
 def number(value: float | None) -> str:
-    """Two decimals, or that there is none."""
+    """Format a value with two decimals, or as "–" if it is None."""
     return NONE if value is None else f"{value:.2f}"

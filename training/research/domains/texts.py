@@ -1,6 +1,6 @@
-"""A thousand texts of a data set, and where they lie on average.
+"""Samples of a thousand texts of a data set, and their mean vector.
 
-Only worker processes import this, as it imports mteb; see `training.evaluation.worker`.
+Only worker processes import this module, because it imports mteb; see `training.evaluation.worker`.
 """
 
 from collections.abc import Iterator
@@ -17,20 +17,21 @@ from training.evaluation.worker import Raw, Trial, loaded
 from training.research.domains.examples import document_texts, stored_model
 
 TEXTS_MOST = 1000
-"""Of a data set: the paper's number (*FinMTEB*, Appendix A.1)."""
+"""Maximum number of texts sampled from a data set: the paper's number (*FinMTEB*, Appendix A.1)."""
 COLUMNS = ("text", "sentences", "sentence1", "sentence2", "human_summaries", "machine_summaries")
-"""That hold texts, in our layouts and mteb's usual ones; a cell is a text or a list of texts."""
+"""Names of columns that hold texts, in Lathe's layouts and mteb's usual ones; a cell is a text or a list of texts."""
 
 Asked = tuple[str, PromptType | None]
+"""Text, and the kind of prompt it is encoded with: query, document or None."""
 
 
 @dataclass(frozen=True)
 class TextSample:
-    """Texts of a data set.
+    """Sample of the texts of a data set.
 
     Attributes:
-        texts: distinct, drawn with a seed.
-        mean: of their unit vectors `(d,)`; None where none were asked for or none are stored.
+        texts: distinct texts, at most 1,000, drawn with a fixed seed.
+        mean: mean of their unit vectors `(d,)`; None if no encoder was given or no vector is stored.
     """
 
     texts: tuple[str, ...]
@@ -38,7 +39,11 @@ class TextSample:
 
 
 def sample_texts(trial: Trial, raw: Raw | None) -> TextSample:
-    """At most 1,000 texts of those a task is evaluated on, the same each time, with their mean under an encoder.
+    """Draw at most 1,000 texts that a task is evaluated on, the same ones each time, and compute their mean vector.
+
+    Args:
+        trial: data set as it was evaluated.
+        raw: stored vectors of an encoder; None for no mean.
 
     Raises:
         EvaluationError: if the data set cannot be read or has no texts.
@@ -53,7 +58,7 @@ def sample_texts(trial: Trial, raw: Raw | None) -> TextSample:
 
 
 def texts_of_task(task: Any) -> Iterator[Asked]:
-    """Texts of what is evaluated, each with the kind of prompt it is asked for with."""
+    """Yield every text of the evaluated splits, repeats included, with the kind of prompt it is encoded with."""
     for holder, split in splits_of(task):
         data = holder[split]
         if isinstance(data, dict):
@@ -66,7 +71,10 @@ def texts_of_task(task: Any) -> Iterator[Asked]:
 
 
 def mean_vector(task: Any, raw: Raw, drawn: list[Asked]) -> NDArray[np.float64] | None:
-    """The mean `(d,)` of the texts' vectors; mteb's own tasks may leave texts out, which then have none."""
+    """Return the mean `(d,)` float64 of the stored vectors of the texts; None if none of them has a stored vector.
+
+    mteb's own tasks may leave texts out, which then have no vector and are skipped.
+    """
     model = stored_model(raw)
     keys = [model.keys([text], task.metadata, prompt_type)[0] for text, prompt_type in drawn]
     known = [key for key in keys if key in model.store]

@@ -1,4 +1,4 @@
-"""How much of the scores goes with the encoder, and how much with the domain: analysis of variance.
+"""How much of the variance of the scores goes with the encoder, and how much with the domain: analysis of variance.
 
 *FinMTEB*, Section 6 and Table 13: two factors over bootstrap samples; Table 1's p: one factor over data sets.
 """
@@ -15,28 +15,29 @@ from statsmodels.stats.anova import anova_lm
 from training.evaluation.statistics import Array
 
 FACTORS = {"C(encoder)": "encoder", "C(domain)": "domain", "C(encoder):C(domain)": "encoder × domain"}
-"""Rows of statsmodels, as they are called here."""
+"""Names of the factors, by the row labels of the statsmodels table."""
 RESIDUAL = "residual"
+"""Name of the residual row."""
 SAMPLES_LEAST = 2
-"""Of an encoder in a suite, with a score; one has no spread."""
+"""Minimum number of scored samples of an encoder in a suite; a single one has no variance."""
 SPREAD_LEAST = 1e-12
-"""Standard deviations below are rounding: all scores of a group are one."""
+"""Standard deviation below which the scores of a group count as equal: less is rounding error."""
 
 Cell = tuple[str, int]
-"""An encoder, and the first suite (0) or the second (1)."""
+"""Name of an encoder, and the index of a suite: 0 or 1."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A row of an analysis of variance.
+    """Row of an analysis of variance table: one factor, the interaction or the residual.
 
     Attributes:
-        name: encoder, domain, their interaction, or what is left.
-        sum_of_squares: in squared scores.
-        degrees: of freedom.
-        f: the mean square over that of what is left; None for what is left itself.
-        p: of the F statistic.
-        share: of the sum of all squares, η².
+        name: `encoder`, `domain`, `encoder × domain` or `residual`.
+        sum_of_squares: sum of squares, in squared scores.
+        degrees: degrees of freedom.
+        f: mean square divided by the residual mean square; None for the residual.
+        p: p-value of the F statistic; None for the residual.
+        share: sum of squares divided by the sum over all rows, η².
     """
 
     name: str
@@ -49,16 +50,16 @@ class Source:
 
 @dataclass(frozen=True)
 class TwoWay:
-    """Encoder and domain as factors of the scores of samples, for one type of task.
+    """Two-way analysis of variance of sample scores by encoder and domain, for one task type.
 
     Attributes:
-        type: of the tasks.
-        sources: the rows; empty where there is a problem.
-        means: mean score of an encoder's samples in both suites.
-        examples: in the pool of each suite.
-        undefined: samples of these encoders that could not be measured and were left out.
-        left_out: encoders with fewer than two samples in one suite that could be measured.
-        problem: why there are no rows.
+        type: task type.
+        sources: rows of the table; empty if there is a problem.
+        means: mean sample score of each encoder in both suites; None if there is a problem.
+        examples: number of examples in the pool of each suite; None if none could be pooled.
+        undefined: number of samples without a score, left out.
+        left_out: encoders with fewer than 2 scored samples in a suite.
+        problem: why there is no analysis, else None.
     """
 
     type: str
@@ -72,16 +73,16 @@ class TwoWay:
 
 @dataclass(frozen=True)
 class OneWay:
-    """Encoders as the one factor of the scores of data sets.
+    """One-way analysis of variance of data set scores by encoder, for one task type of one suite.
 
     Attributes:
-        suite: its place, 0 or 1.
-        type: of the tasks.
-        encoders: how many.
-        tasks: data sets of each.
-        f: of the test.
-        p: of the test.
-        problem: why there is no test.
+        suite: index of the suite, 0 or 1.
+        type: task type.
+        encoders: number of encoders.
+        tasks: number of data sets per encoder.
+        f: F statistic; None if there is a problem.
+        p: p-value of the F statistic; None if there is a problem.
+        problem: why there is no test, else None.
     """
 
     suite: int
@@ -94,14 +95,16 @@ class OneWay:
 
 
 def two_way(type_: str, scores: Mapping[Cell, Array], examples: tuple[int, int]) -> TwoWay:
-    """Type II sums of squares of `score ~ encoder * domain`, over the encoders that have samples in both suites.
+    """Run a two-way analysis of variance, `score ~ encoder * domain`, on the scores of samples.
 
-    The sums of both factors are those of the paper's model without the interaction, which it leaves in the residual.
+    The sums of squares are of type II. Only encoders with at least 2 scored samples in both suites are used. The sums
+    of squares of both factors equal those of the paper's model without the interaction, which it leaves in the
+    residual. If the analysis is impossible, the result has a `problem` and no rows.
 
     Args:
-        type_: of the tasks.
-        scores: of the samples `(b,)` by encoder and suite; NaN for one that could not be measured.
-        examples: in the pool of each suite.
+        type_: task type.
+        scores: sample scores `(b,)` by encoder and suite; NaN for a sample without a score.
+        examples: number of examples in the pool of each suite.
     """
     both = [name for name, suite in scores if suite == 0 and (name, 1) in scores]
     finite = {cell: some[np.isfinite(some)] for cell, some in scores.items()}
@@ -119,7 +122,7 @@ def two_way(type_: str, scores: Mapping[Cell, Array], examples: tuple[int, int])
 
 
 def unsuited(encoders: list[str], known: Mapping[Cell, Array]) -> str | None:
-    """Why samples cannot be analysed; None if they can."""
+    """Return why the analysis is impossible: fewer than 2 encoders, or no variance within any group; else None."""
     if len(encoders) < 2:
         return f"two factors take at least 2 encoders with samples in both suites, here are {len(encoders)}"
     if all(some.std() < SPREAD_LEAST for some in known.values()):
@@ -128,7 +131,7 @@ def unsuited(encoders: list[str], known: Mapping[Cell, Array]) -> str | None:
 
 
 def sources_of(table: pd.DataFrame) -> tuple[Source, ...]:
-    """The rows of a table of statsmodels."""
+    """Convert a statsmodels `anova_lm` table into rows, with each share of the total sum of squares."""
     total = float(table["sum_sq"].sum())
     found = []
     for row, name in {**FACTORS, "Residual": RESIDUAL}.items():
@@ -139,9 +142,16 @@ def sources_of(table: pd.DataFrame) -> tuple[Source, ...]:
 
 
 def one_way(suite: int, type_: str, scores: Array) -> OneWay:
-    """Whether encoders differ on data sets, scores `(encoders, tasks)`: the p of the paper's Table 1.
+    """Test whether the encoders' scores differ, by a one-way analysis of variance over data sets.
 
-    The test takes the data sets of each encoder for others than those of the next, so it sees less than there is.
+    This is the p of the paper's Table 1. The test treats the data sets of each encoder as independent of those of the
+    others, although they are the same, so it detects less than a paired test. With fewer than 2 encoders or data sets,
+    or without variance, the result has a `problem`.
+
+    Args:
+        suite: index of the suite, 0 or 1.
+        type_: task type.
+        scores: scores `(encoders, tasks)`.
     """
     encoders, tasks = scores.shape
     if encoders < 2 or tasks < 2:

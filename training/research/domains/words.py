@@ -1,4 +1,4 @@
-"""What a comparison says, in plain sentences: what holds, and what so little cannot tell."""
+"""Sentences about a comparison: what holds, and what so few data cannot tell."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,6 +12,7 @@ from training.research.domains.similarity import Cosines
 from training.research.domains.variance import TwoWay
 
 SHARES = ("encoder", "domain", "encoder × domain")
+"""Names of the variance rows that are reported, in the order of the sentence."""
 DIFFERENCES = {
     "words_per_sentence": "words in a sentence",
     "characters_per_word": "characters in a word",
@@ -20,11 +21,11 @@ DIFFERENCES = {
     "type_token_ratio": "type-token ratio",
     "dependency_distance": "words from a word to its head",
 }
-"""How the measures of texts are called."""
+"""Wording of each text measure that the sentence on texts compares, by field name."""
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """Everything that can be said of two suites."""
+    """Return all sentences about a comparison, in reading order."""
     return [
         *in_common(comparison),
         *of_languages(comparison),
@@ -37,7 +38,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def in_common(comparison: Comparison) -> Iterator[str]:
-    """Whether there is anything to compare scores on."""
+    """Yield a sentence if the suites share no task type, and one if they share data sets."""
     first, second = comparison.titles
     if not set(comparison.types[0]) & set(comparison.types[1]):
         types = [", ".join(some) or "none" for some in comparison.types]
@@ -53,7 +54,7 @@ def in_common(comparison: Comparison) -> Iterator[str]:
 
 
 def of_languages(comparison: Comparison) -> Iterator[str]:
-    """Whether the suites differ in language besides."""
+    """Yield a warning if the two suites differ in their languages."""
     first, second = (languages(comparison, side) for side in (0, 1))
     if first and second and first != second:
         told = "; ".join(
@@ -66,13 +67,13 @@ def of_languages(comparison: Comparison) -> Iterator[str]:
 
 
 def languages(comparison: Comparison, side: int) -> list[str]:
-    """Those of a suite's data sets, each of several (`de-en`, `de,en`) by itself."""
+    """Return the sorted languages of a suite's data sets; a code for several, such as `de-en` or `de,en`, is split."""
     named = {part for one in comparison.texts if one.suite == side for part in re.split("[-,]", one.language)}
     return sorted(named - {""})
 
 
 def of_rankings(comparison: Comparison) -> Iterator[str]:
-    """Whether both suites rank the encoders alike, and what so many encoders can tell at all."""
+    """Yield sentences on the rank correlations between the suites, how to read them, and their statistical power."""
     yield from impossible("The ranking", comparison.rankings)
     for one in comparison.rankings:
         if one.rho is None or one.p is None:
@@ -97,13 +98,13 @@ def of_rankings(comparison: Comparison) -> Iterator[str]:
 
 
 def halves(one: RankCorrelation, titles: tuple[str, str]) -> str:
-    """How alike two halves of each suite's data sets rank the encoders, as the end of a sentence."""
+    """Return the end of a sentence with the split-half ρ of each suite; "" if neither has one."""
     known = [f"ρ = {rho:.2f} ({title})" for rho, title in zip(one.within, titles, strict=True) if rho is not None]
     return f"; within a suite two halves of the data sets rank them alike at {' and '.join(known)}" if known else ""
 
 
 def power(one: RankCorrelation) -> str:
-    """What so many encoders can tell at all."""
+    """Return a sentence on the smallest |ρ| that is significant with that number of encoders."""
     n = len(one.encoders)
     assert one.least_p is not None
     if one.detectable is None:
@@ -117,7 +118,7 @@ def power(one: RankCorrelation) -> str:
 
 
 def of_variance(comparison: Comparison) -> Iterator[str]:
-    """What goes with the encoder and what with the domain, then how to read it."""
+    """Yield sentences on the analyses of variance: impossible ones, encoders left out, shares, how to read them."""
     analysed = [one for one in comparison.two_ways if one.sources]
     yield from impossible("The variance", comparison.two_ways)
     for one in comparison.two_ways:
@@ -137,7 +138,7 @@ def of_variance(comparison: Comparison) -> Iterator[str]:
 
 
 def of_type(one: TwoWay, titles: tuple[str, str]) -> Iterator[str]:
-    """The analysis of one type of task."""
+    """Yield sentences on one task type: the shares of the variance, pools smaller than a sample, unscored samples."""
     shares = {source.name: source.share for source in one.sources}
     encoder, domain, both = (f"{100 * shares[name]:.1f} %" for name in SHARES)
     yield (
@@ -152,7 +153,7 @@ def of_type(one: TwoWay, titles: tuple[str, str]) -> Iterator[str]:
 
 
 def impossible(what: str, some: Sequence[RankCorrelation] | Sequence[TwoWay]) -> Iterator[str]:
-    """What could not be told, a sentence for each reason."""
+    """Yield one sentence for each distinct problem, naming the task types that have it."""
     reasons: dict[str, list[str]] = {}
     for one in some:
         if one.problem is not None:
@@ -162,7 +163,7 @@ def impossible(what: str, some: Sequence[RankCorrelation] | Sequence[TwoWay]) ->
 
 
 def of_encoders(comparison: Comparison) -> Iterator[str]:
-    """Whether encoders differ within a suite."""
+    """Yield sentences on how many one-way and paired tests of encoders are significant; none without tests."""
     tested = [one for one in comparison.one_ways if one.p is not None]
     if tested:
         low = [one for one in tested if one.p is not None and one.p <= LEVEL]
@@ -182,7 +183,7 @@ def of_encoders(comparison: Comparison) -> Iterator[str]:
 
 
 def of_texts(comparison: Comparison) -> Iterator[str]:
-    """How the texts of the suites differ."""
+    """Yield a sentence that compares the text measures of both suites; none if a suite has no readable texts."""
     first, second = comparison.suite_texts
     if first is None or second is None:
         return
@@ -195,13 +196,20 @@ def of_texts(comparison: Comparison) -> Iterator[str]:
 
 
 def against(name: str, called: str, first: Characteristics, second: Characteristics) -> str | None:
-    """A measure of both suites; None where one has none."""
+    """Return a phrase with both suites' values of a measure; None if a suite has no value.
+
+    Args:
+        name: field of `Characteristics`.
+        called: wording of the measure.
+        first: measures of the first suite.
+        second: measures of the second suite.
+    """
     values = getattr(first, name), getattr(second, name)
     return None if None in values else f"{values[0]:.2f} against {values[1]:.2f} {called}"
 
 
 def of_similarity(comparison: Comparison) -> Iterator[str]:
-    """Whether data sets lie nearer to those of their own suite."""
+    """Yield sentences on the mean cosines within and between the suites, or one sentence if there are none."""
     found = comparison.similarity
     if found is None:
         yield "No map of the data sets: it takes an encoder other than the bag of words, and texts of two data sets."
@@ -217,7 +225,7 @@ def of_similarity(comparison: Comparison) -> Iterator[str]:
 
 
 def levels(cosines: Cosines, comparison: Comparison) -> str:
-    """Means within and between suites."""
+    """Return the mean cosines within each suite and between the suites, as a phrase; missing ones are left out."""
     parts = [
         f"{value:.2f} within {title}"
         for title, value in zip(comparison.titles, cosines.within, strict=True)
@@ -228,15 +236,15 @@ def levels(cosines: Cosines, comparison: Comparison) -> str:
 
 
 def p_of(p: float) -> str:
-    """A p, or what it lies below."""
+    """Format a p-value to three decimals, or as "p < 0.001"."""
     return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 def is_or_are(count: int) -> str:
-    """The verb of so many."""
+    """Return "is" for a count of 1, else "are"."""
     return "is" if count == 1 else "are"
 
 
 def has_or_have(count: int) -> str:
-    """The verb of so many."""
+    """Return "has" for a count of 1, else "have"."""
     return "has" if count == 1 else "have"

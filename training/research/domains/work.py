@@ -1,6 +1,6 @@
-"""What worker processes do for a comparison; what goes wrong names the data set.
+"""The part of a comparison that worker processes do; errors name the data set.
 
-mteb is imported only where it is needed: the process that hands out the work needs none of it.
+mteb is imported only inside the functions that need it, because the main process needs none of it.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 def bootstrap(trials: Sequence[Trial], raw: Raw) -> tuple[int, Array]:
-    """How many examples some data sets of one type have together, and the scores `(500,)` of samples of them.
+    """Pool examples of several data sets of a type; return their number and the scores `(500,)` of bootstrap samples.
+
+    Args:
+        trials: data sets, as they were evaluated.
+        raw: stored vectors of an encoder.
 
     Raises:
-        EvaluationError: if one of them cannot be read, or a vector is missing.
+        EvaluationError: if a data set cannot be read, or a vector is missing.
     """
     parts = [examples_of(trial, raw) for trial in trials]
     pool = pooled(parts)
@@ -27,10 +31,10 @@ def bootstrap(trials: Sequence[Trial], raw: Raw) -> tuple[int, Array]:
 
 
 def examples_of(trial: Trial, raw: Raw) -> Pool:
-    """The examples of a data set.
+    """Read the scored examples of a data set; any exception becomes an `EvaluationError` that names the data set.
 
     Raises:
-        EvaluationError: whatever went wrong.
+        EvaluationError: if anything fails.
     """
     from training.research.domains.examples import read_examples
 
@@ -41,10 +45,10 @@ def examples_of(trial: Trial, raw: Raw) -> Pool:
 
 
 def describe(trial: Trial, raw: Raw | None) -> "TextSample":
-    """The texts of a data set, with their mean under an encoder.
+    """Sample texts of a data set, with their mean vector if `raw` is given; any exception becomes an `EvaluationError`.
 
     Raises:
-        EvaluationError: whatever went wrong.
+        EvaluationError: if anything fails.
     """
     from training.research.domains.texts import sample_texts
 
@@ -55,7 +59,7 @@ def describe(trial: Trial, raw: Raw | None) -> "TextSample":
 
 
 def told(error: Exception) -> str:
-    """An error as a sentence."""
+    """Format an exception as a message: a missing vector is named in words, other types as "Type: message"."""
     if isinstance(error, EvaluationError):
         return str(error)
     if isinstance(error, KeyError) and isinstance(error.args[0], bytes):
