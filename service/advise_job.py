@@ -1,4 +1,4 @@
-"""Advice from question to result, and on to a fitted chain: what `lathe advise` and `POST /advise` share."""
+"""The run of an advice request, and of the fit that may follow: shared by `lathe advise` and `POST /advise`."""
 
 from collections.abc import Collection
 from dataclasses import asdict, replace
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 ADVISING = 0.6
-"""Share of a job that advises and then fits."""
+"""Share of the progress bar that the advice takes in a job that then fits; the fit takes the rest."""
 
 
 def fit_advised(
@@ -39,11 +39,11 @@ def fit_advised(
     command: str,
     job: str | None = None,
 ) -> dict[str, Any]:
-    """Fit what was recommended on the whole source, and register it; see `run_fit`.
+    """Fit the recommended chain on the whole source, register it, and return the result of `run_fit`.
 
     Raises:
-        AdviceError: if no chain was recommended.
-        TrainingError, TransformError: if it cannot be fitted.
+        AdviceError: if the advice recommends no chain.
+        TrainingError, TransformError: if the chain cannot be fitted.
     """
     if found.best is None:
         raise AdviceError("nothing was fitted: no chain is recommended, there are too few rows to tell")
@@ -59,7 +59,14 @@ def fit_advised(
 def job_request(
     question: Question, encoder: EncoderSpec | None, fit: str | None, files: Collection[str]
 ) -> dict[str, Any]:
-    """A question as the JSON that its job reads."""
+    """Build the JSON request of an advice job, which `service.jobs.requests.AdviseJob` parses.
+
+    Args:
+        question: what to advise on.
+        encoder: encoder to load; None for vectors without an encoder.
+        fit: name of the chain to fit from the advice; None to advise only.
+        files: names of the inputs that are stored in the job's folder.
+    """
     return {
         "question": asdict(question),
         "encoder": asdict(encoder) if encoder else None,
@@ -69,7 +76,11 @@ def job_request(
 
 
 def run_advise_request(asked: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Give the advice that a job asks for, in the job's process."""
+    """Run an advice job: write `report.html` to its folder, and return the advice as JSON with the fit, if asked for.
+
+    Runs in the job's process. If the fit fails, the advice is returned all the same, with `fit` None and the reason in
+    `fit_error`.
+    """
     from training.advice.advise import advise
     from training.advice.report import as_json, as_page
 

@@ -91,15 +91,15 @@ log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings, processes: ProcessStarter | None = None) -> FastAPI:
-    """Build the app of one server; nothing is loaded or started before its lifespan begins.
+    """Build the app of one server; its lifespan loads the encoders and starts the threads.
 
     Args:
         settings: of the server.
-        processes: starts the processes of encoders and jobs; closed with the app. None takes what suits the device.
+        processes: starts the processes of encoders and jobs, and is closed with the app; None selects one by device.
 
     Raises:
-        ValueError: if the settings would serve anybody without being told to, or ask for what is not installed; for a
-            state folder that others could put something into.
+        ValueError: if the server would be reachable by others without keys being required, a setting needs a package
+            that is not installed, or others can write to the state folder.
     """
     settings.require_safe()
     services = build_services(settings, processes or process_starter(settings.device))
@@ -130,13 +130,13 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
 
 
 def build_services(settings: Settings, processes: ProcessStarter) -> Services:
-    """Build the parts of a server, not yet started.
+    """Build the components of a server without starting them.
 
-    Where the state folder cannot be written, the service goes on without what needs it: chains
-    are read from where they are, or as shipped; fits and administration answer 503.
+    Creates the state folder and restricts its permissions. If the folder cannot be written, the server runs without
+    what needs it: chains are read from where they are, or as shipped; fits and administration answer 503.
 
     Raises:
-        ValueError: for a state folder that others could put something into.
+        ValueError: if others can write to the state folder.
     """
     home = Home(settings.home)
     problem = home.open()
@@ -173,7 +173,7 @@ def build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
 
 def open_drift(settings: Settings, embedder: Embedder, jobs: Jobs | None) -> Drift:
-    """What watches live traffic, if it is to; without jobs nothing is fitted anew."""
+    """Build the drift monitor and attach it to live traffic if drift is on; without `jobs` it refits no chain."""
     refits = None
     if settings.drift and settings.drift_refit and jobs is not None:
         refits = Refits(embedder.registry, jobs, embedder.spec_of, settings.drift_window)
@@ -185,7 +185,7 @@ def open_drift(settings: Settings, embedder: Embedder, jobs: Jobs | None) -> Dri
 
 
 def open_replica(settings: Settings, home: Home) -> "Replica":
-    """What this server shares with others, by a Redis."""
+    """Open the local replica of what servers share in Redis; raise `ValueError` if the `redis` package is missing."""
     settings.require_redis_extra()
     from service.shared.replica import Replica
 
@@ -193,7 +193,7 @@ def open_replica(settings: Settings, home: Home) -> "Replica":
 
 
 def open_jobs(settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter) -> Jobs:
-    """Open the jobs of this server, or those of all replicas."""
+    """Return the job manager: jobs of this server on disk, or with a replica those of all replicas in Redis."""
     environment = job_environment(settings)
     if replica is None:
         return LocalJobs(JobStore(home.jobs), environment, processes)
@@ -203,7 +203,7 @@ def open_jobs(settings: Settings, home: Home, replica: "Replica | None", process
 
 
 def build_engine(settings: Settings, processes: ProcessStarter, spec: EncoderSpec) -> Engine:
-    """Build an encoder's engine, not yet started."""
+    """Build the engine of one encoder with its admission queue, without starting its worker processes."""
     return Engine(
         spec,
         partial(WorkerProcess, options=settings.worker_options, processes=processes),
@@ -215,7 +215,7 @@ def build_engine(settings: Settings, processes: ProcessStarter, spec: EncoderSpe
 
 
 def job_environment(settings: Settings) -> dict[str, str]:
-    """What a job's process needs to know of the settings."""
+    """Return the environment variables of a job's process: those of this process without keys, and some settings."""
     told = {"LATHE_HOME": str(settings.home), "LATHE_JOB_THREADS": str(settings.job_threads)}
     told["LATHE_REDIS_URL"] = settings.redis_url
     if settings.device:
@@ -224,10 +224,11 @@ def job_environment(settings: Settings) -> dict[str, str]:
 
 
 def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
-    """Starts and stops what runs beside the requests."""
+    """Return the lifespan that starts engines, replica, jobs and indexes, and at shutdown stops them in order."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        """Start all background components, yield while the app serves, then stop them."""
         services.embedder.tap.start()
         for engine in services.embedder.engines.values():
             engine.start()
@@ -253,7 +254,7 @@ def lifespan_of(services: Services) -> Callable[[FastAPI], Any]:
 
 
 async def answer_error(_request: Request, error: Exception) -> Response:
-    """Any foreseen error."""
+    """Return the JSON error response for an exception, with `retry-after` and, for 401, `www-authenticate`."""
     service_error = as_service_error(error)
     headers = {"retry-after": str(service_error.retry_after)} if service_error.retry_after else {}
     if service_error.status == 401:
@@ -262,14 +263,14 @@ async def answer_error(_request: Request, error: Exception) -> Response:
 
 
 async def answer_validation_error(request: Request, error: Exception) -> Response:
-    """A path or query parameter of the wrong type."""
+    """Return the 422 response for path or query parameters of the wrong type."""
     details = error.errors() if isinstance(error, RequestValidationError) else []
     message = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in details)
     return await answer_error(request, WrongShapeError(message))
 
 
 async def answer_http_exception(request: Request, error: Exception) -> Response:
-    """No such route, or not by that method."""
+    """Return the JSON error response for an unknown route (404) or a method it does not allow (405)."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     found = RequestError(f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}", code="no_route")
     found.status = status

@@ -1,4 +1,4 @@
-"""Who may do what: keys for use, keys for administration, compared in constant time."""
+"""Authorization: keys for use and keys for administration, compared in constant time."""
 
 import hmac
 
@@ -8,11 +8,11 @@ from service.errors import ForbiddenError, UnauthorizedError, UnavailableError
 
 
 class Keys:
-    """The keys of a server.
+    """API keys and admin keys of a server.
 
     Attributes:
-        api: for use; none on a server that is free to use.
-        admin: for administration, and use.
+        api: keys that allow use; empty if the server needs no key.
+        admin: keys that allow administration and use.
     """
 
     def __init__(self, api: tuple[str, ...], admin: tuple[str, ...]) -> None:
@@ -20,17 +20,17 @@ class Keys:
         self.admin = admin
 
     def require_use(self, request: Request) -> None:
-        """Raise `UnauthorizedError` unless the request may use the service."""
+        """Raise `UnauthorizedError` unless the request has an API or admin key, or the server needs no key."""
         if self.api and not matches(token(request), (*self.api, *self.admin)):
             raise UnauthorizedError("this server wants an API key: Authorization: Bearer KEY")
 
     def require_admin(self, request: Request) -> None:
-        """Raise unless the request may administrate.
+        """Raise unless the request has an admin key.
 
         Raises:
-            UnavailableError: if there is no admin key at all.
-            ForbiddenError: for a key that allows use only.
-            UnauthorizedError: for no key or an unknown one.
+            UnavailableError: if the server has no admin key.
+            ForbiddenError: if the key is an API key, which allows use only.
+            UnauthorizedError: if there is no key, or the key is unknown.
         """
         if not self.admin:
             raise UnavailableError("there is no admin key: the state folder cannot be written", code="state_unwritable")
@@ -43,14 +43,14 @@ class Keys:
 
 
 def token(request: Request) -> bytes:
-    """The token of the Authorization header, with or without the word Bearer, byte for byte as it was sent."""
+    """Return the raw bytes of the `Authorization` header without a leading `Bearer`; empty if there is no header."""
     header = request.headers.get("authorization", "").encode("latin-1").strip()
     scheme, _, rest = header.partition(b" ")
     return rest.strip() if scheme.lower() == b"bearer" and rest else header
 
 
 def matches(given: bytes, keys: tuple[str, ...]) -> bool:
-    """Whether the token is one of the keys, in UTF-8; every key is compared, in constant time."""
+    """Return whether the token equals one of the keys in UTF-8, comparing all keys in constant time; False if empty."""
     found = False
     for key in keys:
         found |= hmac.compare_digest(given, key.encode("utf-8", "surrogateescape"))

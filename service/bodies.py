@@ -1,4 +1,4 @@
-"""Request bodies: what is read, how much of it, and how it is declared in the OpenAPI."""
+"""Request schemas of the API, and functions that read a body within limits, parse it, and declare it in OpenAPI."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -32,12 +32,12 @@ from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST
 from training.fitting.fit_request import DISTINCT_LEAST
 
 DRAINED_BODIES = 8
-"""A body over the limit is read on, and dropped, up to so many limits: a client that is still
-sending would otherwise see its connection cut instead of the 413."""
+"""Multiple of the size limit up to which an oversized body is read and discarded: a client that is still sending would
+otherwise see its connection cut instead of the 413."""
 
 
 def fail_fast(schema: Any) -> Any:
-    """Return pydantic's schema, or a part of it, whose lists and dictionaries stop at their first wrong entry."""
+    """Return a copy of pydantic's core schema in which each list and dict stops validating at its first wrong entry."""
     if isinstance(schema, list | tuple):
         return type(schema)(fail_fast(part) for part in schema)
     if not isinstance(schema, dict):
@@ -53,9 +53,10 @@ class Body(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let each list and dictionary of a body end its validation at the first entry that is wrong.
+        """Return the schema whose lists and dicts stop validating at the first wrong entry.
 
-        Told of all, pydantic keeps half a kilobyte for each: 2 MB of `{"inputs": [0, 0, …]}` took 900 MB and 3 s.
+        With every error collected, pydantic takes half a kilobyte for each: 2 MB of `{"inputs": [0, 0, …]}` took 900 MB
+        and 3 s.
         """
         checked: CoreSchema = fail_fast(handler(source))
         return checked
@@ -63,7 +64,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def drop_nulls(cls, values: Any) -> Any:
-        """Clients send null for what they leave open."""
+        """Remove fields that are null, so that their defaults apply: clients send null for fields they leave open."""
         return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
 
 
@@ -121,7 +122,7 @@ class SourceBody(Body):
 
     @model_validator(mode="after")
     def exactly_one(self) -> "SourceBody":
-        """Refuse none and several."""
+        """Raise `ValueError` unless exactly one of the three sources is given."""
         given = [name for name in ("texts", "vectors", "path") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"give exactly one of texts, vectors and path, got {', '.join(given) or 'none'}")
@@ -147,7 +148,7 @@ class FitBody(Body):
 
     @model_validator(mode="after")
     def steps_or_version(self) -> "FitBody":
-        """Refuse neither and both."""
+        """Raise `ValueError` unless exactly one of `steps` and `add_to` is given."""
         if (self.steps is None) == (self.add_to is None):
             raise ValueError("give steps, or add_to with the version whose steps and rows to go on from")
         return self
@@ -239,7 +240,7 @@ class TextsOrVectors(Body):
 
     @model_validator(mode="after")
     def exactly_one(self) -> "TextsOrVectors":
-        """Refuse none and both."""
+        """Raise `ValueError` unless exactly one of `texts` and `vectors` is given."""
         if (self.texts is None) == (self.vectors is None):
             raise ValueError("give either texts or vectors")
         return self
@@ -275,12 +276,12 @@ class GetBody(IdsBody):
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """The whole body.
+    """Read the whole request body and return its bytes, counting them against the memory for all bodies.
 
     Raises:
-        TooLargeError: if it is over the limit.
-        OverloadedError: if the bodies of all requests together would pass theirs.
-        ClientGoneError: if the caller hung up before it was sent.
+        TooLargeError: if the body is over the size limit; up to `DRAINED_BODIES` times the limit is read and discarded.
+        OverloadedError: if the bodies of all requests together would exceed their memory limit.
+        ClientGoneError: if the client disconnected before the body was complete.
     """
     limit = settings.max_body_bytes
     held: HeldBody = request.scope["held_body"]
@@ -305,9 +306,9 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
 
 async def read_unparsed(request: Request, settings: Settings) -> bytes:
-    """Return a whole JSON body once there is memory to parse it; errors as `read_body`.
+    """Read a JSON body, wait until there is memory to parse it, and return its bytes; raises as `read_body`.
 
-    The memory is given back when the answer begins, or by `finish_parsing`.
+    The memory is released when the response begins, or by `finish_parsing`.
     """
     body = await read_body(request, settings)
     turn: ParseTurn = request.scope["parse_turn"]
@@ -316,16 +317,17 @@ async def read_unparsed(request: Request, settings: Settings) -> bytes:
 
 
 def finish_parsing(request: Request) -> None:
-    """Give back the memory of a parsed body, of which only what something else bounds is left."""
+    """Release the memory reserved for parsing the request's body; other limits bound what is left of the body."""
     turn: ParseTurn = request.scope["parse_turn"]
     turn.finish()
 
 
 async def read_json(request: Request, settings: Settings, model: type[AnyBody]) -> AnyBody:
-    """Read the body of a request that changes something, as a checked object; parsed off the event loop.
+    """Read the JSON body of a request that changes state and return it as a validated model, parsed off the event loop.
 
     Raises:
-        ServiceError: 400 for what is not JSON and for wrong values, 413, 415 for another type, 422 for wrong types.
+        ServiceError: 400 for invalid JSON and wrong values, 413 if too large, 415 for another content type, 422 for
+            wrong types.
     """
     require_json_type(request)
     body = await read_unparsed(request, settings)
@@ -333,9 +335,10 @@ async def read_json(request: Request, settings: Settings, model: type[AnyBody]) 
 
 
 def require_json_type(request: Request) -> None:
-    """Raise `UnsupportedTypeError` unless a body says that it is JSON.
+    """Raise `UnsupportedTypeError` unless the request's content type is JSON.
 
-    A page may have a browser send text, forms, and bodies that say nothing to any server, without asking it first.
+    A web page can make a browser send text, forms and bodies without a content type to any server, without a preflight
+    request, but not JSON.
     """
     said = request.headers.get("content-type", "")
     if said.partition(";")[0].strip().lower() != JSON:
@@ -343,7 +346,7 @@ def require_json_type(request: Request) -> None:
 
 
 def parse(body: bytes, model: type[AnyBody]) -> AnyBody:
-    """Parse and check."""
+    """Parse a JSON object and validate it as the model; raise a `ServiceError` for malformed JSON or a wrong field."""
     content = parse_json(body)
     if not isinstance(content, dict):
         raise WrongShapeError(f"the body must be a JSON object, got {type(content).__name__}")
@@ -354,7 +357,7 @@ def parse(body: bytes, model: type[AnyBody]) -> AnyBody:
 
 
 def first_problem(error: ValidationError) -> ServiceError:
-    """A validation error as ours: wrong values are 400, wrong types 422."""
+    """Convert a pydantic error to a `ServiceError` on one field: 400 for a wrong value, 422 for a wrong type."""
     details = error.errors(include_url=False, include_input=False)
     # Of a union's alternatives the value error says most; else the first.
     detail = next((d for d in details if not is_type_problem(d["type"])), details[0])
@@ -365,24 +368,27 @@ def first_problem(error: ValidationError) -> ServiceError:
 
 
 def is_branch(part: int | str) -> bool:
-    """Whether a part of an error's place names a branch of a union, not a field."""
+    """Return whether a part of a pydantic error location names a branch of a union instead of a field."""
     return isinstance(part, str) and ("[" in part or part in {"str", "int"})
 
 
 def is_type_problem(kind: str) -> bool:
-    """Whether pydantic's error is about a type or a missing field, not a value."""
+    """Return whether a pydantic error type is about a wrong type or a missing field, not about a value."""
     return kind.endswith(("_type", "_parsing")) or kind in {"missing", "int_from_float"}
 
 
 def declared(model: type[Body], **more: Any) -> dict[str, Any]:
-    """The OpenAPI of a body that is read by hand."""
+    """Return the OpenAPI `requestBody` of a route that reads its body itself; `more` adds media types."""
     schema = model.model_json_schema()
     content = {"application/json": {"schema": inlined(schema, schema.pop("$defs", {}))}} | more
     return {"requestBody": {"required": True, "content": content}}
 
 
 def inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """The schema with what it refers to in place: FastAPI collects only the models it reads itself."""
+    """Return the JSON schema with each `$ref` replaced by its definition.
+
+    FastAPI collects only the definitions of models that it reads itself.
+    """
     if isinstance(schema, list):
         return [inlined(part, definitions) for part in schema]
     if not isinstance(schema, dict):

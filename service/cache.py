@@ -1,4 +1,4 @@
-"""Vectors of texts seen before: encoder output, before any chain, so that every chain profits."""
+"""In-memory LRU cache of text vectors as the encoder outputs them, before any chain, so that all chains share it."""
 
 import hashlib
 import threading
@@ -15,7 +15,7 @@ from service.engine.process import EncoderInfo
 from service.engine.work import EncodeOptions
 
 ENTRY_BYTES = 300
-"""What an entry takes beside its floats: key, objects, its place in the cache."""
+"""Bytes that an entry takes besides its floats, for the key, the objects and the place in the cache."""
 
 HITS = Counter("lathe_cache_hits", "Texts whose vectors were in the cache", ["encoder"])
 MISSES = Counter("lathe_cache_misses", "Texts whose vectors were not", ["encoder"])
@@ -24,28 +24,28 @@ BYTES = Gauge("lathe_cache_bytes", "Bytes of cached vectors")
 
 @dataclass(frozen=True)
 class Entry:
-    """A text's vector `(d,)` as its encoder gave it, and the tokens it took."""
+    """A text's encoder vector `(d,)`, before any chain, and its number of tokens."""
 
     vector: NDArray[np.float32]
     tokens: int
 
 
 class Behind(Protocol):
-    """A cache that is asked for what this process has not seen."""
+    """A second-level cache, asked for vectors that this process has not cached."""
 
     def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[Entry | None]:
-        """What is there and of that many dimensions, in the order of the keys; may wait for a moment."""
+        """Return each key's entry in order, None where it is missing or has other dimensions; may block briefly."""
 
     def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
-        """Keep vectors; never waits."""
+        """Store the vectors by their keys, without blocking."""
 
 
 class VectorCache:
-    """The entries used last, within a number of bytes; none at all with 0.
+    """An LRU cache of text vectors, bounded in bytes; 0 bytes turn it off.
 
     Args:
-        max_bytes: that they take in memory.
-        behind: the cache that replicas share, if they do.
+        max_bytes: memory that the entries may take.
+        behind: second-level cache that replicas share; None without one.
     """
 
     def __init__(self, max_bytes: int, behind: Behind | None = None) -> None:
@@ -57,11 +57,11 @@ class VectorCache:
         self.guard = threading.Lock()
 
     def serves(self, options: EncodeOptions) -> bool:
-        """Whether a request is answered from it; one that refuses long texts must have them measured."""
+        """Return whether the cache may answer the request: it is on, and long texts may be truncated."""
         return self.max_bytes > 0 and options.truncate
 
     def keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
-        """A key for each text: its hash with all that its vector depends on."""
+        """Return each text's cache key, a hash of the text, the encoder's fingerprint and dtype, and the options."""
         prompt = encoder.prompt(options.prompt_name)
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, options.truncation_side, options.normalize))
         start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
@@ -73,7 +73,11 @@ class VectorCache:
         return found
 
     def get(self, encoder: EncoderInfo, keys: list[bytes], normalized: bool) -> list[Entry | None]:
-        """What is there, in the order of the keys; asks the cache behind, so not for the event loop."""
+        """Return the entry of each key, in order, None where missing; update the hit and miss counters.
+
+        Keys that are not in memory are looked up in the second-level cache, which may block, and kept in memory: do not
+        call this on the event loop if there is one.
+        """
         with self.guard:
             found = [self.entries.get(key) for key in keys]
         missing = [index for index, entry in enumerate(found) if entry is None]
@@ -88,14 +92,14 @@ class VectorCache:
         return found
 
     def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
-        """Keep vectors `(n, d)`; those used longest ago make room."""
+        """Store copies of the vectors `(n, d)`, also in the second-level cache; evicts the least recently used."""
         rows = zip(keys, vectors, tokens, strict=True)
         self.keep({key: Entry(row.copy(), int(count)) for key, row, count in rows})  # a view would keep its whole batch
         if self.behind is not None:
             self.behind.put(keys, vectors, tokens)
 
     def keep(self, entries: Mapping[bytes, Entry]) -> None:
-        """Keep entries in memory."""
+        """Add the entries to memory, except those larger than the whole cache, and update the size metric."""
         with self.guard:
             for key, entry in entries.items():
                 if entry.vector.nbytes + ENTRY_BYTES <= self.max_bytes:

@@ -1,4 +1,4 @@
-"""Vectors as bytes and back: JSON, base64, npy. Never called on the event loop for large bodies."""
+"""Conversion of vectors to and from JSON, base64 and .npy; large bodies are never converted on the event loop."""
 
 import base64
 import binascii
@@ -16,38 +16,38 @@ NPY = "application/x-npy"
 JSON = "application/json"
 
 MAX_WIDTH = 16_384
-"""Numbers in a vector; encoders give up to 12,288. A fit squares it: 2 GB of second moments."""
+"""Maximum dimensions of a vector; encoders output up to 12,288. A fit squares them: 2 GB of second moments."""
 
 FREE_CONTAINERS = 131_072
 BYTES_PER_CONTAINER = 32
-"""A JSON body may hold `FREE_CONTAINERS` lists and objects, and one more for every `BYTES_PER_CONTAINER` bytes of it.
+"""A JSON body may hold `FREE_CONTAINERS` lists and objects, plus one for every `BYTES_PER_CONTAINER` of its bytes.
 
 Parsed, an empty list takes 64 bytes and the smallest object 192, of 3 and 7 bytes of JSON: a body of nothing else would
-take 30 times its size. Numbers and texts take at most 16 times theirs, and need no bound of their own."""
+take 30 times its size. Numbers and texts take at most 16 times their size, and need no limit of their own."""
 
 
 def dump_json(content: Any) -> bytes:
-    """JSON; NumPy arrays inside are written without becoming lists."""
+    """Serialize the content to JSON bytes, writing NumPy arrays directly, without converting them to lists."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def dump_npy(vectors: NDArray[Any]) -> bytes:
-    """The .npy file of an array."""
+    """Serialize an array to the bytes of a .npy file."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(vectors), allow_pickle=False)
     return buffer.getvalue()
 
 
 def dump_base64(vectors: NDArray[np.float32]) -> list[str]:
-    """Each row's little-endian float32 bytes in base64: OpenAI's other encoding."""
+    """Encode each row's little-endian float32 bytes as a base64 string, OpenAI's alternative to lists of floats."""
     return [base64.b64encode(row.astype("<f4").tobytes()).decode("ascii") for row in vectors]
 
 
 def parse_base64(rows: list[Any], width: int | None) -> NDArray[np.float32]:
-    """Return the vectors `(n, width)` that `dump_base64` wrote.
+    """Decode base64 rows, as `dump_base64` writes them, to `(n, width)`; None takes the width of the first row.
 
     Raises:
-        WrongShapeError: for what is not base64, or rows of several lengths.
+        WrongShapeError: if a row is not base64 of float32, or its dimensions differ.
     """
     decoded = []
     for place, row in enumerate(rows):
@@ -64,16 +64,16 @@ def parse_base64(rows: list[Any], width: int | None) -> NDArray[np.float32]:
 
 
 def encode_rows(vectors: NDArray[np.float32], encoding_format: str) -> Any:
-    """The rows as `dump_json` takes them."""
+    """Return rows in the form that `dump_json` serializes: base64 strings for the format "base64", else the array."""
     return dump_base64(vectors) if encoding_format == "base64" else np.ascontiguousarray(vectors)
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON body; of equal keys the last counts.
+    """Parse a JSON body; if a key is repeated, its last value counts.
 
     Raises:
-        MalformedError: if it is not JSON; NaN and Infinity are not.
-        TooLargeError: if it would take many times its size in memory.
+        MalformedError: if the body is not valid JSON; NaN and Infinity are not.
+        TooLargeError: if the body has so many lists and objects that it would take many times its size in memory.
     """
     require_few_containers(body)
     try:
@@ -83,7 +83,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def require_few_containers(body: bytes) -> None:
-    """Raise `TooLargeError` for a body of more lists and objects than its size allows, before any is made."""
+    """Raise `TooLargeError` if an unparsed JSON body holds more lists and objects than its size allows."""
     allowed = FREE_CONTAINERS + len(body) // BYTES_PER_CONTAINER
     if body.count(b"[") + body.count(b"{") <= allowed:  # brackets inside texts count here, so this only clears a body
         return
@@ -93,7 +93,7 @@ def require_few_containers(body: bytes) -> None:
 
 
 def count_containers(body: bytes) -> int:
-    """Count the lists and objects of a JSON body: the opening brackets outside its texts."""
+    """Count the lists and objects of an unparsed JSON body by the opening brackets outside its strings."""
     unescaped = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")  # what is left of the quotes begins or ends a text
     characters = np.frombuffer(unescaped, np.uint8)
     outside = np.cumsum(characters == ord('"'), dtype=np.uint8) % 2 == 0
@@ -101,16 +101,16 @@ def count_containers(body: bytes) -> int:
 
 
 def parse_npy(body: bytes, most: int) -> NDArray[np.float32]:
-    """Return the vectors `(n, d)` of a .npy body in float32, without trusting its header's sizes.
+    """Parse the vectors `(n, d)` of a .npy body to float32, checking the sizes in its header against the body.
 
     Args:
-        body: the file.
-        most: rows allowed.
+        body: bytes of the file.
+        most: maximum number of rows.
 
     Raises:
-        MalformedError: if it is not a .npy file, or its length is not what its header says.
-        WrongShapeError: for anything but floats in two dimensions.
-        BadValueError, TooLargeError: as `as_vectors`.
+        MalformedError: if the body is not a .npy file, or its length does not match its header.
+        WrongShapeError: if the array is not of floats in two dimensions.
+        BadValueError, TooLargeError: as in `as_vectors`.
     """
     file = io.BytesIO(body)
     try:
@@ -132,24 +132,27 @@ def parse_npy(body: bytes, most: int) -> NDArray[np.float32]:
 
 
 def as_vectors(values: list[Any], most: int, width: int | None = None) -> NDArray[np.float32]:
-    """Return the vectors `(n, d)` of parsed JSON in float32.
+    """Convert rows of parsed JSON to vectors `(n, d)` in float32.
 
     Args:
         values: lists of numbers, or base64 strings as `dump_base64` writes them.
-        most: rows allowed.
-        width: numbers that each row must have; None for as many as the first has.
+        most: maximum number of rows.
+        width: dimensions that each row must have; None for those of the first row.
 
     Raises:
-        WrongShapeError: for ragged rows, rows of another width, or entries that are not numbers.
-        BadValueError: for no rows, NaN, inf, or numbers beyond float32.
-        TooLargeError: for more rows than allowed.
+        WrongShapeError: if rows differ in dimensions or hold entries that are not numbers.
+        BadValueError: if there are no rows, or numbers are NaN, inf or beyond float32.
+        TooLargeError: if there are more rows than allowed.
     """
     require_rows(len(values), most, "vectors")
     return as_finite(parse_base64(values, width) if isinstance(values[0], str) else parse_numbers(values, width))
 
 
 def parse_numbers(rows: list[Any], width: int | None) -> NDArray[np.float32]:
-    """Return lists of numbers as an array `(n, width)`, made only once each is known to be a list of that length."""
+    """Convert lists of numbers to an array `(n, width)`; raise `WrongShapeError` for other rows.
+
+    The array is allocated only once each row is known to be a list of the right length.
+    """
     if width is None:
         width = len(rows[0]) if isinstance(rows[0], list) else 0
     for place, row in enumerate(rows):
@@ -170,7 +173,7 @@ def parse_numbers(rows: list[Any], width: int | None) -> NDArray[np.float32]:
 
 
 def require_width(place: int, found: int, width: int) -> None:
-    """Raise `WrongShapeError` unless a row, by its place, has as many numbers as it must, and any at all."""
+    """Raise `WrongShapeError` unless row number `place` has `width` numbers, at least 1 and at most `MAX_WIDTH`."""
     if found == 0:
         raise WrongShapeError(f"vector {place} holds no numbers", param="vectors")
     if found != width:
@@ -180,7 +183,7 @@ def require_width(place: int, found: int, width: int) -> None:
 
 
 def not_numbers(place: int) -> WrongShapeError:
-    """Return the error for a row, by its place, that holds anything but numbers."""
+    """Build the error for row number `place`, which holds something other than numbers."""
     return WrongShapeError(
         f"vector {place} is not a list of numbers: vectors must be lists of numbers, or all of them base64 strings of "
         "float32",
@@ -189,10 +192,10 @@ def not_numbers(place: int) -> WrongShapeError:
 
 
 def as_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Return an array `(n, d)` in float32.
+    """Convert an array `(n, d)` to float32.
 
     Raises:
-        BadValueError: for NaN, inf, or numbers beyond float32.
+        BadValueError: if a number is NaN, inf or beyond float32.
     """
     with np.errstate(over="ignore"):
         vectors = numbers.astype(np.float32, copy=False)
@@ -204,7 +207,7 @@ def as_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 
 def require_rows(count: int, most: int, param: str) -> None:
-    """Raise unless there is something, and no more than allowed."""
+    """Raise `BadValueError` if the number of rows is 0, `TooLargeError` if it is above the maximum."""
     if count == 0:
         raise BadValueError(f"{param} must not be empty", param=param)
     if count > most:

@@ -1,4 +1,4 @@
-"""Which web pages of other origins may call the service from a browser."""
+"""Cross-origin resource sharing: which origins' web pages may call the service from a browser."""
 
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -7,10 +7,10 @@ from service.answers import VECTOR_HEADERS
 
 
 def allow_origins(app: Starlette, origins: tuple[str, ...]) -> None:
-    """Let pages of these origins call the app, and read the headers of its answers.
+    """Add CORS middleware that lets web pages of these origins call the app and read the response headers.
 
-    Never with credentials: keys are sent in a header that the page sets itself, and a browser that
-    added cookies or passwords of its own accord would let any page act as its user.
+    Never with credentials: a page sets the key in a header itself; if browsers added cookies or passwords on their own,
+    any page could act as its user.
     """
     app.add_middleware(
         CORSMiddleware,

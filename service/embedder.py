@@ -1,4 +1,4 @@
-"""From a request's texts or vectors to the vectors of its answer."""
+"""Computation of a response's vectors from a request's texts or vectors, through cache, encoder and chain."""
 
 from dataclasses import dataclass, field, replace
 
@@ -25,11 +25,15 @@ CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["e
 
 @dataclass(frozen=True)
 class Answer:
-    """Vectors `(n, k)` with what their headers say.
+    """Vectors `(n, k)` with the data for their response headers.
 
     Attributes:
-        raw: `(n, d)` before the chain, those of the cache first; None where there was no chain, or nobody watches.
-        out_of_domain: how far they lie from what the chain was fitted on, for a header; None if nobody asked.
+        vectors: output of the chain, or the encoder's vectors without a chain.
+        target: chain, dimensions and space of the vectors.
+        tokens: number of tokens encoded or cached.
+        timings: milliseconds by stage, `queue` and `inference`; empty if the encoder was not used.
+        raw: `(n, d)` before the chain, those of the cache first; None without a chain or without observers.
+        out_of_domain: mean percentile of the rows among the chain's held-out rows, for a header; None if not requested.
     """
 
     vectors: NDArray[np.float32]
@@ -40,7 +44,7 @@ class Answer:
     out_of_domain: str | None = None
 
     def headers(self) -> dict[str, str]:
-        """The headers of every vector answer; times in milliseconds."""
+        """Return the headers of a response with vectors; times are in milliseconds."""
         found = {
             "x-space-id": self.target.space_id,
             "x-chain": self.target.chain,
@@ -53,16 +57,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class Pending:
-    """A request whose texts were found in the cache or wait for the encoder.
+    """A request whose texts were found in the cache or are queued for the encoder.
 
     Attributes:
-        encoder: its name.
-        target: where the vectors go.
-        tap: where they pass by those that watch; None if nobody did when the request came.
-        keys: of the texts in the cache; none if it is not used.
-        found: what it held.
-        missing: places of the texts that it did not hold.
-        work: those texts, on their way; None if there are none.
+        encoder: name of the encoder.
+        target: chain and dimensions to transform the vectors to.
+        tap: receives the vectors for observers; None if there were none when the request came.
+        cache: stores the vectors of texts that are encoded.
+        keys: cache keys of the texts; empty if the cache is not used.
+        found: cached entry of each text, None where missing.
+        missing: positions of the texts that were not cached.
+        work: encoding of the missing texts; None if there are none.
     """
 
     encoder: str
@@ -75,7 +80,10 @@ class Pending:
     work: Work | None
 
     def answer(self) -> Answer:
-        """All vectors in the order of the texts; waits for the encoder if it must."""
+        """Wait for the encoder if texts were missing, and return the vectors of all texts in order.
+
+        Caches the new vectors, counts the texts by chain, and passes the raw vectors to observers.
+        """
         done = None if self.work is None else self.work.future.result()
         CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
         cached = self.cached()
@@ -94,12 +102,12 @@ class Pending:
         return Answer(vectors, self.target, tokens, timings, self.shown(cached, raw))
 
     def cached(self) -> NDArray[np.float32]:
-        """Vectors that the cache held, before the chain; none are `(0, 0)`."""
+        """Return the cached vectors before the chain, `(n, d)`, in text order; `(0, 0)` if there are none."""
         found = [entry.vector for entry in self.found if entry is not None]
         return np.stack(found) if found else np.empty((0, 0), np.float32)
 
     def shown(self, *raw: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """Let those see what is before a chain who watch it."""
+        """Pass the vectors before the chain to observers and return them joined; None without a chain or observers."""
         loaded = self.target.loaded
         if loaded is None or self.tap is None:
             return None
@@ -109,15 +117,15 @@ class Pending:
         return together
 
     def cached_tokens(self) -> int:
-        """Tokens those texts took when they were encoded."""
+        """Return the number of tokens of the cached texts."""
         return sum(entry.tokens for entry in self.found if entry is not None)
 
 
 def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
-    """Return texts without what their encoder surely does not read, so that nothing else is hashed, held and sent.
+    """Cut each text where the encoder certainly stops reading, so that less is hashed, stored and sent.
 
     Raises:
-        TooLongError: if nothing may be cut off.
+        TooLongError: if a text would be cut and `truncate` is off.
     """
     cut = [cut_by_words(text, encoder.max_length, options.truncation_side) for text in texts]
     if not options.truncate:
@@ -128,7 +136,7 @@ def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) ->
 
 
 class Embedder:
-    """The encoders of a server, by name, with the chains behind them."""
+    """The served encoders by name, and the chains their vectors can go through."""
 
     def __init__(
         self, engines: list[Engine], registry: Registry, targets: Targets, cache: VectorCache, tap: Tap
@@ -140,16 +148,16 @@ class Embedder:
         self.cache = cache
 
     def add(self, engine: Engine) -> None:
-        """Serve one more encoder; its engine is started here."""
+        """Start the engine and serve its encoder."""
         engine.start()
         self.engines = self.engines | {engine.spec.name: engine}  # others may be reading the old one
 
     def remove(self, name: str) -> Engine:
-        """Serve an encoder no longer; its engine, to be stopped.
+        """Stop serving an encoder and return its engine, which the caller must stop.
 
         Raises:
-            UnknownNameError: if it is not served.
-            ConflictError: if it is the default.
+            UnknownNameError: if the encoder is not served.
+            ConflictError: if the encoder is the default.
         """
         engine = self.engine(name, param="encoder")
         if engine is self.default:
@@ -158,25 +166,25 @@ class Embedder:
         return engine
 
     def spec_of(self, name: str) -> EncoderSpec | None:
-        """How an encoder is loaded; None for one that is served no more."""
+        """Return the spec of a served encoder; None if the encoder is not served."""
         engine = self.engines.get(name)
         return engine.spec if engine else None
 
     def give_up(self) -> None:
-        """Answer all that is not finished with an error: the server ends."""
+        """Answer all unfinished requests of all encoders with an error; called at shutdown."""
         for engine in self.engines.values():
             engine.give_up()
 
     @property
     def default(self) -> Engine:
-        """The engine of requests that name none."""
+        """Engine for requests that name no encoder: the first one."""
         return next(iter(self.engines.values()))
 
     def engine(self, name: str | None, param: str = "model") -> Engine:
-        """The engine of an encoder, by its name or its model's; the first if None.
+        """Return the engine of an encoder, by its name or its model's name; the default if None.
 
         Raises:
-            UnknownNameError: listing those there are.
+            UnknownNameError: if there is no such encoder; the message lists the encoders.
         """
         if name is None:
             return self.default
@@ -188,19 +196,20 @@ class Embedder:
         )
 
     def engine_and_chain(self, model: str | None) -> tuple[Engine, str | None]:
-        """What a request's `model` names: `ENCODER` or `ENCODER+CHAIN[@v]`."""
+        """Parse a request's `model`, `ENCODER` or `ENCODER+CHAIN[@v]`, into the engine and the chain's name or None."""
         name, _, chain = (model or "").partition("+")
         return self.engine(name or None), chain or None
 
     def begin(
         self, texts: list[str], engine: Engine, chain: str | None, dimensions: int | None, options: EncodeOptions
     ) -> "Pending":
-        """Find where texts go, look them up, and let those not seen before wait for the encoder; never blocks.
+        """Resolve the chain, look texts up in the cache and queue missing ones for the encoder; never blocks.
 
         Raises:
-            ServiceError: for names, sizes and spaces that do not go together, overload, not ready.
-            EncoderError: for a prompt the encoder does not know.
-            TooLongError: for a text that is much too long, where `truncate` is off; the encoder tells the others.
+            ServiceError: for unknown names, dimensions or spaces that do not match, overload, or an encoder that is not
+                ready.
+            EncoderError: for a prompt name the encoder does not have.
+            TooLongError: for a text that is much too long if `truncate` is off; shorter ones are checked by the worker.
         """
         encoder = engine.require_ready()
         encoder.prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
@@ -222,11 +231,12 @@ class Embedder:
         return Pending(engine.spec.name, target, tap, self.cache, keys, found, missing, work)
 
     def engine_of_index(self, spec: IndexSpec) -> Engine:
-        """The engine whose vectors an index holds.
+        """Return the engine of the encoder that an index's vectors are from.
 
         Raises:
-            WrongShapeError: if the index takes vectors only.
-            ConflictError: if no encoder here gives such vectors, with both spaces' ids.
+            WrongShapeError: if the index has no encoder and takes vectors only.
+            ConflictError: if the encoder is not served, or its vectors are now of another space; the message names both
+                spaces.
         """
         if spec.encoder is None:
             raise WrongShapeError("this index was made without an encoder: send vectors, not texts", param="texts")
@@ -250,19 +260,19 @@ class Embedder:
         return engine
 
     def encode_for_index(self, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
-        """Vectors `(n, d)` in an index's space, for a thread of the index's own; waits its turn.
+        """Encode texts to vectors `(n, d)` in an index's space, without a chain; block until the encoder is done.
 
         Raises:
-            ServiceError: as `engine_of_index`.
+            ServiceError: as in `engine_of_index`.
         """
         engine = self.engine_of_index(spec)
         return self.begin(texts, engine, None, None, EncodeOptions()).answer().vectors
 
     def reduce(self, vectors: NDArray[np.float32], chain: str, dimensions: int | None) -> Answer:
-        """Take the caller's own vectors `(n, d)` through a chain.
+        """Transform the caller's vectors `(n, d)` by a chain, and pass them to observers if there are any.
 
         Raises:
-            ServiceError: as `Targets.of_vectors`; 400 for numbers too large to map.
+            ServiceError: as in `Targets.of_vectors`; 400 if outputs overflow float32.
         """
         target = self.targets.of_vectors(vectors.shape[1], chain, dimensions)
         reduced = target.apply(vectors)
@@ -274,7 +284,10 @@ class Embedder:
         return Answer(reduced, target, raw=vectors)
 
     def models(self) -> list[str]:
-        """What `model` may name: bare encoders first, then each with each of its live chains."""
+        """List the values of a request's `model`: encoders, then `ENCODER+CHAIN` for each matching live chain.
+
+        Encoders that are not ready are listed without chains, and chains that cannot be read are left out.
+        """
         names = list(self.engines)
         ready = [engine.info for engine in self.engines.values() if engine.info is not None]
         for chain in self.registry.names():

@@ -1,22 +1,22 @@
-"""Errors of the service, and the one place that maps errors to HTTP statuses.
+"""Errors of the service, and the one place that maps exceptions to HTTP statuses.
 
 ServiceError (Exception)
-├── BadValueError         400  a value that makes no sense
+├── BadValueError         400  a value that is not valid
 ├── MalformedError        400  a body that is not what its content type says
-├── UnauthorizedError     401  no key, or one nobody knows
+├── UnauthorizedError     401  no key, or an unknown one
 ├── ForbiddenError        403  a key that does not allow this
 ├── UnknownNameError      404  no such encoder, chain, version, job, index
-├── ConflictError         409  two spaces that differ, a state that does not allow this
+├── ConflictError         409  vectors of different spaces, or a state that does not allow this
 ├── RequestTimeoutError   408  a request that took too long to arrive
-├── TooLargeError         413  more than a request may hold
-├── UriTooLongError       414  a path and query past the limit
-├── UnsupportedTypeError  415  a change whose body does not say that it is JSON
+├── TooLargeError         413  more bytes, texts or rows than a request may hold
+├── UriTooLongError       414  a path and query over the length limit
+├── UnsupportedTypeError  415  a change without the content type of JSON
 ├── WrongShapeError       422  the wrong shape or type
 ├── HeadTooLargeError     431  too many headers, or too long ones
-├── OverloadedError       429  more than the service takes on; with Retry-After
-├── ClientGoneError       499  the caller hung up
-├── NotSupportedError     501  what this backend of indexes cannot do
-└── UnavailableError      503  not ready, or its state cannot be read or written
+├── OverloadedError       429  more requests than the service accepts at once; with Retry-After
+├── ClientGoneError       499  a client that disconnected
+├── NotSupportedError     501  an operation that the index backend does not support
+└── UnavailableError      503  not ready, or state that cannot be read or written
 """
 
 import errno
@@ -28,34 +28,33 @@ from training.errors import EncoderError, TooLongError, TrainingError
 from transforms.errors import ArtifactError, StepError, TransformError
 
 MAX_MESSAGE, MESSAGE_END = 2000, 400
-"""Characters of an error's message, and those of its end that stay where it is cut: they say what is allowed."""
+"""Maximum characters of an error message, and those kept of its end where it is cut: the end says what is allowed."""
 
 LONG_WORD = re.compile(r"(?<!\S)(\S{80})\S{121,}")
-"""A name that a message quotes was sent by the caller, and can be as long as a body; no word of ours has 200
-characters."""
+"""A word of more than 200 characters: a name that the caller sent, which can be as long as a body."""
 
 
 def shortened(text: str) -> str:
-    """Return a text with its long words cut, and its middle where it is longer than a message may be."""
+    """Return the text with each word over 200 characters cut to 80, and its middle removed if it is too long."""
     text = LONG_WORD.sub(r"\1…", _without_middle(text, 10 * MAX_MESSAGE))  # of a whole body that would take a second
     return _without_middle(text, MAX_MESSAGE)
 
 
 def _without_middle(text: str, most: int) -> str:
-    """Return a text of at most about so many characters."""
+    """Return the text, with its middle replaced by "…" if it is longer than `most` characters."""
     return text if len(text) <= most else f"{text[: most - MESSAGE_END]} … {text[-MESSAGE_END:]}"
 
 
 class ServiceError(Exception):
-    """What went wrong, for the caller.
+    """An error that is answered to the caller.
 
     Attributes:
-        status: of the HTTP answer.
-        type: the class of error, in OpenAI's words.
-        error_type: the same in text-embeddings-inference's words.
-        param: the field at fault.
-        code: a short constant for programs.
-        retry_after: seconds, where trying again helps.
+        status: HTTP status.
+        type: class of error, as OpenAI names it.
+        error_type: class of error, as text-embeddings-inference names it.
+        param: name of the request's field at fault; None if there is none.
+        code: short constant for programs.
+        retry_after: seconds after which a retry may succeed; None if it would not.
     """
 
     status = 500
@@ -75,14 +74,14 @@ class ServiceError(Exception):
 
 
 class RequestError(ServiceError):
-    """The caller's doing."""
+    """An error that the caller's request caused."""
 
     type = "invalid_request_error"
     error_type = "Validation"
 
 
 class BadValueError(RequestError):
-    """A value that makes no sense."""
+    """A value that is not valid."""
 
     status = 400
     code = "invalid_value"
@@ -96,7 +95,7 @@ class MalformedError(RequestError):
 
 
 class UnauthorizedError(RequestError):
-    """No key, or one nobody knows."""
+    """A missing or unknown key."""
 
     status = 401
     type = "authentication_error"
@@ -112,7 +111,7 @@ class ForbiddenError(RequestError):
 
 
 class UnknownNameError(RequestError):
-    """Nothing of that name."""
+    """A name of something that does not exist."""
 
     status = 404
     type = "not_found_error"
@@ -120,7 +119,7 @@ class UnknownNameError(RequestError):
 
 
 class ConflictError(RequestError):
-    """Spaces that differ, or a state that does not allow this."""
+    """Vectors of different spaces, or a state that does not allow the change."""
 
     status = 409
     type = "conflict_error"
@@ -128,7 +127,7 @@ class ConflictError(RequestError):
 
 
 class TooLargeError(RequestError):
-    """More than a request may hold."""
+    """A request with more bytes, texts or rows than allowed."""
 
     status = 413
     code = "too_large"
@@ -143,35 +142,35 @@ class RequestTimeoutError(RequestError):
 
 
 class UriTooLongError(RequestError):
-    """A path and query past the limit."""
+    """A path and query over the length limit."""
 
     status = 414
     code = "uri_too_long"
 
 
 class UnsupportedTypeError(RequestError):
-    """A change whose body does not say that it is JSON."""
+    """A request that changes state without the content type of JSON."""
 
     status = 415
     code = "unsupported_type"
 
 
 class HeadTooLargeError(RequestError):
-    """Too many headers, or too long ones."""
+    """Too many headers, or headers over the size limit."""
 
     status = 431
     code = "headers_too_large"
 
 
 class WrongShapeError(RequestError):
-    """The wrong shape or type."""
+    """A value of the wrong shape or type."""
 
     status = 422
     code = "wrong_type"
 
 
 class OverloadedError(ServiceError):
-    """More than the service takes on at once."""
+    """More requests than the service accepts at once."""
 
     status = 429
     type = "overloaded_error"
@@ -181,7 +180,7 @@ class OverloadedError(ServiceError):
 
 
 class ClientGoneError(RequestError):
-    """The caller hung up; only logs and counts see the status."""
+    """A client that disconnected; the status appears only in logs and metrics."""
 
     status = 499
     code = "client_gone"
@@ -191,14 +190,14 @@ class ClientGoneError(RequestError):
 
 
 class NotSupportedError(RequestError):
-    """What the backend that keeps the indexes cannot do."""
+    """An operation that the index backend does not support."""
 
     status = 501
     code = "not_supported"
 
 
 class UnavailableError(ServiceError):
-    """Not ready, or its state cannot be read or written."""
+    """A service that is not ready, or whose state cannot be read or written."""
 
     status = 503
     type = "service_unavailable_error"
@@ -208,9 +207,9 @@ class UnavailableError(ServiceError):
 
 
 def as_service_error(error: Exception) -> ServiceError:
-    """The service's form of an error from the layers below.
+    """Convert an exception of any layer to the `ServiceError` that is answered.
 
-    Anything nobody foresaw becomes a plain 500 that does not quote it: a message may hold texts.
+    An unexpected exception becomes a generic 500 that does not quote its message, which may hold texts.
     """
     match error:
         case ServiceError():
@@ -236,18 +235,18 @@ def as_service_error(error: Exception) -> ServiceError:
 
 
 def sqlite_problem(error: sqlite3.Error) -> str:
-    """What SQLite says, in our words where a user can do something about it."""
+    """Describe a SQLite error for the caller, with advice if the disk is full."""
     if sqlite_code(error) == "disk_full":
         return "the disk is full; nothing was written, and what is there can be read"
     return f"it cannot be read or written: {error}"
 
 
 def sqlite_code(error: sqlite3.Error) -> str:
-    """A short constant for programs."""
+    """Return the error code of a SQLite error: "disk_full" or "record_unavailable"."""
     return "disk_full" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else "record_unavailable"
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:
-    """The JSON of an error: OpenAI's object, and TEI's `error_type` beside it."""
+    """Return the JSON body of an error: OpenAI's error object, and TEI's `error_type` next to it."""
     body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
     return {"error": body, "error_type": error.error_type}

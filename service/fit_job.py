@@ -1,4 +1,4 @@
-"""A fit from request to registered chain: what `lathe fit` and `POST /fit-transform` share."""
+"""The run of a fit request up to the registered chain: shared by `lathe fit` and `POST /fit-transform`."""
 
 import time
 from collections.abc import Callable, Collection
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from service.jobs.requests import FitJob
 
 PATIENCE_SECONDS = 300.0
+"""Seconds for which a fit waits for Redis to come back before it gives up publishing its chain."""
 T = TypeVar("T")
 
 
@@ -47,24 +48,24 @@ def run_fit(
     job: str | None = None,
     engine: Engine = LOCAL,
 ) -> dict[str, Any]:
-    """Fit a chain, add it to the registry, and let it take the places that are empty.
+    """Fit a chain, add it to the registry, promote it if its gates hold, and assign it free size routes.
 
     Args:
         request: what to fit.
-        encoder: of the texts, or of the vectors; None for vectors of nobody's.
-        registry: gets the chain.
-        places: those that are empty may be taken by it.
-        workspace: where vectors go meanwhile.
-        on_progress: told a fraction and a sentence.
-        command: how the user asked, for the provenance.
-        vectors_to: where to write the source's vectors through the new chain, as .npy.
-        target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
-        job: that does it, see `Registry.publish`.
-        engine: who encodes, and takes moments.
+        encoder: encoder of the texts, or of the vectors; None for vectors without an encoder.
+        registry: registry to which the version is added.
+        places: size routes; the chain takes those that are free.
+        workspace: folder for encoded vectors during the fit.
+        on_progress: called with progress in [0, 1] and a message.
+        command: the user's command, for the provenance.
+        vectors_to: .npy file for the source's vectors as the new chain transforms them; None to write none.
+        target_encoder: encoder whose space the outputs should match, for steps fitted on pairs.
+        job: id of the job, see `Registry.publish`.
+        engine: computes encodings and moments.
 
     Returns:
-        `{chain: "name@1", promoted, failed_gates, places, certificate}`; `promoted` is whether
-        the version is live, `places` the sizes it answers.
+        `{chain: "name@1", promoted, failed_gates, places, certificate}`; `promoted` is whether the version is live,
+        `places` lists the sizes that route to it.
 
     Raises:
         TrainingError, TransformError: if the fit cannot be done; nothing is registered then.
@@ -92,33 +93,33 @@ def run_fit(
 
 
 def earlier_version(registry: Registry, ref: str) -> Earlier:
-    """The version of a chain that rows are to be added to.
+    """Load the version to which rows are to be added, with its stored moments.
 
     Raises:
-        UnknownNameError: if there is none of that name or version.
-        FitError: if it carries no moments.
-        ArtifactError: if it was damaged.
+        UnknownNameError: if there is no such chain or version.
+        FitError: if the version has no stored moments.
+        ArtifactError: if its files are damaged.
     """
     found = registry.load(ref)
     return Earlier.read(found.ref, found.chain, found.folder)
 
 
 def replaced_version(registry: Registry, ref: str) -> Version:
-    """The version that a fit is to take the place of.
+    """Load the version that the fit is to replace.
 
     Raises:
-        UnknownNameError: if there is none of that name or version.
-        ArtifactError: if it was damaged.
+        UnknownNameError: if there is no such chain or version.
+        ArtifactError: if its files are damaged.
     """
     found = registry.load(ref)
     return Version(found.ref, found.chain)
 
 
 def patiently(change: Callable[[], T]) -> T:
-    """Change what replicas share; a Redis that is away for a while is no reason to lose a fit.
+    """Call `change` and return its result; while Redis is unreachable, retry each second for `PATIENCE_SECONDS`.
 
     Raises:
-        UnavailableError: if it stays away.
+        UnavailableError: if Redis stays unreachable.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -131,7 +132,10 @@ def patiently(change: Callable[[], T]) -> T:
 
 
 def write_vectors(fitted: Fitted, path: Path) -> None:
-    """The whole source through the new chain, streamed to a .npy `(n, k)` that appears when it is whole."""
+    """Write the source's vectors, transformed by the new chain in blocks, to a .npy file `(n, k)`.
+
+    The file appears under its name only when it is complete.
+    """
     vectors, chain = fitted.encoded.vectors, fitted.chain
     like = chain.transform(vectors[:1])  # codes have a width and dtype of their own
     staging = path.with_name(f".{path.name}.partial")
@@ -153,14 +157,14 @@ def job_request(
     files: Collection[str],
     target_encoder: EncoderSpec | None = None,
 ) -> dict[str, Any]:
-    """A fit as the JSON that its job reads.
+    """Build the JSON request of a fit job, which `service.jobs.requests.FitJob` parses.
 
     Args:
         request: what to fit.
-        encoder: which to load; None for vectors of nobody's.
-        transform: whether to write the source's vectors through the new chain.
-        files: the sources that came with the job and lie in its folder.
-        target_encoder: whose space the rows should come to; None if no step wants one.
+        encoder: encoder to load; None for vectors without an encoder.
+        transform: whether to write the source's vectors as the new chain transforms them.
+        files: names of the inputs that are stored in the job's folder.
+        target_encoder: encoder whose space the outputs should match; None if no step needs one.
     """
     return {
         "request": asdict(request),
@@ -172,7 +176,7 @@ def job_request(
 
 
 def run_fit_request(asked: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Run the fit that a job asks for, in the job's process."""
+    """Run a fit job in its process, and return the result of `run_fit`, with `vectors_url` if vectors were written."""
     request = asked.request
     here = {name: str(RootedFile(folder, name)) for name in asked.files}
     request = replace(

@@ -1,4 +1,4 @@
-"""What a version must reach before it becomes live, and what is said when it does not."""
+"""Gates: thresholds that a version must reach before it is promoted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from transforms.artifact import Manifest
 
 @dataclass(frozen=True)
 class Miss:
-    """A gate that does not hold.
+    """A gate that a version fails.
 
     Attributes:
-        gate: its measure; those of a shadow begin with `shadow.`.
-        wanted: the least, or the most, it may be.
-        found: what was measured; None if nothing was.
-        little: whether `wanted` is the most.
+        gate: name of the measure; those of a shadow begin with `shadow.`.
+        wanted: threshold.
+        found: measured value; None if it was not measured.
+        little: whether the threshold is a maximum instead of a minimum.
         whose: who set the gate, in words.
     """
 
@@ -41,25 +41,26 @@ def promote_through_gates(
     force: bool = False,
     others: Sequence[Miss] = (),
 ) -> Pointer:
-    """Make a version live and let it take places, if its gates hold.
+    """Make a version live and assign it free size routes, if it passes its gates; return the new live pointer.
 
     Args:
-        places: of the registry that has the chain.
-        name: of the chain.
-        version: to make live.
-        gates: keys of the certificate with what they must reach now, beside those the version was fitted with.
-        force: make it live nevertheless; the pointer says past which gates.
-        others: gates that are known not to hold, such as a shadow's.
+        places: size routes of the registry that has the chain.
+        name: name of the chain.
+        version: version to promote.
+        gates: thresholds on the certificate, besides those the version was fitted with.
+        force: whether to promote in spite of failed gates; the pointer then records which.
+        others: gates known to fail, such as those of a shadow.
 
     Raises:
-        ConflictError: `gate_failed`, naming each gate that does not hold.
-        FitError: for a gate that is no measure of a certificate.
-        UnknownNameError, ArtifactError: as `Registry.promote`.
+        ConflictError: with the code `gate_failed` and each failed gate.
+        FitError: if a gate is not a measure of the certificate.
+        UnknownNameError, ArtifactError: as in `Registry.promote`.
     """
     asked = gates or {}
     require_gates(asked)
 
     def pass_gates(manifest: Manifest) -> list[str]:
+        """Return the names of the failed gates, each once; raise `ConflictError` if there are any without `force`."""
         missed = [*missed_gates(manifest, asked), *others]
         if missed and not force:
             raise ConflictError(
@@ -74,7 +75,7 @@ def promote_through_gates(
 
 
 def missed_gates(manifest: Manifest, asked: Mapping[str, float]) -> list[Miss]:
-    """The gates that a version's certificate does not hold: those it was fitted with, and those asked for."""
+    """List the gates that a version's certificate fails: those in its provenance, then those asked for now."""
     certificate = manifest.get("certificate") or {}
     fitted_with = (manifest.get("provenance") or {}).get("gates") or {}
     found = []

@@ -1,4 +1,4 @@
-"""Callers who hang up: what they asked for and nobody took yet is not done any more."""
+"""Client disconnects: encoding that no client waits for any more is cancelled."""
 
 import asyncio
 
@@ -9,11 +9,11 @@ from service.errors import ClientGoneError
 
 
 async def finished(request: Request, work: Work | None) -> None:
-    """Wait for work; give it up when the caller does.
+    """Wait until the work is done; cancel it if the client disconnects first. Return at once if `work` is None.
 
     Raises:
-        ClientGoneError: if the caller hung up; nobody reads the answer then.
-        Exception: that the work failed with.
+        ClientGoneError: if the client disconnected.
+        Exception: the error with which the work failed.
     """
     if work is None:
         return
@@ -29,7 +29,7 @@ async def finished(request: Request, work: Work | None) -> None:
 
 
 async def give_up_with(request: Request, work: Work) -> None:
-    """Cancel work once its caller's connection is closed."""
+    """Wait until the client disconnects, then cancel the work."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     work.future.cancel()

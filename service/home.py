@@ -1,4 +1,4 @@
-"""The state folder.
+"""The state folder: its paths, permissions and checks.
 
 $LATHE_HOME/
 ├── admin.key     the generated admin key, mode 600
@@ -26,68 +26,68 @@ from pathlib import Path
 from transforms.files import make_folder, write_synced
 
 PROBE = bytes(4096)
-"""A block: on a full disk an empty file can still be made."""
+"""A disk block, written to test the disk: an empty file can still be created on a full one."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """Paths inside a state folder."""
+    """Paths in a state folder, and checks of whether the folder is safe and writable."""
 
     root: Path
 
     @property
     def chains(self) -> Path:
-        """The registry."""
+        """Folder of the registry."""
         return self.root / "chains"
 
     @property
     def places(self) -> Path:
-        """Which chain answers which size."""
+        """File with the size routes: which chain answers which `dimensions`."""
         return self.root / "places.json"
 
     @property
     def shared(self) -> Path:
-        """The copy of what replicas share."""
+        """Folder of the local replica of what servers share in Redis."""
         return self.root / "shared"
 
     @property
     def indexes(self) -> Path:
-        """A folder for each index."""
+        """Folder with a folder for each index."""
         return self.root / "indexes"
 
     @property
     def jobs(self) -> Path:
-        """A folder for each job."""
+        """Folder with a folder for each job."""
         return self.root / "jobs"
 
     @property
     def vectors(self) -> Path:
-        """The workspace of fits."""
+        """Folder for vectors during fits, the workspace folder."""
         return self.root / "vectors"
 
     @property
     def admin_key(self) -> Path:
-        """The file with the generated key."""
+        """File with the generated admin key."""
         return self.root / "admin.key"
 
     @property
     def id(self) -> Path:
-        """The file with the folder's id."""
+        """File with the id of the state folder."""
         return self.root / "id"
 
     @property
     def areas(self) -> tuple[Path, ...]:
-        """The folders in it."""
+        """Folders directly in the state folder."""
         return (self.chains, self.shared, self.indexes, self.jobs, self.vectors)
 
     def open(self) -> str | None:
-        """Make the folder ready for writing: create what is missing, and take others' permissions where they have any.
+        """Create missing folders, remove group and others' permissions, and test whether the folder can be written.
 
         Returns:
-            Why it cannot be written; None if it can.
+            Why the folder cannot be written; None if it can.
 
         Raises:
-            ValueError: for a folder that is not safe to use, see `require_safe`.
+            ValueError: if the folder is not safe to use, see `require_safe`.
         """
         self.require_safe()
         try:
@@ -104,14 +104,15 @@ class Home:
         return self.problem()
 
     def require_writable(self) -> None:
-        """Make the folder ready for writing, see `open`; raise `ValueError` if it cannot be written, or is not safe."""
+        """Prepare the folder as `open` does; raise `ValueError` if it cannot be written or is not safe."""
         if problem := self.open():
             raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can")
 
     def require_safe(self) -> None:
-        """Raise `ValueError` for a folder that others could put chains, indexes or links into.
+        """Raise `ValueError` if other users can write to the state folder, or own it or a folder in it.
 
-        Its owner must be this process's user, or root, who can do anything anyway.
+        The owner must be this process's user, or root, who can do anything anyway. Folders that are missing or cannot
+        be read are skipped: another error reports them.
         """
         for folder in (self.root, *self.areas):
             with suppress(OSError):  # missing, or unreadable: another error says so
@@ -128,7 +129,7 @@ class Home:
                     )
 
     def cautions(self) -> list[str]:
-        """Who else can write to the folder although it is used."""
+        """Return a warning for each folder that its group can write to."""
         writable = [folder for folder in (self.root, *self.areas) if is_group_writable(folder)]
         return [
             f"the group {folder.stat().st_gid} can write to the state folder {folder}: who is in it can change what is "
@@ -137,7 +138,7 @@ class Home:
         ]
 
     def tighten(self) -> None:
-        """Take others' permissions on everything in the folder that belongs to this user; links are left alone."""
+        """Remove group and others' permissions from all in the folder that belongs to this user, except links."""
         for area in self.areas:
             for path in everything_in(area):
                 take_permissions(path)
@@ -146,7 +147,7 @@ class Home:
                 take_permissions(path)
 
     def problem(self) -> str | None:
-        """Return why the folder cannot be written, by writing a block to it; None if it can."""
+        """Write a block to the folder and delete it; return why that failed, or None if it succeeded."""
         probe = self.root / f".probe.{secrets.token_hex(4)}"
         try:
             write_synced(probe, PROBE, private=True)
@@ -158,20 +159,23 @@ class Home:
         return None
 
     def read_or_make_admin_key(self) -> str:
-        """The generated admin key; made with mode 600 the first time.
+        """Return the generated admin key, creating its file with mode 600 if there is none.
 
         Raises:
-            OSError: if it can be neither read nor written.
+            OSError: if the file can be neither read nor written.
         """
         return read_or_make(self.admin_key, secrets.token_urlsafe(32))
 
     def read_or_make_id(self) -> str:
-        """What tells this folder from others; errors as for the key."""
+        """Return the id of this state folder, creating its file if missing; raises as `read_or_make_admin_key`."""
         return read_or_make(self.id, secrets.token_hex(8))
 
 
 def read_or_make(path: Path, content: str) -> str:
-    """A file's line; the first who asks for it writes it, with mode 600."""
+    """Return the file's text, stripped; if there is no file, first create it with `content` and mode 600.
+
+    If several processes create the file at once, all return the content of the first.
+    """
     staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     if not path.exists():
         write_synced(staging, content.encode() + b"\n", private=True)
@@ -185,27 +189,27 @@ def read_or_make(path: Path, content: str) -> str:
 
 
 def unwritable(error: OSError) -> str:
-    """Return the sentence on a state folder that cannot be written, without its path: anybody may read it."""
+    """Return a message that the state folder cannot be written, without its path, as anybody may read the message."""
     return f"the state folder cannot be written: {error.strerror}"
 
 
 def is_group_writable(folder: Path) -> bool:
-    """Return whether the group of a folder can write to it."""
+    """Return whether the group of a folder can write to it; False if the folder cannot be read."""
     with suppress(OSError):
         return bool(folder.stat().st_mode & stat.S_IWGRP)
     return False
 
 
 def everything_in(folder: Path) -> Iterator[Path]:
-    """Yield every file and folder below a folder; links are yielded and not followed."""
+    """Yield the path of every file and folder below a folder; links are yielded but not followed."""
     for inside, folders, files in os.walk(folder):
         yield from (Path(inside, name) for name in (*folders, *files))
 
 
 def take_permissions(path: Path) -> None:
-    """Take what group and others may do with a file or folder of this user.
+    """Remove all group and others' permissions from a file or folder of this user; errors are ignored.
 
-    Left as they are: links, files with another name elsewhere, and what belongs to others, such as the root of a
+    Left unchanged are links, files with several hard links, and what belongs to other users, such as the root of a
     volume in Kubernetes.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -1,4 +1,4 @@
-"""Which encoders a server may host: those of the settings, and those an operator added to the state folder.
+"""The encoders that a server may host: those in the settings, and those an operator added to the state folder.
 
 $LATHE_HOME/encoders.json   a JSON list like LATHE_ENCODERS, kept by `lathe encoders add` and `remove`
 """
@@ -40,7 +40,7 @@ class EncoderSettings(BaseModel):
     """Whether it is served from the start; else once an admin asks for it."""
 
     def spec(self, dtype: Dtype) -> EncoderSpec:
-        """The same for the layer below, with the dtype of those that name none."""
+        """Return the spec that the training package loads, with `dtype` if these settings name none."""
         return EncoderSpec(**self.model_dump(exclude={"load", "dtype"}), dtype=self.dtype or dtype)
 
 
@@ -48,16 +48,16 @@ DEFAULT = EncoderSettings(name=DEFAULT_ENCODER.name, model=DEFAULT_ENCODER.model
 
 
 class AddedEncoders:
-    """The encoders in a state folder's file."""
+    """The encoders that were added to a state folder, stored in its `encoders.json`."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "encoders.json"
 
     def read(self) -> list[EncoderSettings]:
-        """Those there are.
+        """Return the added encoders; an empty list if there is no file.
 
         Raises:
-            ValueError: if the file was damaged.
+            ValueError: if the file is damaged.
         """
         try:
             return [EncoderSettings(**item) for item in orjson.loads(self.path.read_bytes())]
@@ -67,14 +67,14 @@ class AddedEncoders:
             raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
 
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
-        """Keep an encoder.
+        """Append an encoder to the file.
 
         Args:
-            encoder: to keep.
-            others: names that are taken by the settings.
+            encoder: encoder to add.
+            others: names that the settings already use.
 
         Raises:
-            ConflictError: if there is one of that name.
+            ConflictError: if the name is in use.
         """
         with self.locked():
             known = self.read()
@@ -83,10 +83,10 @@ class AddedEncoders:
             self.write([*known, encoder])
 
     def remove(self, name: str) -> None:
-        """Forget an encoder.
+        """Remove an encoder from the file.
 
         Raises:
-            UnknownNameError: if none of that name was added.
+            UnknownNameError: if no encoder of that name was added.
         """
         with self.locked():
             known = self.read()
@@ -96,16 +96,16 @@ class AddedEncoders:
             self.write(left)
 
     def write(self, encoders: list[EncoderSettings]) -> None:
-        """Replace the file, whole or not at all."""
+        """Replace the file's content with these encoders, atomically."""
         content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
         replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
 
     def locked(self) -> FileLock:
-        """The right to change the file, among processes."""
+        """Return the file lock that a process must hold to change the file."""
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
 
 def described_problem(error: ValidationError) -> BadValueError:
-    """What is wrong with an encoder's settings, in a line."""
+    """Convert pydantic's first error on an encoder's settings to a `BadValueError` of one line."""
     first = error.errors(include_url=False, include_input=False)[0]
     return BadValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")

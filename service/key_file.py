@@ -1,19 +1,19 @@
-"""A file of keys, as a secret is mounted into a container."""
+"""Files that hold keys, as secrets are mounted into containers."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 KEY_VARIABLES = frozenset({"LATHE_API_KEYS", "LATHE_API_KEYS_FILE", "LATHE_ADMIN_KEYS", "LATHE_ADMIN_KEYS_FILE"})
-"""Where a server finds its keys; no process that it starts needs to know."""
+"""Environment variables that hold keys or name files with keys; processes that a server starts do not get them."""
 
 
 @dataclass(frozen=True)
 class KeyFile:
-    """The keys of a file, read once at start.
+    """A file of keys and its content, read once at start.
 
     Attributes:
-        path: of the file.
-        keys: one a line; blank lines and those that begin with # are no keys.
+        path: path of the file.
+        keys: its keys, one per line; blank lines and lines that begin with # are skipped.
     """
 
     path: Path
@@ -21,10 +21,10 @@ class KeyFile:
 
     @classmethod
     def read(cls, path: Path) -> "KeyFile":
-        """Read a file.
+        """Read the keys of a file.
 
         Raises:
-            ValueError: if it cannot be read or holds no key; the message quotes nothing of what is in it.
+            ValueError: if the file cannot be read or holds no key; the message quotes nothing of its content.
         """
         try:
             lines = path.read_text(encoding="utf-8-sig").split("\n")

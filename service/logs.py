@@ -1,7 +1,7 @@
-"""Logs: one line of JSON an event, on stdout.
+"""Logging to stdout, one line of JSON per event.
 
-Code logs through the standard library, as uvicorn and every other library does; structlog renders it
-all alike. Until `configure` is called nothing is set up, so that whoever imports Lathe keeps their own.
+Code logs through the standard library, as uvicorn and other libraries do; structlog formats all records alike. Nothing
+is set up before `configure` is called, so that programs that import Lathe keep their own logging.
 """
 
 import json
@@ -14,13 +14,13 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 HEAD = ("timestamp", "level", "logger", "event")
-"""What every line begins with, in this order, for people who read along."""
+"""Keys that every line begins with, in this order, for people who read the log."""
 
 
 def configure(level: str) -> None:
-    """Write this process's logs to stdout, those of the service from a level on.
+    """Write this process's logs to stdout as JSON: the service's from `level` on, other libraries' from warning on.
 
-    Other libraries speak from warning on only: below that some of them quote addresses and headers.
+    Below warning, some libraries quote addresses and headers.
     """
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(formatter())
@@ -32,7 +32,7 @@ def configure(level: str) -> None:
 
 
 def formatter() -> structlog.stdlib.ProcessorFormatter:
-    """Renders a record with its `extra` and what is bound to the context, as the id of the request is."""
+    """Return the formatter that renders a record as JSON with its `extra` and context, such as the request id."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[structlog.contextvars.merge_contextvars, structlog.stdlib.ExtraAdder()],
         processors=[
@@ -48,12 +48,12 @@ def formatter() -> structlog.stdlib.ProcessorFormatter:
 
 
 def in_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """The same with its head first."""
+    """Return the event with the keys in `HEAD` first; a structlog processor."""
     return {**{key: event[key] for key in HEAD}, **event}
 
 
 def dump_line(event: dict[str, Any], **_: Any) -> str:
-    """One line of JSON of whatever was logged."""
+    """Serialize an event to one line of JSON; values that are not JSON are written as their `repr`."""
     try:
         return orjson.dumps(event, default=repr).decode()
     except TypeError:  # a path that is no UTF-8, a number past 64 bits: still one line, escaped

@@ -1,21 +1,21 @@
-"""How the process holds memory."""
+"""Settings of the C memory allocator."""
 
 import ctypes
 from contextlib import suppress
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MAPPED_FROM = 32 * 2**20
-"""Blocks from here on are mapped one by one; the most glibc allows."""
+"""Bytes from which glibc allocates a block by mmap, 32 MiB, the most it allows; smaller ones come from the heap."""
 
 KEPT = 512 * 2**20
-"""Freed bytes that may stay at the end of the heap."""
+"""Free bytes at the end of the heap that glibc keeps instead of returning them to the system, 512 MiB."""
 
 
 def keep_freed_blocks() -> None:
-    """Let glibc use large blocks again instead of giving each back and asking for a new one.
+    """Make glibc reuse large freed blocks instead of returning each to the system; no effect with another C library.
 
-    A new block costs a page fault every 4 kB: a body of 6 MB took twice as long, long batches of an encoder a
-    quarter longer. Does nothing with another C library.
+    A new block costs a page fault every 4 kB: a body of 6 MB took twice as long, long batches of an encoder a quarter
+    longer.
     """
     with suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)

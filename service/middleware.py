@@ -1,4 +1,4 @@
-"""Around every request: its id, its metrics, its line in the log, and an answer whatever happens inside."""
+"""Middleware around every request: request id, metrics, log line, and an error response for unhandled exceptions."""
 
 import logging
 import re
@@ -16,12 +16,12 @@ from service.codec import dump_json
 from service.errors import ServiceError, as_service_error, error_body
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
-"""Told apart in metrics; the parser knows thirty more, and callers choose."""
+"""HTTP methods that metrics distinguish; the parser knows thirty more, and callers choose them."""
 
 REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 BYTES = re.compile(rb"[0-9]{1,18}")
 UNKNOWN = "unknown"
-"""The route of requests that none takes; a route with a method it does not take would be one more series for each."""
+"""Route label of requests that match no route, or a route with another method, which would each add a metric series."""
 LOGGED_HEADERS = {b"x-chain": "chain", b"x-dimensions": "dimensions"}
 
 REQUESTS = Counter("lathe_requests_total", "Requests answered", ["method", "route", "status"])
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 
 class RequestMiddleware:
-    """Gives each request an id, counts and logs it, and answers 500 with our body where nothing else answered."""
+    """Middleware that gives each request an id, counts and logs it, and answers 500 for an unhandled exception."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Run the app on one HTTP request within an `Exchange`; pass other scopes on."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -54,11 +54,11 @@ class RequestMiddleware:
 
 
 class Exchange:
-    """A request and what was answered so far; its texts, path, query and keys are nowhere kept.
+    """A request and the state of its response; holds none of the request's texts, path, query or keys.
 
     Attributes:
-        request_id: as sent, or made.
-        status: 0 until the answer begins.
+        request_id: id the client sent, if valid, else a random one.
+        status: status of the response; 0 until it begins.
     """
 
     def __init__(self, scope: Scope, send: Send) -> None:
@@ -72,7 +72,7 @@ class Exchange:
         self.begun = time.perf_counter()
 
     async def send(self, message: Message) -> None:
-        """Pass the answer on, with the request's id."""
+        """Send a response message on, adding the header `x-request-id` and making redirects relative to this server."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
@@ -83,7 +83,7 @@ class Exchange:
         await self.pass_on(message)
 
     def end(self) -> None:
-        """Count and log it."""
+        """Update the request metrics and log one line, at debug level for health and metrics requests."""
         method, route = self.scope["method"], route_of(self.scope) or UNKNOWN
         seconds = time.perf_counter() - self.begun
         counted = method if method in METHODS else "other", UNKNOWN if self.status == 405 else route
@@ -95,7 +95,7 @@ class Exchange:
             log.log(level, "request", extra=told | self.sizes())
 
     def sizes(self) -> dict[str, Any]:
-        """The length of what came in, and which vectors went out, where the headers say."""
+        """Return log fields: the request's length in bytes, and chain and dimensions of the response, if in headers."""
         length = self.asked.get(b"content-length", b"")
         found: dict[str, Any] = {"bytes_in": int(length)} if BYTES.fullmatch(length) else {}
         for header, name in LOGGED_HEADERS.items():
@@ -106,34 +106,34 @@ class Exchange:
 
 
 def route_of(scope: Scope) -> str | None:
-    """The template of the route that was found; never the raw path, which is the caller's."""
+    """Return the path template of the matched route, None if none matched; never the raw path, which callers choose."""
     return getattr(scope.get("route"), "path", None)
 
 
 def local(location: bytes) -> bytes:
-    """Return where a redirect leads without scheme and host, which would be those that the caller named."""
+    """Return the path and query of a redirect's location, without scheme and host, which the caller could choose."""
     _, _, path, query, _ = urlsplit(location)
     return b"/" + path.lstrip(b"/") + (b"?" + query if query else b"")
 
 
 def is_probe(path: str) -> bool:
-    """Whether machines ask for it every few seconds: health and metrics."""
+    """Return whether a path is of health checks or metrics, which machines request every few seconds."""
     return path == "/metrics" or is_health(path)
 
 
 def is_health(path: str) -> bool:
-    """Return whether a path tells only how the server is; probes name it as they like."""
+    """Return whether a path is of health checks, which are allowed under any `Host`."""
     return path == "/health" or path.startswith("/health/")
 
 
 def log_failure(error: Exception) -> None:
-    """Log where an error nobody foresaw came from, without its message, which may quote what a caller sent."""
+    """Log an unhandled exception's type and stack, without its message, which may quote what a caller sent."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("request failed", extra={"error": type(error).__name__, "frames": frames})
 
 
 async def send_error(error: ServiceError, send: Send) -> None:
-    """Answer with an error."""
+    """Send an error as a complete JSON response."""
     body = dump_json(error_body(error))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if error.retry_after:

@@ -1,4 +1,4 @@
-"""Names and numbers as they stand in paths and references."""
+"""Names, numbers and chain references as they appear in paths."""
 
 import re
 
@@ -9,12 +9,12 @@ RESERVED = {"none"}
 
 
 def is_name(text: str) -> bool:
-    """Whether a chain or an index can have this name."""
+    """Return whether the text is a valid name of a chain or an index."""
     return re.fullmatch(NAME_PATTERN.strip("^$"), text) is not None
 
 
 def require_name(name: str, what: str = "a chain", param: str = "name") -> None:
-    """Raise `BadValueError` unless a new chain, or whatever it is, may have this name."""
+    """Raise `BadValueError` unless the name is valid and not reserved; `what` says in the message what is named."""
     if not is_name(name) or name in RESERVED:
         raise BadValueError(
             f"{name[:80]!r} cannot name {what}: letters, digits, '.', '_' and '-', at most 64, "
@@ -24,15 +24,15 @@ def require_name(name: str, what: str = "a chain", param: str = "name") -> None:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that plain digits say; None for anything else, and for more digits than make sense."""
+    """Parse a whole number of at most nine digits; return None for any other text."""
     return int(text) if re.fullmatch(r"0|[1-9][0-9]{0,8}", text) else None
 
 
 def require_number(text: str, param: str) -> int:
-    """The same.
+    """Parse a whole number of at most nine digits.
 
     Raises:
-        WrongShapeError: for anything else.
+        WrongShapeError: if the text is anything else.
     """
     number = whole_number(text)
     if number is None:
@@ -41,10 +41,10 @@ def require_number(text: str, param: str) -> int:
 
 
 def split_ref(ref: str) -> tuple[str, int | None]:
-    """Name and version of `name`, `name@live` or `name@version`; None is the live one.
+    """Split `name`, `name@live` or `name@version` into the name and the version; None stands for the live one.
 
     Raises:
-        UnknownNameError: for what no chain can be called.
+        UnknownNameError: if the reference is not valid.
     """
     name, _, wanted = ref.partition("@")
     version = None if wanted in ("", "live") else whole_number(wanted)

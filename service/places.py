@@ -1,9 +1,9 @@
-"""Which chain answers `dimensions: d`, for each encoder.
+"""Size routes: which chain answers a request for `dimensions: d`, for each encoder.
 
 places.json: {<encoder fingerprint>: {"128": "compact", "nested": "compact"}}
 
-The first live chain of a size takes the empty place of that size, the first live nested chain that
-of all sizes without one of their own. Nothing replaces a chain in its place but an admin.
+The first live chain of a size takes the free route of that size; the first live nested chain takes the route `nested`,
+for all sizes without a route of their own. Only an admin can give a route to another chain.
 """
 
 import json
@@ -23,10 +23,10 @@ NESTED = "nested"
 
 
 def parse_places(found: Any) -> dict[str, str]:
-    """Return an encoder's places from JSON.
+    """Check an encoder's size routes from JSON and return a copy, `{size or "nested": chain}`.
 
     Raises:
-        ValueError, AttributeError: for what is no size or no name of a chain.
+        ValueError, AttributeError: if a key is not a size or a value not a string, or it is no object.
     """
     for place, ref in found.items():
         if not isinstance(ref, str) or not (place == NESTED or whole_number(place)):
@@ -35,7 +35,7 @@ def parse_places(found: Any) -> dict[str, str]:
 
 
 class Places:
-    """The places of all encoders, in one file."""
+    """The size routes of all encoders, in one JSON file."""
 
     def __init__(self, path: Path, registry: Registry) -> None:
         self.path = path
@@ -43,10 +43,10 @@ class Places:
         self.known: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
 
     def read(self) -> dict[str, dict[str, str]]:
-        """All places.
+        """Read all size routes from the file; empty if there is no file.
 
         Raises:
-            ArtifactError: if the file was damaged.
+            ArtifactError: if the file is damaged.
         """
         try:
             found = json.loads(self.path.read_bytes())
@@ -57,14 +57,14 @@ class Places:
             raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
 
     def current(self) -> dict[str, dict[str, str]]:
-        """The same, read only when the file changed; not to be changed."""
+        """Return all size routes, read again only if the file changed; callers must not change the result."""
         made = made_when(self.path)
         if made != self.known[0]:
             self.known = made, self.read()
         return self.known[1]
 
     def problem(self) -> str | None:
-        """Return why the file cannot be read; None if it can."""
+        """Return why the size routes cannot be read; None if they can."""
         try:
             self.current()
         except ArtifactError as error:
@@ -74,7 +74,7 @@ class Places:
         return None
 
     def assign(self, encoder_fingerprint: str, place: str, ref: str, replace: bool) -> str:
-        """Give a place to a chain, if it is empty or `replace` is set; return who has it then."""
+        """Route a size (`place`) to a chain if the route is free or `replace` is set; return the route's chain."""
         with self.locked():
             places = self.read()
             mine = places.setdefault(encoder_fingerprint, {})
@@ -85,24 +85,31 @@ class Places:
         return ref
 
     def locked(self) -> FileLock:
-        """The right to change the file, among threads and processes."""
+        """Return the file lock that a thread or process must hold to change the routes."""
         make_root(self.path.parent)
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
     def promote(self, name: str, version: int, gate: Gate = no_gate) -> Pointer:
-        """Make a version live and let it take places; see `Registry.promote`."""
+        """Make a version live, then assign its chain free size routes; see `Registry.promote`."""
         pointer = self.registry.promote(name, version, gate)
         self.take_empty(name)
         return pointer
 
     def rollback(self, name: str) -> Pointer:
-        """Make the version live that was before and let it take places; errors as `Registry.rollback`."""
+        """Make the previously live version live again, then assign its chain free size routes.
+
+        Raises as `Registry.rollback`.
+        """
         pointer = self.registry.rollback(name)
         self.take_empty(name)
         return pointer
 
     def take_empty(self, name: str) -> list[str]:
-        """Let the live version of a chain take the places that are empty; return those it has."""
+        """Assign a chain the free size routes that its live version serves; return the routes it then has.
+
+        Returns an empty list if no version is live or it cannot be read, was fitted without an encoder, or keeps all
+        dimensions.
+        """
         try:
             loaded = self.registry.load(name)
         except (UnknownNameError, ArtifactError):
@@ -114,10 +121,11 @@ class Places:
         return [place for place in wanted if self.assign(fingerprint, place, name, replace=False) == name]
 
     def adopt(self, encoder_fingerprint: str, place: str, ref: str) -> str | None:
-        """Give an empty place to the chain that has it in another state folder.
+        """Give a free size route to the chain that has it in another state folder.
 
         Returns:
-            Who has it then; None if it stays empty, for that chain is not here or does not serve it.
+            The chain that has the route afterwards; None if it stays free because that chain is missing here or does
+            not serve it.
         """
         mine = self.read().get(encoder_fingerprint, {})
         if self.occupant(mine, place) is None:
@@ -127,10 +135,10 @@ class Places:
         return self.assign(encoder_fingerprint, place, ref, replace=False)
 
     def chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
-        """The chain that answers a size of an encoder's vectors of some width.
+        """Return the chain to which a size of an encoder's vectors routes: its own route, else the nested one.
 
         Raises:
-            BadValueError: listing the sizes there are.
+            BadValueError: if no chain serves the size; the message lists the sizes that are served.
         """
         places = self.current().get(encoder_fingerprint, {})
         for place in (str(dimensions), NESTED):
@@ -141,7 +149,7 @@ class Places:
         raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
 
     def occupant(self, places: dict[str, str], place: str) -> LoadedChain | None:
-        """The chain in a place; None if it is empty, or its chain is gone or no longer serves it."""
+        """Return the chain of a size route; None if it is free, or its chain is deleted or does not serve the size."""
         if place not in places:
             return None
         try:
@@ -152,7 +160,7 @@ class Places:
         return loaded if serves else None
 
     def sizes(self, places: dict[str, str]) -> list[str]:
-        """The sizes an encoder's places answer, in words."""
+        """Describe the sizes that an encoder's routes serve, as words for an error message."""
         nested = self.occupant(places, NESTED)
         largest = nested.chain.output_dimensions or 0 if nested else 0
         exact = sorted(int(place) for place in places if place != NESTED and self.occupant(places, place))

@@ -1,4 +1,4 @@
-"""The app under Ray Serve: `serve run service.ray_serve:build min_replicas=1 max_replicas=4`.
+"""The app as a Ray Serve deployment: `serve run service.ray_serve:build min_replicas=1 max_replicas=4`.
 
 client ── Ray's proxy ──┬── replica: the app ── its encoders' workers
                         └── replica: the app ── …      as many as requests in flight ask for
@@ -24,10 +24,10 @@ from service.processes.program import environment_without_keys
 from service.settings import Settings, read_settings
 
 BESIDE_TEXTS = 1000
-"""Requests of a replica that wait for no encoder: events of jobs, reductions, bodies that are still read."""
+"""Concurrent requests of a replica that wait for no encoder: job events, reductions, bodies being read."""
 
 LAST_WORDS_SECONDS = 10
-"""For the end of the app, after its requests'; a replica is killed after that."""
+"""Seconds the app gets to shut down after its requests; Ray then kills the replica."""
 
 
 class Arguments(BaseModel):
@@ -49,22 +49,23 @@ class Arguments(BaseModel):
 
     @model_validator(mode="after")
     def check(self) -> "Arguments":
-        """Refuse a range without a number in it."""
+        """Raise `ValueError` if `max_replicas` is less than `min_replicas`."""
         if self.max_replicas < self.min_replicas:
             raise ValueError(f"max_replicas={self.max_replicas} is less than min_replicas={self.min_replicas}")
         return self
 
     @property
     def autoscaling(self) -> AutoscalingConfig:
-        """When Ray adds and removes replicas."""
+        """Ray's autoscaling config for these arguments."""
         return AutoscalingConfig(**self.model_dump(exclude={"num_cpus", "num_gpus"}))
 
 
 def build(arguments: Arguments) -> Application:
-    """The application, with the settings of the process that builds it.
+    """Build the Ray Serve application with the settings of the current process.
 
     Raises:
-        ValueError: if replicas would share nothing, anybody could use them, or a setting cannot be used.
+        ValueError: if several replicas would share no state, the server would be public without keys, or a setting is
+            invalid.
     """
     settings = read_settings(threads=arguments.num_cpus)
     require_shared(settings, arguments.max_replicas)
@@ -81,11 +82,15 @@ def build(arguments: Arguments) -> Application:
 
 
 def app_builder(settings: Settings) -> Callable[[], ASGIApp]:
-    """Makes the app in a replica, whose node may have other variables: Lathe's travel with the application."""
+    """Return a function that builds the app in a replica, with the `LATHE_` variables of this process but without keys.
+
+    A replica's node may have other variables, so these travel with the application.
+    """
     variables = {k: v for k, v in environment_without_keys().items() if k.startswith("LATHE_")}
     variables["LATHE_THREADS"] = str(settings.threads)  # of the replica, not of the process that builds it
 
     def make_app() -> ASGIApp:
+        """Set environment, threads and logging of the replica's process, and return the app."""
         import torch
 
         os.environ.update(variables)  # jobs read them
@@ -100,11 +105,15 @@ def app_builder(settings: Settings) -> Callable[[], ASGIApp]:
 
 
 def wait_for_encoders(app: FastAPI) -> None:
-    """Have the app's start wait until its encoders are loaded: Ray sends requests to a replica that has started."""
+    """Replace the app's lifespan by one that waits at startup until each encoder has loaded or failed.
+
+    Ray sends requests to a replica as soon as it has started.
+    """
     start = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(started: FastAPI) -> AsyncIterator[Any]:
+        """Start the app, wait for its encoders, and yield while it serves."""
         async with start(started) as state:
             for engine in list(started.state.services.embedder.engines.values()):
                 await run_in_threadpool(engine.settled.wait)
@@ -114,15 +123,16 @@ def wait_for_encoders(app: FastAPI) -> None:
 
 
 class OneRequestId:
-    """Leaves out the request's id of an answer: Ray's proxy, which made it or passed it on, adds the same."""
+    """Middleware that removes the response header `x-request-id`: Ray's proxy adds the same id itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Run the app on one request and filter the headers of its response."""
 
         async def pass_on(message: Message) -> None:
+            """Send a message on without the header `x-request-id`."""
             if message["type"] == "http.response.start":
                 message["headers"] = [(name, value) for name, value in message["headers"] if name != b"x-request-id"]
             await send(message)
@@ -131,12 +141,12 @@ class OneRequestId:
 
 
 def most_requests(settings: Settings) -> int:
-    """More than Lathe lets in, of one text each: its own 429 answers before Ray would make anybody wait unseen."""
+    """Return Ray's limit of concurrent requests: above Lathe's own queues, so that Lathe answers 429 first."""
     return settings.max_queued_texts * len(settings.hosted) + BESIDE_TEXTS
 
 
 def require_shared(settings: Settings, replicas: int) -> None:
-    """Raise `ValueError` where several replicas would each have chains and jobs of their own."""
+    """Raise `ValueError` if there are several replicas and no Redis in which they share chains and jobs."""
     if replicas > 1 and not settings.redis_url:
         raise ValueError(
             f"max_replicas={replicas} needs LATHE_REDIS_URL: without it each replica has its own chains and "
@@ -145,7 +155,7 @@ def require_shared(settings: Settings, replicas: int) -> None:
 
 
 def require_keys(settings: Settings) -> None:
-    """Raise `ValueError` without keys, unless told otherwise: which address is listened on is Ray's setting."""
+    """Raise `ValueError` if there are no API keys and public use is not allowed: Ray decides who can connect."""
     if not settings.api_keys and not settings.public_without_keys:
         raise ValueError(
             "who reaches the proxy of Ray Serve is not Lathe's to see: set LATHE_API_KEYS or LATHE_API_KEYS_FILE, or "

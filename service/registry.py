@@ -1,12 +1,12 @@
-"""Chains on disk: versions that never change, and a live pointer that does.
+"""The chain registry on disk: immutable versions and a mutable live pointer.
 
 chains/<name>/
 ├── pointer.json   {"live": 2, "earlier": [1], "last": 3, "forced": {"2": ["recall_at_10"]}}
 ├── 1/ 2/ 3/       artifacts, see transforms.artifact
 └── .lock          held while versions or the pointer change
 
-Any number of processes may read and write: a version appears by a rename, the pointer changes by
-a rename, and readers look at the files, not at what they remember.
+Any number of processes may read and write: versions appear and pointers change by a rename, and readers check the files
+instead of trusting their memory.
 """
 
 import json
@@ -45,27 +45,27 @@ if TYPE_CHECKING:
     from transforms.chain import Chain
 
 LOADED_MOST = 64
-"""Chains kept in memory; one of 4096 × 1024 floats is 16 MB."""
+"""Maximum number of chains kept in memory, least recently used ones dropped; one of 4096 × 1024 floats is 16 MB."""
 
 VERSIONS_MOST = 10**9
-"""Versions have at most nine digits, as `whole_number` reads them."""
+"""Upper bound of version numbers: `whole_number` parses at most nine digits."""
 
 FIT_FIELDS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "certificate": dict}
-"""What a fit adds to a chain's manifest."""
+"""Fields that a fit adds to a chain's manifest, with their JSON types."""
 
 Gate = Callable[[Manifest], Sequence[str]]
-"""Looks at a version that is to become live: raises if it may not, or names what it was forced past."""
+"""Checks the manifest of a version to promote: raises, or returns the failed gates overridden by force."""
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """Which version of a chain is live.
+    """The live version of a chain, and the history of live versions.
 
     Attributes:
-        live: the version that the bare name means; None before the first promotion.
-        earlier: versions that were live before, latest last; what rolling back goes to.
-        last: the highest version ever given, so that none is given twice.
-        forced: versions that were made live by force, with the gates they did not pass.
+        live: version that the bare name refers to; None before the first promotion.
+        earlier: versions that were live before, the most recent last; rollback returns to them.
+        last: highest version number ever used, so that none is used twice.
+        forced: gates that versions promoted by force had failed, by version.
     """
 
     live: int | None = None
@@ -75,10 +75,10 @@ class Pointer:
 
     @classmethod
     def parse(cls, name: str, content: bytes) -> "Pointer":
-        """Read a chain's pointer.
+        """Parse the content of a chain's pointer file.
 
         Raises:
-            ArtifactError: if it was damaged.
+            ArtifactError: if the content is damaged.
         """
         try:
             found = json.loads(content)
@@ -90,7 +90,7 @@ class Pointer:
             raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
 
     def require_types(self) -> None:
-        """Raise `TypeError` unless versions are numbers that a folder can have, and gates are names."""
+        """Raise `TypeError` unless all versions are whole numbers in range and all gates are strings."""
         versions = [*self.earlier, self.last, *self.forced, *([] if self.live is None else [self.live])]
         if not all(type(version) is int and 0 <= version < VERSIONS_MOST for version in versions):
             raise TypeError(f"a version is a whole number below {VERSIONS_MOST}")
@@ -99,16 +99,16 @@ class Pointer:
 
     @property
     def past(self) -> tuple[str, ...]:
-        """The gates that the live version did not pass."""
+        """Failed gates that were overridden when the live version was promoted."""
         return () if self.live is None else self.forced.get(self.live, ())
 
     def dump(self) -> bytes:
-        """The same as JSON."""
+        """Serialize the pointer to JSON bytes."""
         return json.dumps(asdict(self)).encode()
 
 
 class LoadedChain:
-    """A version in memory, with its folded forms made once for each size."""
+    """A version of a chain in memory, with a cache of its folded forms by size."""
 
     def __init__(self, name: str, version: int, chain: "Chain", folder: Path) -> None:
         self.folder = folder
@@ -121,18 +121,18 @@ class LoadedChain:
 
     @property
     def ref(self) -> str:
-        """`name@version`."""
+        """Reference `name@version`."""
         return f"{self.name}@{self.version}"
 
     @property
     def encoder_fingerprint(self) -> str | None:
-        """Whose vectors it takes; None if it was fitted on vectors of nobody's."""
+        """Fingerprint of the encoder whose vectors the chain takes; None if it was fitted without an encoder."""
         encoder = self.chain.metadata.get("encoder")
         return encoder["fingerprint"] if encoder else None
 
     @cached_property
     def reference(self) -> "FitDistribution | ArtifactError":
-        """What the rows it was fitted on look like, read when first asked for; or why nobody knows."""
+        """Distribution of the rows the chain was fitted on, read on first access; the error if unreadable."""
         from transforms.artifact import FitDistribution
 
         try:
@@ -141,24 +141,29 @@ class LoadedChain:
             return error
 
     def fold(self, dimensions: int | None, normalize: bool) -> "Chain":
-        """The chain as one product, cut to a size."""
+        """Return the chain with its affine steps multiplied into one, cut to a size; cached by size and normalization.
+
+        Args:
+            dimensions: output dimensions; None for all.
+            normalize: whether unit vectors are wanted; ignored where the chain does not normalize, or quantizes.
+        """
         key = (dimensions, self.normalizes(normalize))
         if key not in self.folded:
             self.folded[key] = self.chain.fold(*key)
         return self.folded[key]
 
     def as_asked(self, dimensions: int | None, normalize: bool) -> ChainRef:
-        """The same for a worker that reads the chain itself."""
+        """Return the reference from which a worker process loads and folds the same chain; arguments as in `fold`."""
         return ChainRef(self.folder, self.digest, dimensions, self.normalizes(normalize))
 
     def normalizes(self, wanted: bool) -> bool:
-        """Whether it gives unit vectors where that is wanted or not."""
+        """Return whether outputs are unit vectors: the chain normalizes, and that is wanted or it has a quantizer."""
         as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
         return self.chain.normalize and (wanted or as_fitted)
 
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":
-    """Read a chain as `Chain.load` does; torch is imported only here, for listing chains does without it."""
+    """Load a chain and check the manifest fields that a fit added; imports torch only here, as listing needs none."""
     from transforms.chain import Chain
 
     chain = Chain.load(folder, root)
@@ -167,7 +172,7 @@ def load_chain(folder: Path, root: Path | None) -> "Chain":
 
 
 def require_fit_fields(folder: Path, manifest: Manifest) -> None:
-    """Raise `ArtifactError` unless what a fit added to the manifest of a folder is what the service reads."""
+    """Raise `ArtifactError` unless the fields that a fit added to a manifest have the types that the service reads."""
     require_field_types(folder, manifest, FIT_FIELDS)
     require_field_types(folder, manifest.get("provenance") or {}, {"gates": dict})
     for name in ("encoder", "target_encoder"):
@@ -176,17 +181,17 @@ def require_fit_fields(folder: Path, manifest: Manifest) -> None:
 
 
 def no_gate(_manifest: Manifest) -> Sequence[str]:
-    """Lets any version through."""
+    """Accept any version: a `Gate` that never raises and returns no gates."""
     return ()
 
 
 class Registry:
-    """The chains in one folder.
+    """The chains in one folder, and changes to them.
 
     Args:
         root: the folder.
-        shipped: whether it came with an installed package, whose files may be links to anywhere; in others no link
-            may lead out of the folder.
+        shipped: whether the folder is part of the installed package, whose files may be links to anywhere; otherwise no
+            link may lead out of the folder.
     """
 
     def __init__(self, root: Path, shipped: bool = False) -> None:
@@ -197,40 +202,40 @@ class Registry:
         self.loading = threading.Lock()
 
     def names(self) -> list[str]:
-        """Chains that have a version."""
+        """List the names of chains that have a version, sorted."""
         if not self.root.is_dir():
             return []
         return sorted(f.name for f in self.root.iterdir() if is_name(f.name) and self.versions(f.name))
 
     def versions(self, name: str) -> list[int]:
-        """Versions of a chain, ascending; empty if there is no such chain."""
+        """List the versions of a chain, ascending; empty if there is no such chain."""
         folder = self.root / name
         if not folder.is_dir():
             return []
         return sorted(int(f.name) for f in folder.iterdir() if whole_number(f.name) and f.is_dir())
 
     def read(self, name: str, version: int) -> "Chain":
-        """Read a version from disk.
+        """Load a version from disk, bypassing the memory cache.
 
         Raises:
-            ArtifactError: if its files were damaged.
+            ArtifactError: if its files are damaged.
         """
         return load_chain(self.root / name / str(version), self.links_within)
 
     def read_files(self, name: str, version: int) -> tuple[bytes, bytes]:
-        """Return the manifest and the serialized tensors of a version as they are on disk.
+        """Return the bytes of a version's manifest and tensor files, unchecked.
 
         Raises:
-            OSError: if they cannot be read.
+            OSError: if the files cannot be read.
         """
         folder = self.root / name / str(version)
         return read_file(folder, MANIFEST, self.links_within), read_file(folder, TENSORS, self.links_within)
 
     def pointer(self, name: str) -> Pointer:
-        """The pointer of a chain; empty if there is none.
+        """Read the pointer of a chain; an empty one if there is no pointer file.
 
         Raises:
-            ArtifactError: if it was damaged or cannot be read.
+            ArtifactError: if the file is damaged or cannot be read.
         """
         try:
             return Pointer.parse(name, read_file(self.root / name, "pointer.json", self.links_within))
@@ -240,18 +245,18 @@ class Registry:
             raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error.strerror}") from error
 
     def live(self, name: str) -> int | None:
-        """The live version of a chain; None if there is none, or its pointer is damaged."""
+        """Return the live version of a chain; None if no version is live, or the pointer is damaged."""
         return self.readable_pointer(name).live
 
     def readable_pointer(self, name: str) -> Pointer:
-        """The pointer of a chain; empty if there is none, or it is damaged."""
+        """Read the pointer of a chain; an empty one if there is no pointer file, or it is damaged."""
         try:
             return self.pointer(name)
         except ArtifactError:
             return Pointer()
 
     def resolve(self, ref: str) -> tuple[str, int]:
-        """Name and version that `name`, `name@live` or `name@version` stands for.
+        """Return the name and version that `name`, `name@live` or `name@version` refers to.
 
         Raises:
             UnknownNameError: if there is no such chain or version, or none is live.
@@ -275,7 +280,7 @@ class Registry:
         return name, live
 
     def load_quickly(self, ref: str) -> LoadedChain | None:
-        """A chain in memory whose files are the same as when it was read; else None."""
+        """Return the chain from memory if its files have not changed since it was loaded; None otherwise."""
         name, version = split_ref(ref)
         if version is None:
             made, live = self.pointers.get(name, ((0, 0), None))
@@ -288,11 +293,11 @@ class Registry:
         return found if found is not None and found.made == made_when(found.folder) else None
 
     def load(self, ref: str) -> LoadedChain:
-        """A chain ready to apply.
+        """Return a chain ready to apply, from memory if its files have not changed, else from disk.
 
         Raises:
-            UnknownNameError: if there is none of that name or version.
-            ArtifactError: if its files were damaged.
+            UnknownNameError: if there is no such chain or version.
+            ArtifactError: if its files are damaged.
         """
         if (quickly := self.load_quickly(ref)) is not None:
             return quickly
@@ -308,10 +313,10 @@ class Registry:
         return found
 
     def manifest(self, name: str, version: int) -> Manifest:
-        """What a version says of itself.
+        """Read and check the manifest of a version.
 
         Raises:
-            ArtifactError: if it was damaged.
+            ArtifactError: if the manifest is damaged.
         """
         folder = self.root / name / str(version)
         manifest = read_manifest(folder, self.links_within)
@@ -326,14 +331,15 @@ class Registry:
         job: str | None = None,
         statistics: "FitStatistics | None" = None,
     ) -> tuple[int, bool]:
-        """Add a fitted chain as the next version.
+        """Save a fitted chain as the next version, and make it live if wanted.
 
         Args:
             chain: its metadata becomes the manifest's.
-            name: of the chain.
-            promote: make it live; None does so if no version is.
-            job: that fitted it; where jobs may run twice, the second run publishes nothing.
-            statistics: of the rows it was fitted on, to store beside it.
+            name: name of the chain.
+            promote: whether to make the version live; None does so if no version is live.
+            job: id of the job that fitted the chain; where jobs may run twice, the second run publishes nothing. Unused
+                here.
+            statistics: statistics of the rows the chain was fitted on, stored in the version's folder.
 
         Returns:
             The version, and whether it is live.
@@ -348,16 +354,16 @@ class Registry:
         return version, pointer.live == version
 
     def promote(self, name: str, version: int, gate: Gate = no_gate) -> Pointer:
-        """Make a version live.
+        """Make a version live and return the new pointer.
 
         Args:
-            name: of the chain.
-            version: of it.
-            gate: asked first; what it raises leaves all as it was.
+            name: name of the chain.
+            version: version to promote.
+            gate: called with the manifest first; if it raises, nothing changes.
 
         Raises:
             UnknownNameError: if there is no such version.
-            ArtifactError: if it was damaged.
+            ArtifactError: if its files are damaged.
         """
         self.resolve(f"{name}@{version}")
         with self.lock(name):
@@ -365,22 +371,22 @@ class Registry:
             return self.point(name, made_live(self.pointer(name), version, gate(chain.metadata)))
 
     def rollback(self, name: str) -> Pointer:
-        """Make the version live that was live before.
+        """Make the most recent earlier live version live again, and return the new pointer.
 
         Raises:
             UnknownNameError: if there is no such chain.
-            ConflictError: if no earlier version is there.
+            ConflictError: if no earlier version exists.
         """
         self.require_known(name)
         with self.lock(name):
             return self.point(name, rolled_back(name, self.pointer(name), self.versions(name)))
 
     def delete(self, name: str, version: int) -> None:
-        """Remove a version for good; its number is not given again.
+        """Delete a version permanently; its number is not used again.
 
         Raises:
             UnknownNameError: if there is no such version.
-            ConflictError: if it is live and others are there to be promoted first.
+            ConflictError: if the version is live and there are others, one of which must be promoted first.
         """
         self.resolve(f"{name}@{version}")
         with self.lock(name):
@@ -388,26 +394,26 @@ class Registry:
             self.remove(name, version)
 
     def adopt(self, name: str, source: "Registry") -> bool:
-        """Take over a chain of another registry with all its versions, unless the name was ever used here.
+        """Copy a chain with all versions and its pointer from another registry, unless the name was ever used here.
 
         Args:
-            name: of the chain.
-            source: where it is; nothing is changed there.
+            name: name of the chain.
+            source: registry to copy from; it is not changed.
 
         Returns:
-            Whether it was taken over.
+            Whether the chain was copied.
 
         Raises:
-            ArtifactError: if a version or the pointer was damaged.
+            ArtifactError: if a version or the pointer is damaged.
         """
         return self._copy_chain(name, source, load_chain)
 
     def install(self, name: str, shipped: "Registry") -> bool:
-        """Take over a chain that ships with Lathe; see `adopt`. Its digests are checked without loading torch."""
+        """Copy a chain that ships with Lathe, as `adopt` does, but check its digests without importing torch."""
         return self._copy_chain(name, shipped, read_serialized_artifact)
 
     def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
-        """Copy all versions of a chain, each after a check, unless the name was ever used; return whether it was."""
+        """Copy all versions of a chain after `check`, unless the name was ever used; return whether it was copied."""
         if (self.root / name / "pointer.json").exists():
             return False
         with self.lock(name):
@@ -420,10 +426,10 @@ class Registry:
         return True
 
     def describe(self, ref: str) -> dict[str, Any]:
-        """A chain with all its versions; damaged ones say so.
+        """Describe a chain with all its versions as JSON; damaged versions are marked as corrupt.
 
-        Steps, provenance and certificate at the top are those of the version named, else of the
-        live one, else of the newest.
+        Steps, provenance and certificate at the top level are those of the version in `ref`, else of the live one, else
+        of the newest.
 
         Raises:
             UnknownNameError: if there is no such chain or version.
@@ -439,7 +445,7 @@ class Registry:
         return current | {"name": name} | known | {"versions": versions}
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """A version's manifest, or why it cannot be read."""
+        """Return a version's manifest and state "ready"; if it cannot be read, state "corrupt" and the error."""
         try:
             return {"version": version, "state": "ready"} | self.manifest(name, version)
         except ArtifactError as error:
@@ -451,27 +457,27 @@ class Registry:
             raise UnknownNameError(f"there is no chain {name!r}", param="name")
 
     def lock(self, name: str) -> FileLock:
-        """The right to change a chain, among threads and processes."""
+        """Create the chain's folder and return the file lock that must be held to change the chain."""
         make_root(self.root)
         make_folder(self.root / name)
         return lock_file(self.root / name / ".lock")
 
     def remove(self, name: str, version: int) -> None:
-        """Take a version off the disk; under the chain's lock."""
+        """Delete a version's folder and drop the chain from memory; the caller holds the chain's lock."""
         doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
         (self.root / name / str(version)).rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
         self.loaded.pop((name, version), None)
 
     def point(self, name: str, pointer: Pointer) -> Pointer:
-        """Replace the pointer, whole or not at all."""
+        """Replace the chain's pointer file atomically and return the pointer."""
         replace_synced(self.root / name / "pointer.json", pointer.dump())
         sync_folder(self.root / name)
         return pointer
 
 
 def copy_artifact(source: Path, target: Path, root: Path | None) -> None:
-    """Copy the files of an artifact folder, which are known by name, whole or not at all; `root` as in `read_file`."""
+    """Copy the known files of an artifact folder to `target`, which appears when complete; `root` as in `read_file`."""
     staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
         make_folder(staging)
@@ -484,7 +490,7 @@ def copy_artifact(source: Path, target: Path, root: Path | None) -> None:
 
 
 def made_live(pointer: Pointer, version: int, forced: Sequence[str] = ()) -> Pointer:
-    """The pointer after a promotion, past gates or past none."""
+    """Return the pointer after promoting a version, whose failed gates are recorded in `forced`."""
     if pointer.live == version:
         return pointer
     earlier = pointer.earlier if pointer.live is None else (*pointer.earlier, pointer.live)
@@ -493,17 +499,17 @@ def made_live(pointer: Pointer, version: int, forced: Sequence[str] = ()) -> Poi
 
 
 def with_version(pointer: Pointer, version: int, promote: bool | None) -> Pointer:
-    """The pointer after a version was added; None promotes it if none is live."""
+    """Return the pointer after adding a version, live if `promote` is true, or None and no version is live."""
     pointer = replace(pointer, last=version)
     live = promote if promote is not None else pointer.live is None
     return made_live(pointer, version) if live else pointer
 
 
 def rolled_back(name: str, pointer: Pointer, versions: Collection[int]) -> Pointer:
-    """The pointer after going back among the versions there are.
+    """Return the pointer after a rollback to the most recent earlier version that exists.
 
     Raises:
-        ConflictError: if no earlier version is there.
+        ConflictError: if no earlier version exists.
     """
     earlier = [version for version in pointer.earlier if version in versions]
     if not earlier:
@@ -512,10 +518,10 @@ def rolled_back(name: str, pointer: Pointer, versions: Collection[int]) -> Point
 
 
 def without(name: str, pointer: Pointer, version: int, versions: Collection[int]) -> Pointer:
-    """The pointer after a version was deleted.
+    """Return the pointer after deleting a version.
 
     Raises:
-        ConflictError: if it is live and others are there to be promoted first.
+        ConflictError: if the version is live and there are others, one of which must be promoted first.
     """
     if version == pointer.live:
         if len(versions) > 1:
@@ -526,12 +532,12 @@ def without(name: str, pointer: Pointer, version: int, versions: Collection[int]
 
 
 def without_key(forced: Mapping[int, tuple[str, ...]], version: int) -> dict[int, tuple[str, ...]]:
-    """What is said of the other versions."""
+    """Return the mapping without the version's entry."""
     return {other: gates for other, gates in forced.items() if other != version}
 
 
 def made_when(path: Path) -> tuple[int, int]:
-    """What tells a file or folder from another that takes its place; zeros if there is none."""
+    """Return inode and modification time of a path, to recognize that it was replaced; zeros if it is missing."""
     try:
         found = path.stat()
     except FileNotFoundError:
