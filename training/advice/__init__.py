@@ -1,17 +1,17 @@
-"""What to do to one's vectors, measured on one's own text.
+"""Advice on which transforms to apply to a source of vectors or texts, measured on held-out rows of that source.
 
-question        what is asked
-draw            distinct rows of a source
-encoding        their vectors, without texts that the encoder fails on
-sample          those as vectors: to fit on, held out, halves of texts, foreign text
-halves          a text cut in two, and how well halves find each other
-debiasing       is there a gain in R1, R2, ABTT, whitening
-sizes           how small can vectors be
-matryoshka      do the first coordinates hold more than others
-elsewhere       does a chain serve other text
-price           what a chain costs
-recommendation  one chain with reasons and price, and the runner-up
-enough          was the sample large enough to tell
-advise          all of it, in order
-words, tables, plots, report
+advise          the whole pipeline, from a source to an `Advice`
+question        the advice request
+draw            random sample of the distinct rows of a source
+encoding        vectors of the sampled texts, without texts on which the encoder fails
+sample          the sampled vectors: rows to fit on, held-out rows, their text halves, out-of-domain text
+halves          split-half retrieval: each half of a text is searched with the other half
+debiasing       comparison of R1, R2, ABTT and whitening
+sizes           comparison of reducers at several numbers of dimensions
+matryoshka      test whether the first coordinates preserve more neighbours than random ones
+elsewhere       transfer evaluation of the recommended chain on out-of-domain text
+price           cost of a chain, in sentences
+recommendation  choice of one chain, with reasons and cost, and of a runner-up
+enough          sample-size checks
+words, tables, plots, report   the advice as sentences, tables, figures, and as HTML, JSON or plain text
 """

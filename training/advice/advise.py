@@ -1,4 +1,4 @@
-"""Advice on a source and an encoder, from texts to a recommendation."""
+"""Pipeline from a source and an encoder to an `Advice` with a recommended chain."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,36 +34,37 @@ from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray, row_blocks
 
 TRIED, ENCODED = 0.8, 0.7
-"""Shares of the work that are done when debiasing is tried, and when all is encoded."""
+"""Progress fractions: `TRIED` once the debiasing methods are compared, `ENCODED` once all texts are encoded."""
 MIXED = 0.1
-"""Share of texts in another script from which on a source counts as mixed."""
+"""Minimum share of a script among the texts; if two scripts reach it, a note says that the source mixes scripts."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do to the vectors of a source, with the evidence.
+    """Recommendation of a chain for the vectors of a source, with the measurements that support it.
 
     Attributes:
-        source: its name.
+        source: name of the source.
         keep: see `Question`.
-        encoder: what is known of it; None for vectors of nobody's.
-        rows: of the source.
-        distinct: rows that were looked at.
-        capped: whether the source may have more distinct rows.
-        heldout: of those looked at, that were measured on.
-        cut: of those, that could be cut in two.
-        diagnosis: of the held-out rows; see `transforms.diagnose`.
-        mean_agreement: cosine of the mean of the held-out unit vectors with that of the others; None where one points
-            nowhere.
-        debiasing: what was tried; None where there is too little.
-        matryoshka: likewise.
-        sizes: likewise.
-        best: likewise.
-        confirmed: the recommended chain itself, fitted at its own size.
-        second: the runner-up, if there is one.
-        elsewhere: the recommended chain on held-out rows and on foreign text.
-        shortages: what the sample cannot tell.
-        notes: what else to know.
+        encoder: description of the encoder, as JSON-serializable dict; None for vectors without an encoder.
+        rows: number of rows of the source.
+        distinct: number of distinct rows in the sample.
+        capped: whether the sample reached its maximum, so that the source may have more distinct rows.
+        heldout: number of held-out rows.
+        cut: number of held-out texts that are long enough to be cut in two.
+        diagnosis: diagnostics of the held-out rows; see `transforms.diagnose`.
+        mean_agreement: cosine between the mean unit vectors of the held-out rows and of the rows to fit on; None if one
+            of these means is zero.
+        debiasing: comparison of debiasing methods; None with fewer than `LEAST` rows.
+        matryoshka: test of the first coordinates against random ones; None with too few rows.
+        sizes: comparison of reducers; None with fewer than `LEAST` rows.
+        best: recommended chain; None with fewer than `LEAST` rows.
+        confirmed: measurements of the recommended chain, refitted at its own dimensions; None without a reducer.
+        second: runner-up, or None.
+        elsewhere: transfer evaluation of the recommended chain, on held-out rows and on out-of-domain text; empty if no
+            steps are recommended.
+        shortages: questions for which the sample is too small.
+        notes: further remarks, as sentences.
     """
 
     source: str
@@ -88,18 +89,20 @@ class Advice:
 
 
 def advise(question: Question, encoder: Encoder | None, workspace: Path, on_progress: Progress) -> Advice:
-    """Measure on the user's own rows, and recommend a chain.
+    """Sample a source, encode texts if it holds texts, compare transforms on held-out rows, and return the advice.
+
+    Vectors of the texts are written to the workspace folder, so that a killed run resumes without encoding them again.
 
     Args:
-        question: what to advise on.
-        encoder: of the texts; None for a source of vectors.
-        workspace: where vectors lie meanwhile; what a killed run encoded there is used again.
-        on_progress: told a fraction and a sentence.
+        question: the source, and what the recommended chain must preserve.
+        encoder: encoder of the texts; None for a source of vectors.
+        workspace: folder of the vectors.
+        on_progress: called with progress in [0, 1] and a message.
 
     Raises:
         SourceError: if the source cannot be read.
-        AdviceError: if it holds fewer than four distinct rows, or texts without an encoder, or the encoder fails on
-            nearly all.
+        AdviceError: if the source has fewer than `DISTINCT_LEAST` distinct rows, holds texts but no encoder is given, or
+            the encoder fails on so many texts that too few are left.
         EncoderError: if the encoder fails on every text.
     """
     source = open_source(question.source)
@@ -133,7 +136,16 @@ def advise(question: Question, encoder: Encoder | None, workspace: Path, on_prog
 
 
 def require_both_sides(name: str, sample: Sample, drawn: int, failed: Mapping[str, str]) -> None:
-    """Raise `AdviceError` where an encoder that fails leaves a side less than half of what few rows would give it."""
+    """Raise `AdviceError` if, after texts on which the encoder fails, too few rows are left to fit on or are held out.
+
+    The minimum of each part is a quarter of the sampled rows, and at most a quarter of `LEAST`.
+
+    Args:
+        name: name of the source, for the message.
+        sample: the encoded sample.
+        drawn: number of sampled rows before failures.
+        failed: reasons of the failures, by text.
+    """
     least = max(DISTINCT_LEAST // 2, min(drawn, LEAST) // 4)
     fit, heldout = len(sample.fit), len(sample.heldout)
     if min(fit, heldout) < least:
@@ -147,7 +159,17 @@ def require_both_sides(name: str, sample: Sample, drawn: int, failed: Mapping[st
 def concluded(
     question: Question, name: str, sample: Sample, encoder: dict[str, Any] | None, on_progress: Progress
 ) -> Advice:
-    """Everything that follows from a sample."""
+    """Diagnose the sample, compare debiasing methods and reducers, and return the advice with a chosen chain.
+
+    With fewer than `LEAST` rows, only the diagnosis, notes and one shortage are set.
+
+    Args:
+        question: the advice request.
+        name: name of the source.
+        sample: vectors to fit and to measure on.
+        encoder: description of the encoder, or None.
+        on_progress: called with progress in [0, 1] and a message.
+    """
     few = too_few(len(sample.drawn))
     diagnosis = diagnose(sample.heldout)
     advice = Advice(
@@ -200,18 +222,25 @@ def concluded(
 
 
 def agreement(fit: FloatArray, heldout: FloatArray) -> float | None:
-    """The cosine of the means of two sets of rows, each of length 1; None where one of them points nowhere."""
+    """Return the cosine between the mean unit vectors of two sets of rows, `(n, d)`, `(m, d)`; None if one is zero."""
     return cosine(unit_mean(fit), unit_mean(heldout))
 
 
 def unit_mean(vectors: FloatArray) -> NDArray[np.float64]:
-    """The mean `(d,)` of rows brought to unit length."""
+    """Return the mean of the L2-normalized rows, `(n, d)` to `(d,)` float64."""
     sums = [unit_rows(torch.from_numpy(block.astype(np.float64))).sum(0).numpy() for block in row_blocks(vectors)]
     return np.asarray(np.sum(sums, axis=0) / len(vectors))
 
 
 def doubts(debiasing: Debiasing, sizes: Sizes, confirmed: SizeTrial | None, keep: float) -> Iterator[str]:
-    """What did not work, and whether the recommended chain holds what the curve promised."""
+    """Yield warnings: methods that could not be fitted, and what the refitted chain preserves less of than `keep`.
+
+    Args:
+        debiasing: comparison of debiasing methods.
+        sizes: comparison of reducers.
+        confirmed: measurements of the recommended chain refitted at its own dimensions, or None.
+        keep: share that must be preserved, in (0, 1].
+    """
     problems = {one.method: one.problem for one in debiasing.trials if one.problem is not None} | sizes.problems
     for name, problem in problems.items():
         yield f"{name} could not be fitted: {problem}."
@@ -225,7 +254,7 @@ def doubts(debiasing: Debiasing, sizes: Sizes, confirmed: SizeTrial | None, keep
 
 
 def notes(sample: Sample, zero_rows: int) -> Iterator[str]:
-    """What a reader of the advice must know of the rows."""
+    """Yield remarks on the sampled rows: blank texts, zero vectors, repeated rows, short texts, several scripts."""
     drawn = sample.drawn
     if drawn.blank:
         yield f"{drawn.blank:,} blank texts were left out."

@@ -1,4 +1,4 @@
-"""Does debiasing help here: how well halves of texts find each other before it and after; else how long the mean is."""
+"""Comparison of debiasing methods by split-half retrieval; if that does not decide, by the norm of the mean."""
 
 from dataclasses import dataclass
 
@@ -23,37 +23,38 @@ METHODS = {
     "ABTT-3": "abtt:3",
     "whitening": "whitening:epsilon=1e-6,relative=false",
 }
-"""What is tried, the simplest first: of several that cannot be told apart the first is taken."""
+"""Steps of each compared method, simplest first: of methods that do not differ significantly the first is taken."""
 ERROR_RATE = 0.05
-"""That any of the methods is called a gain by chance; each has its share of it (Bonferroni)."""
+"""Probability of calling any method a gain by chance; it is divided equally among the methods (Bonferroni)."""
 CONFIDENCE = 1 - ERROR_RATE / (len(METHODS) - 1)
-"""Of the interval of each gain."""
+"""Confidence level of the interval of each method's gain: 1 − `ERROR_RATE` / number of methods."""
 LARGE_MEAN = 0.5
-"""‖μ‖ from which it is called large, as a quarter of every vector's squared length is then the mean's, and from which
-R2 is worth doing where the halves cannot tell: it classified better in 29 of the mean-bias paper's 38 encoders, worse
-in none. Here, where the halves spoke for nothing, it gained 6.0 points [3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0]
-under mean pooling, averaged over data sets (docs/advice.md)."""
+"""‖μ‖ of unit vectors from which on it is called large: a quarter of every squared norm is then due to the mean. From
+here on R2 is recommended if split-half retrieval shows no gain of any method: it classified better in 29 of the
+mean-bias paper's 38 encoders, worse in none. Here, where split-half retrieval showed no gain, it gained 6.0 points
+[3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0] under mean pooling, averaged over data sets (docs/advice.md)."""
 BY_POOLING = (
     "on layers of text encoders this rule gained under CLS pooling (+6.0 points, 3.3 to 9.0) and hardly under mean "
     "pooling (+0.9, −0.1 to 2.0)"
 )
-"""What is said of vectors, of which nothing else is known."""
+"""Remark on the evidence for that rule, added for vectors without texts, of which the pooling is unknown."""
 GEOMETRY_ROWS = 2000
-"""Held-out rows whose neighbours are looked at; time grows with their square."""
+"""Maximum number of held-out rows whose neighbours are searched; the time grows with its square."""
 
 
 @dataclass(frozen=True)
 class DebiasingTrial:
-    """A method on the held-out rows.
+    """Measurements of one debiasing method on the held-out rows.
 
     Attributes:
-        method: see `METHODS`.
-        steps: of its chain.
-        retrieval: mean reciprocal rank of the halves; None where no texts can be cut.
-        gain: to doing nothing, in points, paired by text, at 1 − `ERROR_RATE` over all methods together: `CONFIDENCE`.
-        mean_norm: ‖μ‖ of the unit vectors afterwards.
-        recall_at_10: of the neighbours that the raw vectors have.
-        problem: why it could not be fitted.
+        method: key of `METHODS`.
+        steps: steps of its chain.
+        retrieval: mean reciprocal rank of split-half retrieval, in (0, 1]; None if there are no text halves.
+        gain: difference of 100·`retrieval` to that without debiasing, paired by text, with an interval of level
+            `CONFIDENCE`; None without halves, and for `NOTHING`.
+        mean_norm: ‖μ‖ of the transformed unit vectors.
+        recall_at_10: recall@10 of the neighbours among the raw vectors; None with at most 10 rows.
+        problem: reason why the method could not be fitted; None if it was.
     """
 
     method: str
@@ -67,14 +68,13 @@ class DebiasingTrial:
 
 @dataclass(frozen=True)
 class Debiasing:
-    """All trials, and what follows.
+    """Measurements of all debiasing methods, and the choice among them.
 
     Attributes:
-        trials: in the order of `METHODS`.
-        by_halves: the method that the halves of texts speak for; doing nothing unless another is better beyond its
-            interval.
-        chosen: the method to use; see `settled`.
-        why: in a sentence.
+        trials: measurements, in the order of `METHODS`.
+        by_halves: method that split-half retrieval favours; `NOTHING` unless a method has a significant gain.
+        chosen: recommended method; see `settled`.
+        why: reason for the choice, as a sentence without a full stop.
     """
 
     trials: list[DebiasingTrial]
@@ -84,16 +84,19 @@ class Debiasing:
 
     @property
     def by_length(self) -> bool:
-        """Whether the length of the mean decided, as the halves spoke for nothing."""
+        """Whether the norm of the mean decided the choice, because split-half retrieval favoured no method."""
         return self.chosen != self.by_halves
 
     def trial(self, method: str) -> DebiasingTrial:
-        """Of a method."""
+        """Return the measurements of the named method; raise `StopIteration` if there are none."""
         return next(one for one in self.trials if one.method == method)
 
 
 def try_debiasing(sample: Sample) -> Debiasing:
-    """Fit every method on the rows to fit on, and measure it on the halves of the others."""
+    """Fit every method of `METHODS` on the rows to fit on, measure it on the held-out rows, and choose one.
+
+    A method that cannot be fitted gets a trial with a `problem`.
+    """
     cut = sample.halves
     ranks: dict[str, NDArray[np.float64]] = {}
     trials: list[DebiasingTrial] = []
@@ -119,24 +122,33 @@ def try_debiasing(sample: Sample) -> Debiasing:
 
 
 def settled(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
-    """The method to use: what the halves speak for; where for none, R2 if the mean is long and R2 did them no harm.
+    """Return the recommended method: `by_halves`, unless that is `NOTHING` and R2 is recommended for a large mean.
+
+    R2 is recommended if ‖μ‖ ≥ `LARGE_MEAN` and it does not lose significantly in split-half retrieval.
 
     Args:
-        by_halves: what they speak for.
+        by_halves: method that split-half retrieval favours.
         mean_norm: ‖μ‖ of the unit vectors.
-        r2_gain: of R2 to doing nothing by the halves; None where they were not ranked.
+        r2_gain: gain of R2 over no debiasing in split-half retrieval; None if there are no halves.
     """
     harmed = r2_gain is not None and r2_gain.sign < 0
     return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not harmed else by_halves
 
 
 def ranks_behind(chain: Chain, cut: Halves, dimensions: int | None = None) -> NDArray[np.float64]:
-    """Reciprocal ranks `(n,)` of the halves behind a chain, which may be cut to a size."""
+    """Return reciprocal ranks `(n,)` of split-half retrieval after the chain, cut to `dimensions` if given."""
     return reciprocal_ranks(chain.floats(cut.first, dimensions), chain.floats(cut.second, dimensions))
 
 
 def measured(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
-    """A fitted method on the held-out rows; its gain where the halves were ranked."""
+    """Measure a fitted method on the held-out rows; retrieval and gain are None if `ranks` lacks the method.
+
+    Args:
+        method: key of `METHODS`.
+        chain: its fitted chain.
+        sample: has the held-out rows.
+        ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
+    """
     after = chain.floats(sample.heldout)
     before, near = sample.heldout[:GEOMETRY_ROWS], after[:GEOMETRY_ROWS]
     own = ranks.get(method)
@@ -151,15 +163,18 @@ def measured(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray
 
 
 def gain_of(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> Interval:
-    """Points that one is ahead of the other, paired by text."""
+    """Return the mean of 100·(ranks − control), paired by text, with its interval at level `CONFIDENCE`."""
     return mean_interval(100 * (ranks - control), CONFIDENCE)
 
 
 def choose(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
-    """The method to use, and why.
+    """Return the method that split-half retrieval favours and the reason; `NOTHING` if no gain is significant.
 
-    Of those that are better than nothing beyond their interval, the best; or one that is simpler and not worse than
-    the best beyond the interval.
+    Among methods with a significant gain, this is the best one, or the first (simplest) one that is not significantly
+    worse than the best.
+
+    Args:
+        ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
     """
     gains = {method: gain_of(own, ranks[NOTHING]) for method, own in ranks.items() if method != NOTHING}
     better = [method for method, gain in gains.items() if gain.sign > 0]
@@ -176,7 +191,7 @@ def choose(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
 
 
 def undecided(sample: Sample) -> str:
-    """Why it cannot be told whether debiasing helps."""
+    """Return the reason why split-half retrieval cannot be measured: no texts, or too few that can be cut in two."""
     if sample.drawn.vectors is not None:
         return "of vectors without texts it cannot be told whether debiasing helps"
     return (
@@ -186,5 +201,5 @@ def undecided(sample: Sample) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Names in a sentence."""
+    """Join names as in a sentence, "a, b and c"; an empty list gives ''."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

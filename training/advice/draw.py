@@ -1,4 +1,4 @@
-"""Distinct rows of a source, drawn evenly, in memory that does not grow with it."""
+"""Uniform random sample of the distinct rows of a source, in one pass and bounded memory."""
 
 import hashlib
 import heapq
@@ -14,14 +14,15 @@ from transforms.vectors import FloatArray
 
 @dataclass(frozen=True)
 class Drawn:
-    """Rows of a source in an order that is random, and the same each time.
+    """Random sample of the distinct rows of a source, in a random order that the seed determines.
 
     Attributes:
-        texts: distinct, spaces and case aside, and not blank; empty where the source holds vectors.
-        vectors: distinct rows `(n, d)`; None where it holds texts.
-        rows: of the source.
-        blank: of those, texts that held nothing.
-        repeated: share of the other rows that repeat an earlier one, estimated from those drawn.
+        texts: sampled texts, distinct after whitespace and case are normalized, none blank; empty for a source of
+            vectors.
+        vectors: sampled distinct vectors `(n, d)`; None for a source of texts.
+        rows: number of rows of the source.
+        blank: number of blank texts among these rows.
+        repeated: estimated share of the other rows that repeat an earlier row, in [0, 1).
     """
 
     texts: list[str]
@@ -31,20 +32,25 @@ class Drawn:
     repeated: float
 
     def __len__(self) -> int:
-        """Rows drawn."""
+        """Return the number of sampled rows."""
         return len(self.texts) if self.vectors is None else len(self.vectors)
 
 
 def draw(source: Source, most: int, seed: int = 0) -> Drawn:
-    """Up to so many distinct rows, each as likely as any other.
+    """Sample up to `most` distinct rows of a source, each with the same probability; fewer if the source has fewer.
 
-    Those with the lowest hashes are kept, so that equal rows are one, the order of the source does not matter, and a
-    source of any size takes one pass. Texts that differ in spaces or case alone are one too: held out and fitted on,
-    they would be both what is learned and what is asked.
+    The rows with the lowest salted hashes are kept: equal rows count once, the order of the source does not matter, and
+    one pass in bounded memory is enough. Texts that differ only in whitespace or case count as equal: if one were held
+    out and the other fitted on, the fit would have seen its test row.
+
+    Args:
+        source: source of texts or vectors.
+        most: maximum number of rows.
+        seed: salt of the hashes.
 
     Raises:
-        SourceError: if it cannot be read.
-        AdviceError: if it holds nothing.
+        SourceError: if the source cannot be read.
+        AdviceError: if the source has no rows that are not blank.
     """
     lowest, blank, rows = Lowest(most), 0, 0
     salt = seed.to_bytes(8, "little")
@@ -75,7 +81,14 @@ def draw(source: Source, most: int, seed: int = 0) -> Drawn:
 
 @dataclass
 class Lowest:
-    """The items of the lowest keys, one of each."""
+    """Bounded set of the items with the `most` lowest keys, one item for each key.
+
+    Attributes:
+        most: maximum number of items.
+        items: items by key.
+        times: how many times each kept key was added.
+        heap: bit-inverted keys, so that the highest key comes first.
+    """
 
     most: int
     items: dict[bytes, object] = field(default_factory=dict)
@@ -83,7 +96,10 @@ class Lowest:
     heap: list[bytes] = field(default_factory=list)  # keys with their bits turned, so that the highest comes first
 
     def add(self, key: bytes, item: object) -> None:
-        """Another item; one that is there already is counted, and of texts of one key the first by letters is kept."""
+        """Add an item and drop the one with the highest key if there are too many; for a kept key, increase its count.
+
+        If texts share a key, the alphabetically first one is kept.
+        """
         if key in self.items:
             self.times[key] += 1
             if isinstance(item, str):
@@ -97,20 +113,20 @@ class Lowest:
             self.items[key], self.times[key] = own(item), 1
 
     def __iter__(self) -> Iterator[object]:
-        """The items in the order of their keys."""
+        """Return an iterator over the items, in ascending order of their keys."""
         return (self.items[key] for key in sorted(self.items))
 
     @property
     def repeated(self) -> float:
-        """Share of rows that repeat an earlier one, among those kept."""
+        """Share of added rows that repeat an earlier one, among the kept keys, in [0, 1)."""
         return 1 - len(self.items) / max(1, sum(self.times.values()))
 
 
 def own(item: object) -> object:
-    """A row without the batch it is a view of, which would stay in memory with it."""
+    """Return a copy of an array, so that the batch of which it is a view can be freed; return other items unchanged."""
     return np.array(item) if isinstance(item, np.ndarray) else item
 
 
 def turned(key: bytes) -> bytes:
-    """The key with every bit turned, which reverses the order."""
+    """Return the key with every bit inverted, which reverses the order of keys."""
     return bytes(255 - byte for byte in key)

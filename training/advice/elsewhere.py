@@ -1,4 +1,4 @@
-"""Does a chain fitted here serve other text: the same measures on held-out rows and on foreign text."""
+"""Transfer evaluation: the same measures of a chain on held-out rows and on out-of-domain text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ HERE, FOREIGN = "held out", "foreign"
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The recommended chain, fitted here, on some text; all texts are measured among as many rows.
+    """Measures of the recommended chain on one set of rows; all sets are cut to the same number of rows.
 
     Attributes:
-        text: whose.
-        rows: of it.
-        measures: as in a certificate, of the neighbours that the raw vectors have.
-        retrieval: mean reciprocal rank of halves in the raw vectors; None where too few can be cut.
-        gain: of that behind the chain, in points.
+        text: `HERE` for held-out rows, `FOREIGN` for out-of-domain text.
+        rows: number of rows.
+        measures: geometry measures as in a certificate, relative to the raw vectors; None where not measurable.
+        retrieval: split-half mean reciprocal rank of the raw vectors; None if too few texts can be cut in two.
+        gain: difference of 100·MRR that the chain makes, paired by text; None if `retrieval` is.
     """
 
     text: str
@@ -36,7 +36,7 @@ class Elsewhere:
 
     @property
     def kept_of_halves(self) -> Interval | None:
-        """The share of what halves of texts found in the raw vectors that they find behind the chain."""
+        """Share of the raw vectors' split-half MRR that the chain retains, with its interval; None if not measured."""
         if self.gain is None or not self.retrieval:
             return None
         raw, gain = 100 * self.retrieval, self.gain
@@ -45,13 +45,16 @@ class Elsewhere:
 
     @property
     def kept_of_neighbours(self) -> Interval | None:
-        """The share of the ten nearest neighbours that is found again with rescoring, without an interval."""
+        """Recall@10 of the raw neighbours with 4× oversampling and rescoring, no interval; None if not measured."""
         rescored = self.measures["recall_at_10_rescored_4x"]
         return None if rescored is None else Interval(rescored, None, None)
 
 
 def elsewhere(sample: Sample, chain: Chain) -> Iterator[Elsewhere]:
-    """A chain on held-out rows and on foreign text, among as many rows and halves of each."""
+    """Measure a fitted chain on held-out rows and, if the sample has it, on out-of-domain text; yield each result.
+
+    Both results use the same number of rows, and of text halves, so that they are comparable.
+    """
     foreign = sample.foreign
     rows = min(len(sample.heldout), GEOMETRY_ROWS, len(foreign.vectors) if foreign else GEOMETRY_ROWS)
     cut = [some.halves for some in (sample, foreign) if some is not None and some.halves is not None]
@@ -62,7 +65,15 @@ def elsewhere(sample: Sample, chain: Chain) -> Iterator[Elsewhere]:
 
 
 def on_text(name: str, chain: Chain, vectors: FloatArray, cut: Halves | None, halves: int) -> Elsewhere:
-    """A fitted chain on some vectors, and on so many halves."""
+    """Measure a fitted chain on vectors `(n, d)`, and in split-half retrieval on the first `halves` texts of `cut`.
+
+    Args:
+        name: value of `Elsewhere.text`.
+        chain: fitted chain.
+        vectors: raw vectors `(n, d)`.
+        cut: raw vectors of text halves; None leaves `retrieval` and `gain` None.
+        halves: number of texts whose halves are used.
+    """
     retrieval, gain = None, None
     if cut is not None:
         some = Halves(cut.first[:halves], cut.second[:halves])

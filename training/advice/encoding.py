@@ -1,4 +1,4 @@
-"""Vectors of a sample's texts: kept where a killed run finds them, without those that the encoder fails on."""
+"""Encoding of sampled texts into a store that survives a killed run; texts on which the encoder fails are left out."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,18 +17,19 @@ from transforms.progress import Progress
 from transforms.vectors import FloatArray
 
 BLOCK_TEXTS = 1024
-"""Texts that are encoded between two writes to disk."""
+"""Number of texts that are encoded between two writes to disk, so the most that a killed run loses."""
 
 
 class Encoding:
-    """Vectors of texts in a folder.
+    """Encoder with a store of vectors on disk; it records texts on which the encoder fails.
 
     Args:
-        encoder: of the texts.
-        folder: of the vectors.
+        encoder: encoder of the texts.
+        folder: folder of the store.
 
     Attributes:
-        failed: texts that have none, and why.
+        store: stored vectors, by text.
+        failed: reasons why texts could not be encoded, by text.
     """
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:
@@ -37,7 +38,11 @@ class Encoding:
         self.failed: dict[str, str] = {}
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode what is not there yet.
+        """Encode the texts that the store lacks, in blocks, and store their vectors; record failing texts in `failed`.
+
+        Args:
+            texts: texts to encode.
+            on_progress: called with progress in [0, 1] and a message.
 
         Raises:
             EncoderError: if the encoder fails on every text.
@@ -50,7 +55,7 @@ class Encoding:
             raise EncoderError(f"{self.encoder.name} fails on every text: {next(iter(self.failed.values()))}")
 
     def encode_block(self, texts: Sequence[str]) -> None:
-        """Encode some texts together, or one by one where that fails."""
+        """Encode texts in one call, or one by one if it raises; store finite vectors, note other texts in `failed`."""
         try:
             vectors = self.encoder.encode(texts).vectors
         except Exception as error:  # models raise anything; which text it was is found by trying each
@@ -65,24 +70,32 @@ class Encoding:
         self.store.add([text_key(text) for text in texts if text not in self.failed], vectors[good])
 
     def vectors(self, texts: Sequence[str]) -> FloatArray:
-        """Of texts that were encoded, `(n, d)`."""
+        """Return the stored vectors of encoded texts, `(n, d)` float32; raise `KeyError` for a text that has none."""
         return self.store.get([text_key(text) for text in texts])
 
     def notes(self) -> Iterator[str]:
-        """What a reader must know of the encoder."""
+        """Yield a sentence with the number of texts on which the encoder failed and the first reason, if any failed."""
         if self.failed:
             why = next(iter(self.failed.values()))
             yield f"The encoder fails on {len(self.failed):,} texts or halves of texts, which were left out: {why}."
 
 
 def foreign_text(written: str, encoder: Encoder, workspace: Path) -> tuple[Foreign | None, list[str]]:
-    """Built-in text with its halves, encoded once for each encoder, and what a reader must know of it.
+    """Return vectors of a built-in out-of-domain corpus and of its text halves, and notes on texts left out.
 
-    Texts and halves that the encoder fails on are left out; None where too few are left.
+    Vectors are cached in the folder, once for each encoder. Texts and halves on which the encoder fails are left out.
+    The first element is None if fewer than `LEAST` texts are left; its halves are None if fewer than `HALVES_LEAST`
+    are.
+
+    Args:
+        written: name of the built-in source, such as `pydoc:`.
+        encoder: encoder of the texts.
+        workspace: folder of the cached vectors.
     """
     source, folder = open_source(written), workspace / encoder.fingerprint
 
     def both_halves() -> list[str]:
+        """Return the first halves of all texts that can be cut in two, followed by their second halves."""
         pairs = cut_all(sampled_texts(source))
         return [*(first for first, _ in pairs), *(second for _, second in pairs)]
 
@@ -100,7 +113,10 @@ def foreign_text(written: str, encoder: Encoder, workspace: Path) -> tuple[Forei
 
 
 def kept_or_one_by_one(folder: Path, of: str, encoder: Encoder, texts: Callable[[], Sequence[str]]) -> FloatArray:
-    """Vectors of texts as `kept_vectors` has them; where the encoder fails on one, NaN for it, and nothing is kept."""
+    """Load the vectors cached in `folder` under `of`, `(n, d)`, or encode the texts and cache them.
+
+    If the encoder raises, texts are encoded one by one, a failing one gets a row of NaN, and nothing is cached.
+    """
     try:
         return kept_vectors(folder, of, lambda: encoder.encode(texts()).vectors)
     except Exception:  # models raise anything; which text it was is found by trying each
@@ -108,7 +124,7 @@ def kept_or_one_by_one(folder: Path, of: str, encoder: Encoder, texts: Callable[
 
 
 def vector_or_nan(encoder: Encoder, text: str) -> FloatArray:
-    """The vector `(1, d)` of a text."""
+    """Encode one text, `(1, d)`; return NaN in every dimension if the encoder raises."""
     try:
         return encoder.encode([text]).vectors
     except Exception:  # as above
@@ -116,5 +132,5 @@ def vector_or_nan(encoder: Encoder, text: str) -> FloatArray:
 
 
 def finite(vectors: FloatArray) -> NDArray[np.bool_]:
-    """Marks `(n,)` of the rows without NaN and inf."""
+    """Return a mask `(n,)` of the rows without NaN and inf."""
     return np.asarray(np.isfinite(vectors).all(axis=1))

@@ -1,4 +1,4 @@
-"""Is the sample large enough to tell, and if not how many more texts would do."""
+"""Sample-size checks: which questions the sample is too small to answer, and how many more rows would be enough."""
 
 import math
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ from training.advice.sample import HALVES_LEAST, HELDOUT_MOST, HELDOUT_SHARE, HE
 from transforms.quality import MIN_ROWS_PER_DIMENSION
 
 LEAST = 100
-"""Distinct rows: of fewer nothing is recommended."""
+"""Minimum number of distinct rows for a recommendation."""
 TOLD = 0.5
-"""Points of mean reciprocal rank that a sample should tell from nothing."""
+"""Half-width of the interval of R2's gain that a large enough sample reaches, in points (100·MRR)."""
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """Something the sample is too small for.
+    """Question for which the sample is too small.
 
     Attributes:
-        what: in a sentence.
-        more: distinct rows that would do besides those there; None where more would not help.
-        instead: what is to be said where they would not.
+        what: the question, as a sentence without a full stop.
+        more: number of additional distinct rows that would be enough; None if more rows would not help.
+        instead: remark for the case that more rows would not help.
     """
 
     what: str
@@ -32,19 +32,23 @@ class Shortage:
 
 
 def too_few(rows: int) -> Shortage | None:
-    """Whether there is too little to recommend anything."""
+    """Return a shortage if there are fewer than `LEAST` distinct rows, else None."""
     if rows >= LEAST:
         return None
     return Shortage(f"{rows} distinct rows are too few to recommend anything; {LEAST} are the least", LEAST - rows)
 
 
 def shortages(sample: Sample, debiasing: Debiasing, best: Recommendation) -> list[Shortage]:
-    """What the sample cannot tell."""
+    """List what the sample is too small for: to compare debiasing methods, to compare dimensions, or to fit `best`."""
     return [*of_debiasing(sample, debiasing), *of_size(sample), *of_fit(sample, best)]
 
 
 def of_debiasing(sample: Sample, debiasing: Debiasing) -> Iterator[Shortage]:
-    """Whether the gains are told."""
+    """Yield a shortage if split-half retrieval is impossible, or if R2's gain is neither significant nor precise.
+
+    Precise means an interval of at most ± `TOLD` points. Nothing is yielded for vectors without texts, since more rows
+    would not help.
+    """
     if sample.halves is None and not sample.drawn.texts:
         return  # of vectors no number of rows would tell
     if sample.halves is None:
@@ -64,7 +68,7 @@ def of_debiasing(sample: Sample, debiasing: Debiasing) -> Iterator[Shortage]:
 
 
 def of_cutting(sample: Sample) -> Shortage:
-    """How many more texts would do, if as few of them can be cut."""
+    """Build the shortage of texts that can be cut in two, with the rows needed if the share of such texts stays."""
     told = "whether debiasing helps cannot be told"
     if sample.cut == 0:
         return Shortage(
@@ -80,7 +84,7 @@ def of_cutting(sample: Sample) -> Shortage:
 
 
 def of_size(sample: Sample) -> Iterator[Shortage]:
-    """Whether a size can be judged."""
+    """Yield a shortage if fewer than `ROWS_LEAST` rows are held out, too few to measure what a reduction preserves."""
     if len(sample.heldout) < ROWS_LEAST:
         yield Shortage(
             f"what a size keeps cannot be told among {len(sample.heldout):,} held-out rows",
@@ -89,7 +93,7 @@ def of_size(sample: Sample) -> Iterator[Shortage]:
 
 
 def of_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
-    """Whether there are rows enough to fit on."""
+    """Yield a shortage if the recommended reducer has under `MIN_ROWS_PER_DIMENSION` rows per dimension to fit on."""
     wanted = MIN_ROWS_PER_DIMENSION * best.dimensions
     if best.reducer not in ("", "truncation") and len(sample.fit) < wanted:
         yield Shortage(
@@ -99,12 +103,12 @@ def of_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
 
 
 def rows_held_out(heldout: int) -> int:
-    """Rows of which so many are held out; the inverse of `heldout_rows`."""
+    """Return the number of distinct rows of which `heldout` are held out: the inverse of `heldout_rows`."""
     return 2 * heldout if heldout <= HELDOUT_WANTED else int(heldout / HELDOUT_SHARE)
 
 
 def rows_for(fit: int) -> int:
-    """Rows of which so many are left to fit on."""
+    """Return the number of distinct rows of which at least `fit` are left to fit on after holding out."""
     if fit <= HELDOUT_WANTED:
         return 2 * fit
     return max(fit + HELDOUT_WANTED, min(int(fit / (1 - HELDOUT_SHARE)) + 1, fit + HELDOUT_MOST))

@@ -1,4 +1,4 @@
-"""Usefulness without labels: each text is cut in two, and the halves must find each other."""
+"""Split-half retrieval, a quality measure without labels: a text is cut in two, and each half must find the other."""
 
 import unicodedata
 from collections import Counter
@@ -13,19 +13,23 @@ from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray, require_finite
 
 WORDS_LEAST = 4
-"""Of a half: fewer say too little of what the text is about."""
+"""Minimum number of words in a half; shorter halves say too little about the topic of the text."""
 CHARACTERS_LEAST = 12
-"""Of a half, in scripts that put no spaces between words."""
+"""Minimum number of characters in a half, for scripts without spaces between words."""
 SPACELESS = 15
-"""Mean characters of a word from which on a text is taken for one without spaces; names and addresses are as long, but
-ASCII."""
+"""Mean characters per word from which on a text counts as written without spaces. Names and addresses can be as long,
+so mostly ASCII texts are exempt."""
 LETTERS_LOOKED_AT = 200
+"""Number of leading characters of a text that determine its script."""
 SCRIPTS = {"Cjk": "Chinese or Japanese", "Hiragana": "Chinese or Japanese", "Katakana": "Chinese or Japanese"}
-"""Scripts that one text mixes."""
+"""Common name of scripts that one text mixes, by the first word of their Unicode character names."""
 
 
 def halves(text: str) -> tuple[str, str] | None:
-    """A text cut in two between words; None where a half would say too little."""
+    """Cut a text in two between words, or between characters if it has no spaces; None if a half is too short.
+
+    A half needs `WORDS_LEAST` words, or `CHARACTERS_LEAST` characters in a text without spaces.
+    """
     words = text.split()
     characters = sum(map(len, words))
     if characters >= SPACELESS * len(words) and not mostly_ascii(text):
@@ -40,22 +44,22 @@ def halves(text: str) -> tuple[str, str] | None:
 
 
 def mostly_ascii(text: str) -> bool:
-    """Whether half of the characters or more are."""
+    """Return whether at least half of the characters are ASCII."""
     return 2 * sum(map(str.isascii, text)) >= len(text)
 
 
 def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float64]:
-    """1/rank of each text's own other half among all other halves, by cosine, both ways averaged.
+    """Return 1/rank of each text's other half among all halves, by cosine, averaged over both search directions.
 
     Args:
-        first: `(n, d)` vectors of the first halves.
-        second: `(n, d)` of the second ones.
+        first: vectors of the first halves, `(n, d)`.
+        second: vectors of the second halves, `(n, d)`, in the same order.
 
     Returns:
-        `(n,)`, in (0, 1]; halves as near as the own one count half before it.
+        `(n,)` float64 in (0, 1]; halves at exactly the same cosine as the right one count half towards its rank.
 
     Raises:
-        InputError: for NaN or inf.
+        InputError: if a vector holds NaN or inf.
     """
     require_finite(first)
     require_finite(second)
@@ -64,7 +68,7 @@ def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float6
 
 
 def one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
-    """1/rank of the document of each query's own row."""
+    """Return 1/rank `(n,)` of document i in a search for query i over all documents by dot product; ties count half."""
     found = np.empty(len(queries))
     for rows in anchor_blocks(len(queries)):
         similarities = queries[rows] @ documents.T
@@ -76,19 +80,19 @@ def one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float6
 
 
 def scripts(texts: Sequence[str]) -> dict[str, float]:
-    """Shares of texts by the script most of their letters are in, the largest first; without those of no letters."""
+    """Return the share of texts in each script, largest first; texts without letters are not counted."""
     found = Counter(script for text in texts if (script := script_of(text)) is not None)
     total = sum(found.values())
     return {script: count / total for script, count in found.most_common()}
 
 
 def first_name(letter: str) -> str:
-    """The first word of a letter's name, which is its script's."""
+    """Return the first word of a letter's Unicode name, capitalized: its script; "Other" if it has no name."""
     return unicodedata.name(letter, "other").split()[0].capitalize()
 
 
 def script_of(text: str) -> str | None:
-    """Such as Latin or Cyrillic; None without letters."""
+    """Return the most frequent script of a text's first letters, such as "Latin"; None if it has no letters."""
     letters = [letter for letter in text[:LETTERS_LOOKED_AT] if letter.isalpha()]
     names = Counter(SCRIPTS.get(name, name) for name in map(first_name, letters))
     return names.most_common(1)[0][0] if names else None

@@ -1,4 +1,4 @@
-"""Was the encoder trained to be cut: do its first coordinates keep more than others would?"""
+"""Test for Matryoshka structure: whether the first coordinates preserve more neighbours than random coordinates."""
 
 from dataclasses import dataclass
 
@@ -10,26 +10,27 @@ from transforms.quality import recall_at_k
 from transforms.vectors import FloatArray
 
 SHARES = (1 / 2, 1 / 4, 1 / 8)
+"""Compared prefixes, as shares of the dimensions."""
 DRAWS = 19
-"""Random choices of coordinates that the first ones are compared with: to be ahead of all by chance is 1 in 20."""
+"""Number of random choices of coordinates; the first ones exceed all 19 by chance with probability 1/20."""
 ROWS = 1000
-"""Held-out rows that are looked at."""
+"""Maximum number of held-out rows; neighbours are searched among these."""
 ROWS_LEAST = 100
-"""Among fewer chance moves recall@10 by more than would tell first coordinates from others."""
+"""Minimum number of held-out rows; with fewer, recall@10 varies too much by chance for the comparison."""
 AHEAD = 2.0
-"""Points of recall@10 at a quarter and less that the first coordinates of a trained encoder are ahead; half of the
-coordinates find nearly all neighbours whichever they are."""
+"""Points of recall@10 by which the first coordinates must exceed the mean of random ones, at a quarter of the
+dimensions and less. There is no such margin at a half, where any coordinates find nearly all neighbours."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The first coordinates against random ones, on held-out rows.
+    """Recall of the first k coordinates and of k random ones, on held-out rows.
 
     Attributes:
-        dimensions: of both.
-        first: recall@10 with the first coordinates, in points.
-        random: the mean with random ones.
-        best: the most that random ones reached.
+        dimensions: number k of coordinates.
+        first: recall@10 of the first coordinates, in per cent.
+        random: mean recall@10 of random coordinates, in per cent.
+        best: largest recall@10 of random coordinates, in per cent.
     """
 
     dimensions: int
@@ -40,11 +41,12 @@ class Cut:
 
 @dataclass(frozen=True)
 class Matryoshka:
-    """All cuts, and the verdict.
+    """Comparisons at every number of coordinates, and the verdict.
 
     Attributes:
-        cuts: the largest first.
-        first_hold_more: ahead of all draws at every size, and by `AHEAD` points of their mean below a half.
+        cuts: comparisons, the largest number of coordinates first.
+        first_hold_more: whether the first coordinates exceed all random choices at every size, and their mean by
+            `AHEAD` points below a half; False with fewer than two sizes.
     """
 
     cuts: list[Cut]
@@ -52,7 +54,10 @@ class Matryoshka:
 
 
 def find_matryoshka(vectors: FloatArray, seed: int = 0) -> Matryoshka:
-    """Compare prefixes of raw vectors `(n, d)` with random choices of as many coordinates."""
+    """Compare recall@10 of the first coordinates of raw vectors `(n, d)` with that of as many random coordinates.
+
+    Only the first `ROWS` rows are used; they need at least 11.
+    """
     rows, width = vectors[:ROWS], vectors.shape[1]
     random = np.random.default_rng(seed)
     cuts = []
@@ -64,11 +69,14 @@ def find_matryoshka(vectors: FloatArray, seed: int = 0) -> Matryoshka:
 
 
 def against(cuts: list[Cut]) -> list[Cut]:
-    """Those at which the first coordinates are not ahead of all draws, or below a half by less than `AHEAD`."""
+    """List the cuts at which the first coordinates do not exceed all random choices, or are ahead by less than `AHEAD`.
+
+    The margin `AHEAD` is not required of the first cut, at half of the dimensions.
+    """
     near = [False, *(cut.first - cut.random < AHEAD for cut in cuts[1:])]
     return [cut for cut, is_near in zip(cuts, near, strict=False) if cut.first <= cut.best or is_near]
 
 
 def chosen(random: np.random.Generator, width: int, size: int) -> NDArray[np.int64]:
-    """Coordinates in their order."""
+    """Choose `size` of `width` coordinates at random; return their ascending indices."""
     return np.sort(random.permutation(width)[:size])

@@ -1,4 +1,4 @@
-"""Pictures of an advice, as SVG to put into a page."""
+"""Figures of an advice, as SVG text for an HTML page."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from training.evaluation.statistics import Interval
 
 
 def pictures(advice: Advice) -> dict[str, str]:
-    """Every picture there is something for, by what it shows."""
+    """Draw every figure for which the advice has data; return SVG text by title."""
     drawings = {
         "Debiasing: points gained in halves finding each other": gains,
         "Fewer dimensions: what is kept": curves,
@@ -21,7 +21,7 @@ def pictures(advice: Advice) -> dict[str, str]:
 
 
 def gains(advice: Advice) -> Any:
-    """Each method's gain with its interval."""
+    """Plot each debiasing method's gain in split-half MRR with its interval; return None if no gain was measured."""
     trials = [one for one in advice.debiasing.trials if one.gain is not None] if advice.debiasing else []
     if not trials:
         return None
@@ -40,7 +40,7 @@ def gains(advice: Advice) -> Any:
 
 
 def curves(advice: Advice) -> Any:
-    """What reducers keep at each size."""
+    """Plot what each reducer preserves against its dimensions, one panel per measure; return None without trials."""
     if advice.sizes is None or not advice.sizes.trials:
         return None
     measures = ["local_spearman", "recall_at_10", "rescored_4x", "retrieval"]
@@ -62,13 +62,13 @@ def curves(advice: Advice) -> Any:
 
 
 def interval(trial: SizeTrial, measure: str) -> Interval:
-    """A measure, as a point where it has no interval."""
+    """Return a measure of a trial by attribute name, as an interval without bounds if it is a plain number."""
     found = getattr(trial, measure)
     return found if isinstance(found, Interval) else Interval(float(found), None, None)
 
 
 def spectrum(advice: Advice) -> Any:
-    """The share of the variance each direction has."""
+    """Plot each principal direction's share of the variance; return None with fewer than two points."""
     ranks = advice.diagnosis["spectrum"]
     if len(ranks) < 2:
         return None

@@ -1,4 +1,4 @@
-"""What a recommendation costs, in sentences."""
+"""Cost of a recommended chain, as sentences: bytes, search speed, and lost or changed neighbours."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,13 @@ from training.advice.sizes import NEIGHBOURS, OVERSAMPLING, Sizes, SizeTrial
 
 
 def price(sizes: Sizes, own: SizeTrial, debiasing: str) -> str:
-    """What is saved and what is lost by a size, against the vectors that the reducers start from."""
+    """Return a sentence on the bytes and time that a reduction saves and the recall it loses, against full dimensions.
+
+    Args:
+        sizes: comparison of reducers.
+        own: measurements of the recommended reduction, or `sizes.full` for none.
+        debiasing: name of the debiasing method in front of it.
+    """
     full = sizes.full
     if own is full:
         return f"{full.bytes:,} bytes a vector, as before."
@@ -27,12 +33,12 @@ def price(sizes: Sizes, own: SizeTrial, debiasing: str) -> str:
 
 
 def changes(trial: DebiasingTrial, reduced: bool, here: Elsewhere) -> Iterator[str]:
-    """What a chain that debiases makes of the neighbours that the raw vectors have.
+    """Yield sentences on how many nearest neighbours of the raw vectors a debiasing chain changes; none without it.
 
     Args:
-        trial: of the debiasing in it.
-        reduced: whether a reducer follows.
-        here: the chain on held-out rows.
+        trial: measurements of the chain's debiasing method.
+        reduced: whether a reducer follows it.
+        here: measures of the whole chain on held-out rows.
     """
     if trial.method == NOTHING:
         return

@@ -1,25 +1,25 @@
-"""What to advise on; it needs none of the libraries that the answer does."""
+"""Advice request, in a module of its own so that it imports no numerical library."""
 
 from dataclasses import dataclass
 
 ROWS_MOST = 20_000
-"""Rows that are looked at: enough to fit 1,024 dimensions."""
+"""Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
 KEEP = 0.95
-"""What a size must keep: of the ten nearest neighbours, found again with rescoring, and of the mean reciprocal rank
-with which halves of texts find each other."""
+"""Default share that a reduction must preserve: of the ten nearest neighbours, with rescoring, and of the mean
+reciprocal rank of split-half retrieval."""
 ROWS_LIMIT = 1_000_000
-"""Rows that may be asked for: they are held in memory."""
+"""Largest sample that a user may request, since its vectors are held in memory."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A source, and what an answer must hold to.
+    """Advice request: a source, and what the recommended chain must preserve.
 
     Attributes:
-        source: as `open_source` reads it.
-        keep: share that a size must keep of the neighbours and of what halves of texts find.
-        rows: that are looked at, at most.
-        seed: of the draw.
+        source: name or path of the source, as `open_source` reads it.
+        keep: share in (0, 1] of neighbours and of split-half MRR that a reduction must preserve.
+        rows: maximum number of sampled rows.
+        seed: seed of the sample.
     """
 
     source: str

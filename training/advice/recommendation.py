@@ -1,4 +1,4 @@
-"""One chain out of all that was measured, with its reasons, its price and what comes second."""
+"""Choice of one chain from all measurements, with reasons and cost, and of a runner-up."""
 
 from dataclasses import dataclass
 
@@ -8,26 +8,27 @@ from training.advice.sizes import REDUCERS, Sizes, SizeTrial
 from training.evaluation.statistics import Interval
 
 ROWS_LEAST = 500
-"""Held-out rows: among fewer, forty candidates are so many of all that any size seems to keep the neighbours."""
+"""Minimum number of held-out rows for a reduction. With fewer, the forty candidates of a rescored search are so large a
+share of all rows that any reduction seems to preserve the neighbours."""
 ALIKE = 0.01
-"""Of recall@10: reducers no further apart count as alike."""
+"""Difference in recall@10 up to which reducers count as equal."""
 SIMPLEST = ("truncation", "PCA", "nested GeoPres")
-"""Reducers of one size that count as alike: what needs no fit first, then what comes in closed form."""
+"""Reducers from simplest to most complex, to choose among equal ones: no fit, closed form, trained."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A chain to fit.
+    """Chain to fit, with reasons and cost.
 
     Attributes:
-        steps: as `lathe fit --steps` takes them; empty to leave the vectors as they are.
-        debiasing: the method in it.
-        reducer: likewise; empty for none.
-        dimensions: of its output.
-        bytes: of a vector, in float32.
-        keeps: whether it keeps what it must; a runner-up may miss it.
-        reasons: sentences.
-        price: what it costs, in sentences.
+        steps: steps as `lathe fit --steps` takes them; empty to leave the vectors unchanged.
+        debiasing: name of the debiasing method, or `NOTHING`.
+        reducer: name of the reducer; empty for none.
+        dimensions: output dimensions.
+        bytes: bytes of an output vector in float32.
+        keeps: whether the chain preserves the required share; a runner-up may not.
+        reasons: reasons, as sentences.
+        price: cost, as sentences.
     """
 
     steps: str
@@ -41,10 +42,12 @@ class Recommendation:
 
 
 def recommend(debiasing: Debiasing, sizes: Sizes, keep: float) -> tuple[Recommendation, Recommendation | None]:
-    """The chain to fit, and the runner-up.
+    """Choose the smallest reduction that preserves the share `keep`, and a runner-up; return both as recommendations.
 
-    The smallest size at which a reducer keeps enough; of those that are alike there the simplest. The runner-up is
-    the next best: another reducer at that size, else the next larger size; where none keeps enough, what comes nearest.
+    Among reducers that are equal at that size, this is the simplest. The runner-up is the next in the order of `rank`:
+    another reducer of that size, else the next larger size; None if there is no other. If no reduction preserves
+    enough, full dimensions are recommended, and the runner-up is the reduction with the highest rescored recall. With
+    fewer than `ROWS_LEAST` rows, or without reductions, full dimensions are recommended without a runner-up.
     """
     if sizes.rows < ROWS_LEAST or not sizes.trials:
         return written(debiasing, sizes, None, keep), None
@@ -56,12 +59,19 @@ def recommend(debiasing: Debiasing, sizes: Sizes, keep: float) -> tuple[Recommen
 
 
 def keeps_enough(trial: SizeTrial, full: SizeTrial, keep: float) -> bool:
-    """Whether a size keeps the neighbours, and what halves of texts find, by the lower bounds of their intervals."""
+    """Return whether the lower bounds of all shares in `what_is_kept` are at least `keep`."""
     return all(lower(kept) >= keep for kept in what_is_kept(trial, full).values())
 
 
 def what_is_kept(trial: SizeTrial, full: SizeTrial) -> dict[str, Interval]:
-    """The shares that a size must keep, each in its interval."""
+    """Return the shares that a reduction preserves, with intervals, by description: neighbours and split-half MRR.
+
+    The second share is left out if there are no text halves.
+
+    Args:
+        trial: measurements of the reduction.
+        full: measurements at full dimensions.
+    """
     found = {"the ten nearest neighbours with rescoring": trial.rescored_4x}
     if trial.loss is not None and full.retrieval:
         raw, loss = 100 * full.retrieval, trial.loss
@@ -71,12 +81,12 @@ def what_is_kept(trial: SizeTrial, full: SizeTrial) -> dict[str, Interval]:
 
 
 def lower(share: Interval) -> float:
-    """The lower bound; where there is none, the value."""
+    """Return the lower bound of an interval, or its value if it has no bounds."""
     return share.value if share.low is None else share.low
 
 
 def rank(trials: list[SizeTrial]) -> list[SizeTrial]:
-    """The smallest first; within a size the best, but the simplest of those that are alike to it."""
+    """Sort reductions by dimensions, smallest first, then by recall@10, but with the simplest of the best ones first."""
     found: list[SizeTrial] = []
     for size in sorted({trial.dimensions for trial in trials}):
         some = sorted((t for t in trials if t.dimensions == size), key=lambda t: -t.recall_at_10)
@@ -87,7 +97,7 @@ def rank(trials: list[SizeTrial]) -> list[SizeTrial]:
 
 
 def written(debiasing: Debiasing, sizes: Sizes, trial: SizeTrial | None, keep: float) -> Recommendation:
-    """A recommendation in words; without a trial the full width is kept."""
+    """Build the recommendation of a reduction after the chosen debiasing; without a trial, of full dimensions."""
     own = trial or sizes.full
     steps = [debiasing.trial(debiasing.chosen).steps] if debiasing.chosen != NOTHING else []
     steps += [REDUCERS[trial.reducer].format(k=trial.dimensions)] if trial else []
@@ -109,7 +119,7 @@ def written(debiasing: Debiasing, sizes: Sizes, trial: SizeTrial | None, keep: f
 
 
 def reason_for_size(sizes: Sizes, trial: SizeTrial | None, keep: float) -> str:
-    """Why this size and not a smaller one."""
+    """Return a sentence on why these dimensions were chosen; `trial` is None for full dimensions."""
     if sizes.rows < ROWS_LEAST:
         return f"The full width: among {sizes.rows:,} held-out rows it cannot be told what a size keeps."
     floors = f"{100 * keep:g} % of the ten nearest neighbours with rescoring"
@@ -123,7 +133,7 @@ def reason_for_size(sizes: Sizes, trial: SizeTrial | None, keep: float) -> str:
 
 
 def reason_for_reducer(sizes: Sizes, trial: SizeTrial) -> str:
-    """Why this reducer and not another of the same size."""
+    """Return a sentence that compares the reducer's recall@10 with that of the others at the same dimensions."""
     same = [one for one in sizes.trials if one.dimensions == trial.dimensions]
     each = ", ".join(f"{one.reducer} {one.recall_at_10:.3f}" for one in same)
     best = max(same, key=lambda one: one.recall_at_10)

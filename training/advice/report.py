@@ -1,4 +1,4 @@
-"""An advice written down: a page to read, JSON with everything, a table for the terminal."""
+"""Advice as an HTML page, as JSON, and as plain text for the terminal."""
 
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +12,7 @@ from training.evaluation.report import aligned
 
 
 def as_page(advice: Advice) -> str:
-    """One HTML page that needs nothing but itself."""
+    """Render the advice as one self-contained HTML page: sentences, figures, tables."""
     encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
     return render_page(
         title=f"Advice: {advice.source}",
@@ -26,11 +26,11 @@ def as_page(advice: Advice) -> str:
 
 
 def as_json(advice: Advice) -> dict[str, Any]:
-    """Everything, with what it says."""
+    """Convert the advice to a JSON-serializable dict: all fields of `Advice`, and `sentences`."""
     return {"sentences": sentences(advice)} | asdict(advice)
 
 
 def in_terminal(advice: Advice) -> str:
-    """Tables and sentences as plain text."""
+    """Format the tables and sentences of the advice as plain text."""
     shown = "\n\n".join(f"{name}\n{aligned(rows)}" for name, rows in tables(advice).items())
     return shown + "\n\n" + "\n".join(sentences(advice))

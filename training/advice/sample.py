@@ -1,4 +1,4 @@
-"""What the advice is measured on: vectors to fit on, vectors held out, their halves, foreign ones."""
+"""Vectors that the advice is measured on: rows to fit on, held-out rows, their text halves, and out-of-domain text."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -8,37 +8,40 @@ from training.advice.halves import halves, scripts
 from transforms.vectors import FloatArray
 
 VectorsOf = Callable[[Sequence[str]], FloatArray]
-"""Texts to vectors `(n, d)`."""
+"""Function of n texts that returns their vectors `(n, d)`."""
 
 HELDOUT_SHARE = 0.2
+"""Share of the rows that are held out in a large sample."""
 HELDOUT_WANTED = 1000
-"""Rows held out where half of the rows are as many: what is measured needs more of them than the fit of a direction."""
+"""Number of held-out rows up to which half of a small sample is held out, since measuring needs more rows than fitting
+one direction."""
 HELDOUT_MOST = 4000
+"""Maximum number of held-out rows."""
 HALVES_LEAST = 30
-"""Texts cut in two: of fewer no interval can be trusted."""
+"""Minimum number of texts cut in two; with fewer, the interval of a gain is unreliable."""
 SCRIPTS_FROM = 1000
-"""Texts whose script is looked at."""
+"""Number of texts whose script is determined."""
 
 
 @dataclass(frozen=True)
 class Halves:
-    """Vectors of the two halves of texts, each `(n, d)`."""
+    """Vectors of the first and of the second halves of n texts, each `(n, d)`, row i from text i."""
 
     first: FloatArray
     second: FloatArray
 
     def __len__(self) -> int:
-        """Texts."""
+        """Return the number of texts."""
         return len(self.first)
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """Text that the source knows nothing of.
+    """Vectors of out-of-domain text.
 
     Attributes:
-        vectors: `(n, d)`.
-        halves: of those texts that can be cut.
+        vectors: vectors of the texts, `(n, d)`.
+        halves: vectors of the halves of those texts that can be cut in two; None if they are too few.
     """
 
     vectors: FloatArray
@@ -47,16 +50,16 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Sample:
-    """Vectors of drawn rows.
+    """Vectors of the sampled rows, split into rows to fit on and held-out rows.
 
     Attributes:
-        drawn: the rows.
-        fit: `(n, d)` to fit on.
-        heldout: `(m, d)` to measure on.
-        cut: held-out texts that can be cut in two.
-        halves: of these; None for vectors, and where they are too few.
-        foreign: None for vectors of nobody's.
-        scripts: shares of the texts by script.
+        drawn: the sampled rows.
+        fit: vectors to fit on, `(n, d)`.
+        heldout: vectors to measure on, `(m, d)`.
+        cut: number of held-out texts that can be cut in two.
+        halves: vectors of the halves of these texts; None for a source of vectors, or with fewer than `HALVES_LEAST`.
+        foreign: vectors of out-of-domain text; None without an encoder.
+        scripts: share of the texts in each script, largest first; empty for a source of vectors.
     """
 
     drawn: Drawn
@@ -69,22 +72,22 @@ class Sample:
 
     @property
     def dimensions(self) -> int:
-        """The width of the vectors."""
+        """Number of dimensions of the vectors."""
         return int(self.fit.shape[1])
 
 
 def heldout_rows(rows: int) -> int:
-    """How many of the rows are held out."""
+    """Return how many of `rows` sampled rows are held out: a fifth, but half of few rows; at most `HELDOUT_MOST`."""
     return min(max(int(HELDOUT_SHARE * rows), min(HELDOUT_WANTED, rows // 2)), HELDOUT_MOST)
 
 
 def cut_all(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """The halves of the texts that can be cut."""
+    """List the halves of those texts that are long enough to be cut in two."""
     return [cut for text in texts if (cut := halves(text))]
 
 
 def to_encode(drawn: Drawn) -> list[str]:
-    """What a sample of texts needs vectors of: the texts, and the halves of those held out."""
+    """List the texts that `text_sample` needs vectors of: all sampled texts, then the halves of the held-out ones."""
     pairs = cut_all(drawn.texts[: heldout_rows(len(drawn))])
     return [*drawn.texts, *(half for pair in pairs for half in pair)]
 
@@ -92,15 +95,15 @@ def to_encode(drawn: Drawn) -> list[str]:
 def text_sample(
     drawn: Drawn, foreign: Foreign | None, vectors_of: VectorsOf, failed: Collection[str] = frozenset()
 ) -> Sample:
-    """Texts as vectors.
+    """Split sampled texts into held-out ones and ones to fit on, look up all vectors, and return the sample.
 
-    Drawn rows come in random order, so that the first are as good as any to hold out.
+    The first texts are held out, because sampled rows are in random order.
 
     Args:
-        drawn: the texts.
-        foreign: text from elsewhere.
-        vectors_of: gives vectors of texts, and of halves.
-        failed: what has none.
+        drawn: sampled texts.
+        foreign: vectors of out-of-domain text, or None.
+        vectors_of: returns the vectors of texts and of halves.
+        failed: texts and halves without a vector; they are left out.
     """
     aside = heldout_rows(len(drawn))
     heldout, fit = (
@@ -120,6 +123,6 @@ def text_sample(
 
 
 def vector_sample(drawn: Drawn, vectors: FloatArray) -> Sample:
-    """Vectors of nobody's: there is nothing to cut in two."""
+    """Split sampled vectors `(n, d)` into held-out rows and rows to fit on; return the sample."""
     aside = heldout_rows(len(drawn))
     return Sample(drawn, vectors[aside:], vectors[:aside], 0, None, None, {})

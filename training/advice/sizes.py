@@ -1,4 +1,4 @@
-"""How small can vectors be: reducers at every size, against the vectors they start from."""
+"""Comparison of reducers at several numbers of dimensions, against the vectors that they reduce."""
 
 import time
 from dataclasses import dataclass
@@ -17,32 +17,37 @@ from transforms.quality import local_spearman, recall_of_anchors
 from transforms.vectors import FloatArray
 
 SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8, 1 / 12, 1 / 16)
-"""Of the dimensions; the sizes are multiples of 8, as hardware likes them."""
+"""Compared shares of the dimensions; each number of dimensions is rounded to a multiple of `MULTIPLE`."""
 MULTIPLE = 8
+"""Divisor of every compared number of dimensions; hardware handles multiples of 8 best."""
 REDUCERS = {
     "nested GeoPres": "geopres:{k},nested=true",
     "PCA": "pca:{k},center=none",
     "truncation": "truncation:{k}",
 }
-"""What is tried; all are fitted once at the largest size and cut."""
+"""Steps of each compared reducer; each is fitted once, at the largest number of dimensions, and then cut."""
 NEIGHBOURS, OVERSAMPLING = 10, 4
+"""Number of neighbours in recall@10, and factor of candidates that are rescored."""
 GEMM_QUERIES, GEMM_ROWS, GEMM_TIMES = 256, 20_000, 7
+"""Queries, vectors and repetitions of the timed matrix product."""
 
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """A reducer at a size, on the held-out rows; against the vectors it starts from, debiased where that is advised.
+    """Measurements of a reducer at one number of dimensions, on the held-out rows.
+
+    Measures compare with the vectors before the reduction, which are debiased if that is recommended.
 
     Attributes:
-        reducer: see `REDUCERS`; empty for the full width.
-        dimensions: of its output.
+        reducer: key of `REDUCERS`; empty for full dimensions.
+        dimensions: output dimensions.
         local_spearman: see `transforms.local_spearman`.
-        recall_at_10: of the neighbours before.
-        rescored_4x: of them among forty candidates, ranked again by the vectors before.
-        retrieval: mean reciprocal rank of halves of texts; None where none can be cut.
-        loss: of that to the full width, in points, paired by text.
-        bytes: of a vector in float32.
-        gemm_ms: for all similarities of 256 queries to 20,000 vectors.
+        recall_at_10: recall@10 of the neighbours before the reduction.
+        rescored_4x: recall@10 if 40 candidates are rescored with the vectors before the reduction, with an interval.
+        retrieval: mean reciprocal rank of split-half retrieval, in (0, 1]; None without text halves.
+        loss: difference of 100·`retrieval` to full dimensions, paired by text; negative if MRR is lost.
+        bytes: bytes of a vector in float32.
+        gemm_ms: milliseconds for the similarities of 256 queries with 20,000 vectors.
     """
 
     reducer: str
@@ -58,13 +63,13 @@ class SizeTrial:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The whole curve.
+    """Measurements of all reducers at all compared numbers of dimensions.
 
     Attributes:
-        full: the full width.
-        trials: of all reducers at all sizes.
-        problems: reducers that could not be fitted, and why.
-        rows: held-out ones whose neighbours were looked for, among themselves.
+        full: measurements at full dimensions.
+        trials: measurements of each reducer, from the largest to the smallest number of dimensions.
+        problems: reasons why reducers could not be fitted, by name.
+        rows: number of held-out rows whose neighbours are searched among each other.
     """
 
     full: SizeTrial
@@ -73,22 +78,24 @@ class Sizes:
     rows: int
 
     def trial(self, reducer: str, dimensions: int) -> SizeTrial:
-        """Of a reducer at a size."""
+        """Return the measurements of a reducer at a number of dimensions; raise `StopIteration` if there are none."""
         return next(one for one in self.trials if (one.reducer, one.dimensions) == (reducer, dimensions))
 
 
 def sizes_of(dimensions: int) -> list[int]:
-    """The sizes that are tried, the largest first."""
+    """List the numbers of dimensions to compare, all below `dimensions`, largest first; empty for small vectors."""
     found = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SHARES}
     return sorted((size for size in found if 0 < size < dimensions), reverse=True)
 
 
 class Curve:
-    """What is kept at each size, against the vectors that the reducers start from.
+    """Measurement of reductions against the vectors they start from, which are the debiased held-out rows.
+
+    Construction fits the debiasing steps, measures full dimensions, and times the matrix products.
 
     Args:
-        sample: what to fit and to measure on.
-        debiasing: the steps that come before every reducer.
+        sample: vectors to fit and to measure on.
+        debiasing: steps that precede every reducer.
     """
 
     def __init__(self, sample: Sample, debiasing: str) -> None:
@@ -103,10 +110,10 @@ class Curve:
         self.full = self.row("", self.before, self.ranks)
 
     def sizes(self, on_progress: Progress) -> Sizes:
-        """Every reducer at every size.
+        """Fit every reducer once and measure it at every number of dimensions; note a failed fit in `problems`.
 
         Args:
-            on_progress: told a fraction and a sentence.
+            on_progress: called with progress in [0, 1] and a message.
         """
         trials, problems = [], {}
         for done, (name, steps) in enumerate(REDUCERS.items() if self.widths else ()):
@@ -120,21 +127,27 @@ class Curve:
         return Sizes(self.full, trials, problems, len(self.heldout))
 
     def fitted(self, steps: str) -> Chain:
-        """A chain on the rows to fit on.
+        """Fit a new chain with these steps on the sample's rows to fit on, and return it.
 
         Raises:
-            TransformError: if the steps do not fit them.
+            TransformError: if the steps cannot be fitted on these rows.
         """
         return Chain(parse_steps(steps)).fit(self.sample.fit)
 
     def measure(self, reducer: str, chain: Chain, size: int) -> SizeTrial:
-        """A chain cut to a size."""
+        """Measure a fitted chain cut to `size` dimensions on the held-out rows; `reducer` names it in the result."""
         cut = self.sample.halves
         ranks = None if cut is None else ranks_behind(chain, cut, size)
         return self.row(reducer, chain.floats(self.heldout, size), ranks)
 
     def row(self, reducer: str, after: FloatArray, ranks: NDArray[np.float64] | None) -> SizeTrial:
-        """What is kept by some vectors of the held-out rows."""
+        """Measure reduced held-out rows `after` `(n, k)` against the unreduced ones; return the measurements.
+
+        Args:
+            reducer: name in the result.
+            after: reduced held-out rows, `(n, k)`.
+            ranks: reciprocal ranks of split-half retrieval after the reduction, `(m,)`, or None.
+        """
         width = int(after.shape[1])
         return SizeTrial(
             reducer=reducer,
@@ -150,7 +163,11 @@ class Curve:
 
 
 def gemm_seconds(widths: list[int]) -> dict[int, float]:
-    """Least seconds for the similarities of 256 vectors to 20,000, by width; in turns, as others may be busy."""
+    """Time the product of 256 by 20,000 random float32 vectors for each number of dimensions; return the shortest.
+
+    The times are seconds. Measurements of all numbers of dimensions alternate, since other processes may use the
+    machine.
+    """
     drawn = np.random.default_rng(0).standard_normal((GEMM_ROWS, max(widths)), np.float32)
     rows = {width: torch.from_numpy(np.ascontiguousarray(drawn[:, :width])) for width in widths}
     found: dict[int, list[float]] = {width: [] for width in widths}

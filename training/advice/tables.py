@@ -1,4 +1,4 @@
-"""The tables of an advice, as rows of cells with the header first."""
+"""Tables of an advice, as rows of text cells with the header first."""
 
 from training.advice.advise import Advice
 from training.advice.debiasing import CONFIDENCE, NOTHING
@@ -10,7 +10,7 @@ Rows = list[list[str]]
 
 
 def tables(advice: Advice) -> dict[str, Rows]:
-    """Every table there is something for."""
+    """Build every table for which the advice has data; return rows of cells by title, header first."""
     found = {"Mean direction": direction_rows(advice)}
     if advice.debiasing is not None:
         found["Debiasing: do halves of a text find each other"] = debiasing_rows(advice)
@@ -24,7 +24,7 @@ def tables(advice: Advice) -> dict[str, Rows]:
 
 
 def direction_rows(advice: Advice) -> Rows:
-    """‖μ‖ against chance."""
+    """Build the table of ‖μ‖ against its noise floor, of IsoScore and of row counts."""
     seen = advice.diagnosis
     return [
         ["held-out rows", "measured", "beside it"],
@@ -35,7 +35,7 @@ def direction_rows(advice: Advice) -> Rows:
 
 
 def debiasing_rows(advice: Advice) -> Rows:
-    """What every method does."""
+    """Build the table of the debiasing methods, one row each; the recommended method is marked with an arrow."""
     assert advice.debiasing is not None
     rows = [["", "steps", "MRR × 100", f"gain, {100 * CONFIDENCE:.1f} % interval", "‖μ‖ after", "recall@10 of raw"]]
     for one in advice.debiasing.trials:
@@ -54,7 +54,7 @@ def debiasing_rows(advice: Advice) -> Rows:
 
 
 def size_rows(advice: Advice) -> Rows:
-    """The whole curve."""
+    """Build the table of full dimensions and of every reducer at every number of dimensions."""
     assert advice.sizes is not None
     header = [
         f"among {advice.sizes.rows:,} rows",
@@ -70,7 +70,7 @@ def size_rows(advice: Advice) -> Rows:
 
 
 def size_row(one: SizeTrial, advice: Advice) -> list[str]:
-    """A reducer at a size."""
+    """Format the measurements of one reduction as cells; mark the recommended one and the runner-up."""
     picked = [(chain.reducer, chain.dimensions) for chain in (advice.best, advice.second) if chain is not None]
     place = (one.reducer, one.dimensions)
     mark = " ←" if picked[:1] == [place] else " (second)" if picked[1:] == [place] else ""
@@ -87,7 +87,7 @@ def size_row(one: SizeTrial, advice: Advice) -> list[str]:
 
 
 def matryoshka_rows(advice: Advice) -> Rows:
-    """Prefixes against random coordinates."""
+    """Build the table of recall@10 of the first coordinates and of random coordinates."""
     assert advice.matryoshka is not None
     return [
         ["", "the first", "random ones", "the best of those"],
@@ -99,7 +99,7 @@ def matryoshka_rows(advice: Advice) -> Rows:
 
 
 def elsewhere_rows(advice: Advice) -> Rows:
-    """The chain on held-out and on foreign text."""
+    """Build the table of the recommended chain's measures on held-out rows and on out-of-domain text."""
     return [
         ["", "rows", "local Spearman", "recall@10", "rescored 4×", "MRR × 100 raw", "gain, 95 % interval"],
         *(
@@ -118,5 +118,5 @@ def elsewhere_rows(advice: Advice) -> Rows:
 
 
 def figure(value: float | None, scale: float, places: int) -> str:
-    """A measure, or a dash."""
+    """Format `scale · value` with so many decimal places, or as a dash if the value is None."""
     return "–" if value is None else f"{scale * value:.{places}f}"

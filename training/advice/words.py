@@ -1,4 +1,4 @@
-"""An advice in plain sentences."""
+"""Advice as plain sentences."""
 
 from collections.abc import Iterator
 
@@ -12,19 +12,20 @@ from training.evaluation.words import percent
 from transforms.linear import MIN_MEAN_NORM
 
 SMALL_MEAN = 0.2
-"""‖μ‖ up to which it is called so."""
+"""‖μ‖ of unit vectors up to which it is called small."""
 LOSES_ELSEWHERE = 0.05
-"""Of what halves of texts find, or of the neighbours, from held-out to foreign text: worth a word."""
+"""Drop in the preserved share, from held-out rows to out-of-domain text, from which on the chain is called specific to
+the source."""
 
 
 def sentences(advice: Advice) -> list[str]:
-    """Everything there is to say, the recommendation first."""
+    """Return all sentences of an advice: recommendation, mean direction, coordinates, transfer, sample size, notes."""
     parts = (verdict, direction, of_matryoshka, foreign, lacks)
     return [*(sentence for part in parts for sentence in part(advice)), *advice.notes]
 
 
 def verdict(advice: Advice) -> Iterator[str]:
-    """What to do, why, at what price, and what comes second."""
+    """Yield the recommended steps with reasons and cost, then the runner-up; one sentence if nothing is recommended."""
     best, second = advice.best, advice.second
     if best is None:
         yield "Nothing can be recommended yet."
@@ -38,7 +39,7 @@ def verdict(advice: Advice) -> Iterator[str]:
 
 
 def direction(advice: Advice) -> Iterator[str]:
-    """Whether there is a mean direction worth the name."""
+    """Yield sentences on whether the mean direction exceeds chance, and how large it is."""
     norm, floor = advice.diagnosis["mean_norm"], advice.diagnosis["noise_floor"]
     if advice.best is None:
         yield f"‖μ‖ is {norm:.3f}; of so few rows it cannot be told whether that is a direction."
@@ -57,7 +58,7 @@ def direction(advice: Advice) -> Iterator[str]:
 
 
 def of_matryoshka(advice: Advice) -> Iterator[str]:
-    """Whether the vectors were trained to be cut."""
+    """Yield a sentence on whether the first coordinates preserve more neighbours than random ones, if measured."""
     if advice.best is not None and advice.matryoshka is None:
         yield f"With {advice.heldout} held-out rows it is not told whether the first coordinates hold more than others."
     if advice.matryoshka is None or len(advice.matryoshka.cuts) < 2:
@@ -77,7 +78,10 @@ def of_matryoshka(advice: Advice) -> Iterator[str]:
 
 
 def foreign(advice: Advice) -> Iterator[str]:
-    """How the chain does on text it was not fitted for."""
+    """Yield a sentence that compares what the chain preserves on out-of-domain text and held-out rows, or why not.
+
+    By split-half retrieval if both have it, else by neighbours. Nothing is yielded if a share could not be measured.
+    """
     if not advice.elsewhere:
         yield "No chain is recommended, so that there is none to try on foreign text."
         return
@@ -99,7 +103,13 @@ def foreign(advice: Advice) -> Iterator[str]:
 
 
 def compared(here: Interval, there: Interval, keep: float) -> str:
-    """What shares that are kept here and on foreign text say of a chain."""
+    """Return a clause that judges transfer from the shares preserved on held-out rows and on out-of-domain text.
+
+    Args:
+        here: share on held-out rows.
+        there: share on out-of-domain text.
+        keep: share that must be preserved.
+    """
     enough = [lower(one) >= keep for one in (here, there)]
     loses = [upper(one) < keep for one in (here, there)]
     if all(enough):
@@ -112,12 +122,12 @@ def compared(here: Interval, there: Interval, keep: float) -> str:
 
 
 def upper(share: Interval) -> float:
-    """The upper bound; where there is none, the value."""
+    """Return the upper bound of an interval, or its value if it has no bounds."""
     return share.value if share.high is None else share.high
 
 
 def lacks(advice: Advice) -> Iterator[str]:
-    """What the sample is too small for."""
+    """Yield a sentence for each shortage; without any, that the sample is large enough, if that could be checked."""
     yield from (shortage_in_words(one, advice) for one in advice.shortages)
     told = advice.debiasing is not None and advice.debiasing.trial("R2").gain is not None
     if told and not advice.shortages:
@@ -125,7 +135,7 @@ def lacks(advice: Advice) -> Iterator[str]:
 
 
 def shortage_in_words(one: Shortage, advice: Advice) -> str:
-    """What is lacking, and what would do."""
+    """Return a sentence with what the sample is too small for, and how many more rows would be enough."""
     what = one.what[0].upper() + one.what[1:]
     if one.more is None:
         return f"{what}; {one.instead}."
