@@ -1,1 +1,1 @@
-"""The papers' experiments, beside the product's path: only the command line imports them, when they are run."""
+"""Reproductions of the papers' experiments; only the command line imports them, when they are run."""

@@ -1,7 +1,7 @@
 """Measures of what the texts of a data set are like: *FinMTEB*, Table 9.
 
-- A sentence ends at `.`, `!` or `?` before a space, at `。`, `！` or `？`, and at the end of a line. Abbreviations end one
-  as well: the rule is simple, and the same for both suites.
+- A sentence ends at `.`, `!` or `?` before a space, at `。`, `！` or `？`, and at the end of a line.
+  Abbreviations end one as well: the rule is simple, and the same for both suites.
 - A word is a run of letters and digits, with apostrophes and hyphens inside, or a number such as 1,250.5; in Chinese
   and Japanese each character.
 - The syllables of an English word are its groups of vowels (a, e, i, o, u, y), without a silent e at the end, and at

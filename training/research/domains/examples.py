@@ -122,6 +122,7 @@ def reranking(data: Any, encode: Encode) -> Pool:
 
 def classification(task: Any, train: Any, test: Any, encode: Encode) -> Pool:
     """Train a logistic regression, and score each test row 1.0 if its label is predicted, else 0.0.
+
     The training rows are the first of mteb's ten samples, because its rows certainly have stored vectors.
 
     Args:

@@ -1,17 +1,17 @@
-"""REZE and its rivals under one protocol, as the paper's Section 4 compares them.
+"""Experiment that compares REZE with its rivals under one protocol, as in the paper's Section 4.
 
-settings.py   the YAML: targets, methods, sizes, seeds, learning rates    ┐
-targets.py    which data sets are left out in turn (Section 4.1.1)        │ what is compared
-arms.py       what is done before the fine-tuning that all share          │
-domain.py     held-out text of all sources, to measure drift on           │
-plan.py       the units of all that                                       ┘
-scoring.py    how good an encoder is on a target, by mteb's evaluators    ┐
-unit.py       one arm, target, learning rate and seed, from start to end  │ measuring
-book.py       results on disk, a file for each unit, a line for each cell ┘
-run.py        all units in processes, taken up again where they stopped
-findings.py   averages, paired differences and their intervals            ┐
-tables.py     Tables 2 and 3, per task                                    │ written down
-plots.py      Figures 2, 3 and 4                                          │
-words.py      what it says, in sentences                                  │
-report.py     CSV, PNG, JSON and one page                                 ┘
+settings.py   the YAML: targets, methods, sizes, seeds, learning rates     ┐
+targets.py    the data sets that are held out, one at a time (4.1.1)       │ what is compared
+arms.py       the conditions: what precedes the common fine-tuning         │
+domain.py     held-out text of all sources, to measure drift on            │
+plan.py       the list of all units                                        ┘
+scoring.py    the score of an encoder on a target, by mteb's evaluators    ┐
+unit.py       one condition, target, learning rate and seed, start to end  │ measuring
+book.py       results logs on disk, a file per unit, a line per cell       ┘
+run.py        runs all units in processes, resumes where it was stopped
+findings.py   averages, paired differences and their intervals             ┐
+tables.py     Tables 2 and 3, per task                                     │ output
+plots.py      Figures 2, 3 and 4                                           │
+words.py      the findings in sentences                                    │
+report.py     CSV, PNG, JSON and one HTML page                             ┘
 """

@@ -1,4 +1,4 @@
-"""What is done to the encoder before the fine-tuning that all methods share."""
+"""Conditions of the experiment: what is done to the encoder before the fine-tuning that all methods share."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,18 +7,18 @@ from training.finetuning.job import RegularizerSettings, distillation
 from training.research.reze_experiment.settings import ExperimentSettings
 
 POSTPROCESSED = ("pft_whitening", "pft_flow")
-"""Methods fitted afterwards, on the target's rows through the final encoder of plain pre-finetuning."""
+"""Methods fitted after the fine-tuning, on the target's rows through the final encoder of plain pre-finetuning."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A pre-finetuning.
+    """Condition of the experiment: one way of pre-finetuning, or none.
 
     Attributes:
-        method: what its results are called.
-        pretrains: whether there is any.
-        regularizer: None for plain InfoNCE.
-        postprocessing: methods that are fitted on top.
+        method: name of the condition in the results.
+        pretrains: whether the encoder is pre-finetuned at all.
+        regularizer: settings of the regularizer; None for plain InfoNCE.
+        postprocessing: methods that are also fitted on the fine-tuned encoder.
     """
 
     method: str
@@ -27,14 +27,23 @@ class Arm:
     postprocessing: tuple[str, ...] = ()
 
     def cells(self, rows: tuple[int, ...], untrained: bool) -> list[tuple[str, int]]:
-        """The results it gives, as methods with the rows of the fine-tuning; 0 is before it."""
+        """Return the results that this condition yields, as (method, fine-tuning rows); 0 rows is before fine-tuning.
+
+        Args:
+            rows: numbers of fine-tuning rows.
+            untrained: whether the base model itself is scored too, as ("none", 0); only for a condition without
+                pre-finetuning.
+        """
         if not self.pretrains:
             return [("none", 0)] * untrained + [(self.method, n) for n in rows if self.method != "none"]
         return [(self.method, 0)] + [(method, n) for n in rows for method in (self.method, *self.postprocessing)]
 
 
 def arms(settings: ExperimentSettings) -> list[Arm]:
-    """Those of the methods asked for; sweeps leave out what the first arm has already."""
+    """Build the conditions for the requested methods, followed by the sweeps over loss weights, centres and variants.
+
+    Values of a sweep that equal those of the main condition are skipped.
+    """
     methods, base = settings.methods, settings.regularizer
     found = [Arm("ft" if "ft" in methods else "none", False)] if {"none", "ft"} & set(methods) else []
     after = tuple(method for method in POSTPROCESSED if method in methods)
@@ -54,5 +63,5 @@ def arms(settings: ExperimentSettings) -> list[Arm]:
 
 
 def changed(settings: RegularizerSettings, **values: Any) -> RegularizerSettings:
-    """Settings with some values in place of others."""
+    """Return a copy of the settings with some values replaced; the new values are not validated."""
     return settings.model_copy(update=values)

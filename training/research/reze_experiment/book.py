@@ -1,4 +1,4 @@
-"""Results on disk: a file for each unit, a line for each cell, so that a killed run loses one cell at most."""
+"""Results logs on disk: a file per unit, a line per cell, so that a killed run loses at most one cell."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -9,24 +9,24 @@ import orjson
 
 @dataclass(frozen=True)
 class Result:
-    """A cell: a method on a target, with so many of its rows.
+    """Result of one cell: a method on a target, with a number of fine-tuning rows.
 
     Attributes:
-        unit: its key.
-        target: the data set.
-        task: of it.
-        metric: of the score.
-        method: see `arms.py`.
-        rows: n of the fine-tuning; 0 is before it.
-        learning_rate: of both stages.
-        seed: of both.
-        score: on the target's test.
-        linear_probe: accuracy of mteb's logistic regression, of classifications.
-        drift: mean 1 − cosine of held-out texts of the domain to where the base model had them, before any
+        unit: key of the unit.
+        target: name of the target.
+        task: task of the target.
+        metric: name of the metric of `score`.
+        method: name of the method; see `arms.py`.
+        rows: number n of fine-tuning rows; 0 is before fine-tuning.
+        learning_rate: learning rate of both stages.
+        seed: seed of both stages.
+        score: main score on the target's test.
+        linear_probe: accuracy of mteb's logistic regression; None unless the target is a classification.
+        drift: mean 1 − cosine between the held-out domain texts' vectors and those of the base model, before
             fine-tuning; None after it.
-        isoscore: of those texts, likewise.
-        steps: of the pre-finetuning; 0 without one.
-        seconds_per_step: likewise.
+        isoscore: IsoScore of the vectors of these texts before fine-tuning; None after it.
+        steps: number of pre-finetuning steps; 0 without pre-finetuning.
+        seconds_per_step: mean duration of a pre-finetuning step; None without pre-finetuning.
     """
 
     unit: str
@@ -46,18 +46,18 @@ class Result:
 
 
 class Book:
-    """The results of one unit.
+    """Results log of one unit, a JSON lines file.
 
     Args:
-        folder: of all units' files.
-        unit: its key.
+        folder: folder of all units' files.
+        unit: key of the unit.
     """
 
     def __init__(self, folder: Path, unit: str) -> None:
         self.path = folder / f"{unit}.jsonl"
 
     def read(self) -> list[Result]:
-        """What is there; a line that a kill cut off is left out."""
+        """Read the stored results up to the first line that is not a valid result; empty without a file."""
         lines = self.path.read_bytes().splitlines() if self.path.is_file() else []
         found = []
         for line in lines:
@@ -68,7 +68,7 @@ class Book:
         return found
 
     def add(self, result: Result) -> None:
-        """Another cell; what a kill cut off is overwritten."""
+        """Append a result by rewriting the file atomically; a line cut off by a kill is dropped."""
         known = self.read()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         written = self.path.with_suffix(".part")
@@ -77,10 +77,10 @@ class Book:
 
 
 def as_line(result: Result) -> bytes:
-    """A result as JSON."""
+    """Serialize a result as a JSON line."""
     return orjson.dumps(asdict(result)) + b"\n"
 
 
 def cells(results: Iterable[Result]) -> set[tuple[str, int]]:
-    """Which methods with which rows are there."""
+    """Return the set of (method, rows) that have results."""
     return {(result.method, result.rows) for result in results}

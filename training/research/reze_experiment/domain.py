@@ -12,13 +12,14 @@ from training.finetuning.positives import find_pairs
 from training.research.reze_experiment.settings import ExperimentSettings
 
 TEXTS_PER_SOURCE = 60
-"""Of each data set: enough together to estimate 384 variances, few enough to be encoded in seconds."""
+"""Maximum number of texts per data set: enough together to estimate 384 variances, few enough to encode in seconds."""
 
 
 def domain_texts(settings: ExperimentSettings) -> list[str]:
-    """A few test texts of every data set that trains on another split, none of which any data set trains on.
+    """Sample up to 60 test texts of each data set with a training and a test split, as held-out text.
 
-    They depend on the sources alone, so that what is measured on them can be compared whatever the targets are.
+    Texts that any source trains on are excluded. The sample depends on the sources and the seed of the settings alone,
+    so that measurements on it are comparable whatever the targets are.
     """
     sources = [(data, source) for source in settings.sources for data in open_source(source)[0]]
     known = {part for data, source in sources for part in trained_parts(data, source)}
@@ -30,7 +31,7 @@ def domain_texts(settings: ExperimentSettings) -> list[str]:
 
 
 def trained_parts(data: DataSet, source: SourceSettings) -> set[str]:
-    """Every text of a data set's pairs; none of one that cannot be used."""
+    """Return every text of a data set's training pairs, normalized; empty if the data set cannot be used."""
     try:
         return {normalized(text) for pair in find_pairs(data, source).pairs for text in pair.parts}
     except DataSetError:
@@ -38,7 +39,13 @@ def trained_parts(data: DataSet, source: SourceSettings) -> set[str]:
 
 
 def drawn(data: FolderDataSet, known: set[str], seed: int) -> Sequence[str]:
-    """A few of a data set's test texts; none of one that cannot be read."""
+    """Sample up to 60 of a data set's test texts that are not in `known`; return none if the data set cannot be read.
+
+    Args:
+        data: data set.
+        known: normalized texts to exclude.
+        seed: seed of the sample.
+    """
     try:
         texts = [text for text in dict.fromkeys(tested_texts(data)) if normalized(text) not in known]
     except DataSetError:

@@ -1,4 +1,4 @@
-"""What an experiment says: averages over targets, paired differences, intervals over seeds."""
+"""Findings of an experiment: averages over targets, paired differences, intervals over seeds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,22 +12,25 @@ from training.research.reze_experiment.run import Experiment
 from training.research.reze_experiment.settings import METHODS
 
 CONFIDENCE = 0.95
+"""Confidence level of the intervals."""
 PROPOSED = "reze"
+"""Name of the proposed method, which is compared with all others."""
 MEASURES = ("score", "linear_probe")
+"""Names of the measures that are averaged and compared."""
 
 
 @dataclass(frozen=True)
 class Average:
-    """A method's score × 100, averaged over targets; the interval is that of seeds.
+    """Score × 100 of a method, averaged over targets, with an interval over seeds.
 
     Attributes:
-        learning_rate: of both stages.
-        rows: n of the fine-tuning; 0 is before it.
-        method: see `arms.py`.
+        learning_rate: learning rate of both stages.
+        rows: number n of fine-tuning rows; 0 is before fine-tuning.
+        method: name of the method; see `arms.py`.
         measure: `score` or `linear_probe`.
-        score: the average.
-        targets: it is over.
-        seeds: complete on all of these.
+        score: average with its interval.
+        targets: number of targets averaged.
+        seeds: number of seeds with results on all of these targets.
     """
 
     learning_rate: float
@@ -41,19 +44,19 @@ class Average:
 
 @dataclass(frozen=True)
 class Difference:
-    """A method less another in points, paired by target and seed.
+    """Difference between two methods in points (score × 100), paired by target and seed.
 
     Attributes:
-        learning_rate: of both stages.
-        rows: n of the fine-tuning.
-        method: the one.
-        rival: the other.
+        learning_rate: learning rate of both stages.
+        rows: number n of fine-tuning rows; 0 is before fine-tuning.
+        method: first method.
+        rival: method that is subtracted.
         measure: `score` or `linear_probe`.
-        group: of targets: `all`, or a task.
-        points: averaged over targets; the interval is that of seeds.
-        better: targets on which the method's mean over seeds is higher.
-        targets: all of them.
-        seeds: complete for both.
+        group: `all` targets, or the task of those compared.
+        points: difference averaged over targets, with an interval over seeds.
+        better: number of targets on which the mean difference over seeds is positive.
+        targets: number of targets.
+        seeds: number of seeds with results of both methods on all targets.
     """
 
     learning_rate: float
@@ -70,14 +73,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Shift:
-    """How far an arm moved the encoder before any fine-tuning, averaged over targets and seeds.
+    """Change of the encoder by one condition before fine-tuning, averaged over targets and seeds.
 
     Attributes:
-        learning_rate: of the pre-finetuning.
-        method: the arm.
-        drift: mean 1 − cosine on held-out text of the domain.
-        isoscore: of that text.
-        seconds_per_step: median.
+        learning_rate: learning rate of the pre-finetuning.
+        method: name of the condition.
+        drift: mean 1 − cosine to the base model on held-out text of the domain.
+        isoscore: IsoScore of the vectors of that text.
+        seconds_per_step: median duration of a training step; None without training.
     """
 
     learning_rate: float
@@ -89,7 +92,13 @@ class Shift:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything that is said of an experiment."""
+    """All findings of an experiment.
+
+    Attributes:
+        averages: average score of each method.
+        differences: paired differences between REZE and the other methods.
+        shifts: drift and isotropy of each condition.
+    """
 
     averages: list[Average]
     differences: list[Difference]
@@ -97,7 +106,15 @@ class Findings:
 
 
 class Scores:
-    """Results by what they are of."""
+    """Index of results by learning rate, rows, method, target and seed.
+
+    Attributes:
+        values: `score` and `linear_probe` by that key.
+        tasks: task of each target.
+        methods: names of the methods, in order of appearance.
+        rates: learning rates, ascending.
+        rows: numbers of fine-tuning rows, ascending.
+    """
 
     def __init__(self, results: Iterable[Result]) -> None:
         self.results = list(results)
@@ -113,7 +130,15 @@ class Scores:
     def matrix(
         self, rate: float, rows: int, methods: Sequence[str], measure: str, targets: Sequence[str]
     ) -> tuple[Array, list[int]]:
-        """Scores × 100 `(methods, targets, seeds)` of the seeds for which nothing is missing, and those seeds."""
+        """Return scores × 100 `(methods, targets, seeds)`, and the seeds: only those without a missing result.
+
+        Args:
+            rate: learning rate.
+            rows: number of fine-tuning rows.
+            methods: names of methods.
+            measure: `score` or `linear_probe`.
+            targets: names of targets.
+        """
         seeds = sorted({seed for r, n, m, _, seed in self.values if r == rate and n == rows and m in methods})
         whole = [
             seed
@@ -127,24 +152,24 @@ class Scores:
         return np.array(found, float).reshape(len(methods), len(targets), len(whole)), whole
 
     def value(self, rate: float, rows: int, method: str, target: str, seed: int, measure: str) -> float | None:
-        """A score."""
+        """Return one score, as a share of 1; None if it was not measured."""
         return self.values.get((rate, rows, method, target, seed), {}).get(measure)
 
     def targets_of(self, rate: float, rows: int, methods: Sequence[str], measure: str) -> list[str]:
-        """Targets that every one of the methods was measured on with at least one seed."""
+        """Return the targets on which each of the methods has the measure for at least one seed."""
         there = {
             (m, t) for (r, n, m, t, _), v in self.values.items() if (r, n) == (rate, rows) and v[measure] is not None
         }
         return [target for target in self.tasks if all((method, target) in there for method in methods)]
 
     def measured(self, rate: float, rows: int) -> list[str]:
-        """Methods that were measured there, in order."""
+        """Return the methods with results at a learning rate and number of rows, in order of appearance."""
         there = {m for r, n, m, _, _ in self.values if (r, n) == (rate, rows)}
         return [method for method in self.methods if method in there]
 
 
 def find(experiment: Experiment) -> Findings:
-    """Averages, differences and shifts of all results."""
+    """Compute averages, differences and shifts from all results of an experiment."""
     scores = Scores(experiment.results)
     cells = [(rate, rows) for rate in scores.rates for rows in scores.rows]
     averages = [one for cell in cells for measure in MEASURES for one in averaged(scores, *cell, measure)]
@@ -153,7 +178,10 @@ def find(experiment: Experiment) -> Findings:
 
 
 def averaged(scores: Scores, rate: float, rows: int, measure: str) -> list[Average]:
-    """Each method's average over the targets on which all methods were measured, of the seeds complete for all."""
+    """Average each method's scores over the targets that all methods have results on; empty without any.
+
+    Only seeds with results of all methods on all of these targets are used.
+    """
     methods = scores.measured(rate, rows)
     targets = scores.targets_of(rate, rows, methods, measure)
     values, seeds = scores.matrix(rate, rows, methods, measure, targets)
@@ -166,12 +194,15 @@ def averaged(scores: Scores, rate: float, rows: int, measure: str) -> list[Avera
 
 
 def is_rival(method: str) -> bool:
-    """Whether a method is not REZE, in any of its variants."""
+    """Return whether a method is neither REZE nor a variant of it."""
     return method in METHODS and method != PROPOSED or method.startswith("distill, ")
 
 
 def compared(scores: Scores, rate: float, rows: int, measure: str) -> list[Difference]:
-    """REZE, and every variant of it, against each other method; by all targets and by task."""
+    """Compute the differences between REZE and each other method, and between each REZE variant and each rival.
+
+    Each is computed over all targets, and also per task if there is more than one task. Empty without results of REZE.
+    """
     methods = scores.measured(rate, rows)
     if PROPOSED not in methods:
         return []
@@ -190,7 +221,13 @@ def compared(scores: Scores, rate: float, rows: int, measure: str) -> list[Diffe
 
 
 def difference(scores: Scores, of: tuple[float, int, str, str, str, str], targets: Sequence[str]) -> list[Difference]:
-    """One difference, of the seeds complete for both; none without such a seed."""
+    """Compute one paired difference as a one-item list; empty if no seed has results of both methods on all targets.
+
+    Args:
+        scores: all results.
+        of: learning rate, rows, method, rival, measure and group of the difference.
+        targets: targets of the group.
+    """
     rate, rows, method, rival, measure, _ = of
     values, seeds = scores.matrix(rate, rows, [method, rival], measure, targets)
     if not seeds:
@@ -201,7 +238,7 @@ def difference(scores: Scores, of: tuple[float, int, str, str, str, str], target
 
 
 def over_seeds(values: Array) -> Interval:
-    """The mean of a value for each seed, with Student's interval; None where there is one seed, or they are equal."""
+    """Return the mean of values `(seeds,)` with Student's 95% interval; without bounds for one seed or equal values."""
     mean, count = float(values.mean()), len(values)
     if count < 2 or np.ptp(values) < NEGLIGIBLE:
         return Interval(mean, None, None)
@@ -210,7 +247,10 @@ def over_seeds(values: Array) -> Interval:
 
 
 def shifts(scores: Scores) -> list[Shift]:
-    """How far each arm moved the encoder, and the base model's own IsoScore, where all arms were measured."""
+    """Average drift, IsoScore and step time of each condition over the targets and seeds measured for all conditions.
+
+    The base model is among the conditions. A learning rate without a seed complete for all conditions has none.
+    """
     found = []
     for rate in scores.rates:
         measured = [r for r in scores.results if r.learning_rate == rate and r.drift is not None]
@@ -229,7 +269,12 @@ def shifts(scores: Scores) -> list[Shift]:
 
 
 def by_seed(results: Sequence[Result], measure: str) -> Interval:
-    """A measure averaged over targets, with the interval of seeds."""
+    """Average a measure over targets for each seed, and return the mean over seeds with its interval.
+
+    Args:
+        results: results of one condition.
+        measure: name of a field of `Result`.
+    """
     values: dict[int, list[float]] = {}
     for result in results:
         values.setdefault(result.seed, []).append(getattr(result, measure))

@@ -1,4 +1,4 @@
-"""What an experiment will do: a unit for every target, arm, learning rate and seed."""
+"""Plan of an experiment: one unit per target, condition, learning rate and seed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,14 @@ from training.research.reze_experiment.unit import Unit
 
 @dataclass(frozen=True)
 class Prepared:
-    """A target with what is trained on where it is left out, its own training pairs, and the digest of its files."""
+    """Target with everything needed to train for it.
+
+    Attributes:
+        target: data set that is held out.
+        mixture: pairs of the other sources, for pre-finetuning.
+        pairs: training pairs of the target, for fine-tuning.
+        tested: digest of the target's files.
+    """
 
     target: Target
     mixture: Mixture
@@ -30,7 +37,13 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Plan:
-    """Targets, units, and what a user should know beforehand."""
+    """Targets and units of an experiment.
+
+    Attributes:
+        prepared: usable targets.
+        units: all units, in the order in which they run.
+        problems: warnings for the user, without duplicates.
+    """
 
     prepared: list[Prepared]
     units: list[Unit]
@@ -38,17 +51,17 @@ class Plan:
 
 
 def plan(settings: ExperimentSettings, spec: EncoderSpec, device: str | None, encoder: Encoder, out: Path) -> Plan:
-    """Read everything, and say what is to be done.
+    """Read all sources and return the units to run, the usable targets and the warnings; nothing is trained or encoded.
 
     Args:
-        settings: what is compared on what.
-        spec: the base model, at the length that is trained on.
-        device: to run on.
-        encoder: the base model.
-        out: the experiment's folder.
+        settings: settings of the experiment.
+        spec: base model, with the sequence length for training.
+        device: device to run on; None for the best available one.
+        encoder: loaded base model.
+        out: folder of the experiment.
 
     Raises:
-        JobError: if nothing can be a target, or a source cannot be used.
+        JobError: if no data set can be a target, or a source cannot be used.
     """
     problems: list[str] = []
     prepared = list(prepare(settings, problems))
@@ -67,7 +80,7 @@ def plan(settings: ExperimentSettings, spec: EncoderSpec, device: str | None, en
 
 
 def prepare(settings: ExperimentSettings, problems: list[str]) -> Iterator[Prepared]:
-    """Every target that can be used; the others become problems."""
+    """Yield each usable target, with its pairs; append a message to `problems` for each that cannot be read."""
     for target in chosen_targets(settings):
         try:
             pairs, mixture = target.training_pairs(), mix(settings, target.data, whole=True)
@@ -86,7 +99,20 @@ def units_of(
     domain: tuple[str, ...],
     out: Path,
 ) -> Iterator[Unit]:
-    """Every unit; seed after seed, so that an experiment that is stopped has whole rows of its tables."""
+    """Yield a unit for every combination of seed, learning rate, target and condition, in that order of loops.
+
+    Seeds are the outer loop, so that an experiment that is stopped early has complete rows in its tables. Relations for
+    the plot of the shift are stored for the first seed only.
+
+    Args:
+        settings: settings of the experiment.
+        spec: base model, with the sequence length for training.
+        device: device to run on.
+        fingerprint: fingerprint of the base model's weights.
+        prepared: usable targets.
+        domain: held-out texts of all sources.
+        out: folder of the experiment.
+    """
     for number, seed in enumerate(settings.seeds):
         for rate in settings.learning_rates:
             for one in prepared:

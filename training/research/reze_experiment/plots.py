@@ -1,4 +1,4 @@
-"""An experiment as pictures: the weight sweep, isotropy and drift, the shift in two dimensions."""
+"""Plots of an experiment: scores, weight sweep, isotropy and drift, the shift in two dimensions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +22,15 @@ METHOD_COLORS = {
     "distill": "#1f77b4",
     "reze": "#2ca02c",
 }
+"""Colour of each method."""
 SHIFTED = 0.02
-"""Between the marks of neighbouring methods, so that their intervals can be told apart."""
+"""Horizontal offset between the marks of methods at the same size, so that their intervals do not overlap."""
 Drawing = Callable[[Experiment, Findings], Any]
+"""Function that draws a matplotlib figure, or returns None without data."""
 
 
 def figures(experiment: Experiment, findings: Findings) -> dict[str, tuple[str, Any]]:
-    """Every figure there is something for: its title and itself, by the name of its file."""
+    """Draw all figures that have data, and return title and figure by file name stem; the figures stay open."""
     with plt.rc_context(STYLE):
         return {
             name: (title, figure)
@@ -38,7 +40,7 @@ def figures(experiment: Experiment, findings: Findings) -> dict[str, tuple[str, 
 
 
 def methods_by_rows(experiment: Experiment, findings: Findings) -> Any:
-    """Average scores by the rows of the fine-tuning, a panel for each learning rate."""
+    """Draw the average scores by number of fine-tuning rows, with intervals, a panel for each learning rate."""
     rates = sorted({a.learning_rate for a in findings.averages})
     figure, axes = plt.subplots(1, len(rates), figsize=(5 * len(rates), 3.6), layout="constrained", squeeze=False)
     for axis, rate in zip(axes.flat, rates, strict=True):
@@ -59,7 +61,7 @@ def methods_by_rows(experiment: Experiment, findings: Findings) -> Any:
 
 
 def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
-    """Figure 2: average score by the weight of the regulariser; plain pre-finetuning has none."""
+    """Draw Figure 2, the average score by REZE's loss weight, with PFT as weight 0; None for fewer than 2 weights."""
     weights = {
         arm.method: arm.regularizer.loss_weight
         for arm in experiment.arms
@@ -88,7 +90,7 @@ def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
 
 
 def isotropy(experiment: Experiment, findings: Findings) -> Any:
-    """Figure 3: IsoScore, and the drift beside it, before any fine-tuning."""
+    """Draw Figure 3, bars of IsoScore and drift before fine-tuning; return None for fewer than 2 of them."""
     if len(findings.shifts) < 2:
         return None
     rates = sorted({shift.learning_rate for shift in findings.shifts})
@@ -110,7 +112,11 @@ def isotropy(experiment: Experiment, findings: Findings) -> Any:
 
 
 def shift_picture(experiment: Experiment, findings: Findings) -> Any:
-    """Figure 4: relations of the base model, PFT and REZE, by the two directions that vary most in the base's."""
+    """Draw Figure 4, each model's relations in the base model's top two principal directions; None without data.
+
+    A panel each for the base model, PFT, distillation and REZE, at the highest learning rate, for the first target that
+    has the relations of PFT and REZE.
+    """
     rate = max(unit.training.learning_rate for unit in experiment.units)
     found = [(one, relations(experiment, one.target.name, rate)) for one in experiment.prepared]
     prepared, paths = next(((one, paths) for one, paths in found if {"pft", "reze"} <= set(paths)), (None, {}))
@@ -136,7 +142,7 @@ def shift_picture(experiment: Experiment, findings: Findings) -> Any:
 
 
 def relations(experiment: Experiment, target: str, rate: float) -> dict[str, Path]:
-    """Where the relations of a target's arms lie, of those that were kept."""
+    """Return the files with stored relations of a target at a learning rate, by method; of the first seed."""
     paths = {
         unit.arm.method: unit.out / "relations" / f"{unit.key}.npy"
         for unit in reversed(experiment.units)  # of the first seed, where there are several
@@ -151,3 +157,4 @@ DRAWINGS: dict[str, tuple[str, Drawing]] = {
     "isotropy": ("Isotropy and drift before the fine-tuning (Figure 3)", isotropy),
     "shift": ("Relations of the sources in two dimensions (Figure 4)", shift_picture),
 }
+"""Title and drawing function of each figure, by file name stem."""

@@ -1,4 +1,4 @@
-"""An experiment written down: JSON and CSV with everything, pictures, one page, a table for the terminal."""
+"""Output of an experiment: JSON and CSV with all values, plots, an HTML page, tables for the terminal."""
 
 import csv
 import io
@@ -35,11 +35,13 @@ from training.research.reze_experiment.words import sentences
 from transforms.files import replace_synced
 
 JSON, CSV, HTML = "experiment.json", "results.csv", "report.html"
+"""Names of the files that `write_report` writes besides the plots."""
 DPI = 150
+"""Resolution of the PNG files."""
 
 
 def write_report(experiment: Experiment, out: Path) -> tuple[Findings, list[Path]]:
-    """Write everything beside the results; give what it says and where it is."""
+    """Write JSON, CSV, the HTML page and the plots as PNG into the folder `out`; return the findings and the paths."""
     findings = find(experiment)
     said = sentences(findings)
     pictures, paths = {}, []
@@ -60,14 +62,14 @@ def write_report(experiment: Experiment, out: Path) -> tuple[Findings, list[Path
 
 
 def as_png(figure: Any) -> bytes:
-    """A figure for slides and papers."""
+    """Render a figure as PNG bytes."""
     payload = io.BytesIO()
     figure.savefig(payload, format="png", dpi=DPI, metadata={"Software": None})
     return payload.getvalue()
 
 
 def as_json(experiment: Experiment, findings: Findings, said: Sequence[str]) -> dict[str, Any]:
-    """Everything, without the paths of this machine."""
+    """Return settings, findings and all results as a dict, with versions and date but without paths of this machine."""
     settings = experiment.settings.model_dump(mode="json", exclude={"sources", "targets", "encoder"})
     encoder = {name: experiment.encoder[name] for name in ("name", "fingerprint", "dimensions", "max_length")}
     return {
@@ -89,7 +91,7 @@ def as_json(experiment: Experiment, findings: Findings, said: Sequence[str]) -> 
 
 
 def as_csv(results: Sequence[Result]) -> str:
-    """The cells as a table for other software."""
+    """Return the results as CSV text, one row per cell."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [field.name for field in fields(Result)], lineterminator="\n")
     writer.writeheader()
@@ -98,7 +100,7 @@ def as_csv(results: Sequence[Result]) -> str:
 
 
 def page(experiment: Experiment, findings: Findings, said: Sequence[str], pictures: dict[str, str]) -> str:
-    """The whole page as HTML."""
+    """Return the HTML page of an experiment: sentences, plots as inline SVG, tables and problems."""
     tables = {}
     for rate in sorted({result.learning_rate for result in experiment.results}):
         at = f"learning rate {rate:g}"
@@ -128,7 +130,7 @@ def page(experiment: Experiment, findings: Findings, said: Sequence[str], pictur
 
 
 def in_terminal(experiment: Experiment, findings: Findings) -> str:
-    """The averages and sentences as plain text."""
+    """Return averages, drift, sentences and problems as plain text for a terminal; close all open figures."""
     parts = [
         f"Average over targets × 100, learning rate {rate:g}\n" + aligned(average_rows(findings, rate))
         for rate in sorted({result.learning_rate for result in experiment.results})

@@ -1,11 +1,11 @@
-"""An experiment from its settings to results, taken up again where it was stopped.
+"""Experiment from its settings to results, resumed where it was stopped.
 
 OUT/
 ├── reference/     vectors of single texts by the base model, encoded once      reference.py
-├── targets/       what the regulariser pulls towards                           targets.py
-├── results/       a file for each unit, a line for each cell                   book.py
-├── relations/     of a few pairs, before and after, for the picture            unit.py
-├── work/          models and checkpoints of units under way
+├── targets/       regression targets of the regularizer                        targets.py
+├── results/       results logs, a file per unit, a line per cell               book.py
+├── relations/     vectors of a few pairs, before and after, for the plot       unit.py
+├── work/          models and checkpoints of running units
 └── experiment.json, results.csv, report.html, *.png                            report.py
 """
 
@@ -29,21 +29,21 @@ from training.workspace import exclusive
 from transforms.progress import Progress
 
 REFERENCE_SHARE = 0.05
-"""Of the work, for the progress."""
+"""Share of the progress that encoding with the base model takes."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What was measured.
+    """Results of an experiment with what produced them.
 
     Attributes:
-        settings: as asked for.
-        encoder: what is known of the base model.
-        prepared: the data sets left out in turn, with what was trained on then.
-        arms: what was done before the fine-tuning.
-        units: all of them.
-        results: of all cells that could be measured.
-        problems: what could not, and why, and what else to know.
+        settings: settings of the experiment.
+        encoder: description of the base model.
+        prepared: held-out targets, each with the pairs trained on.
+        arms: conditions.
+        units: all units.
+        results: results of all cells that could be measured.
+        problems: warnings, and what could not be measured and why.
     """
 
     settings: ExperimentSettings
@@ -63,18 +63,21 @@ def run_experiment(
     processes: int,
     on_progress: Progress,
 ) -> Experiment:
-    """Run every unit that is not done yet.
+    """Run every unit that lacks results, in worker processes, and return all results of the experiment.
+
+    Writes into `out`, which is locked meanwhile. A unit that fails is named in `problems`; the others go on.
 
     Args:
-        settings: what is compared on what.
-        spec: the base model.
-        device: to train on; None for the best there is.
-        out: the folder for everything.
-        processes: units at once, of one thread each.
-        on_progress: told a fraction and a sentence.
+        settings: settings of the experiment.
+        spec: base model; used in float32 without compilation.
+        device: device to train on; None for the best available one.
+        out: folder of the experiment.
+        processes: number of units at once, each with one thread.
+        on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        JobError: if nothing can be a target, a source cannot be used, or another experiment has the folder.
+        JobError: if nothing can be a target, a source cannot be used, nothing could be measured, or another experiment
+            has locked the folder.
     """
     with exclusive(out, JobError(f"another experiment is writing to {out}; name another folder with --out")):
         base = replace(spec, dtype="float32", compile=False, max_length=settings.training.max_length or spec.max_length)
@@ -98,7 +101,10 @@ def run_experiment(
 
 
 def encode_reference(encoder: Encoder, planned: Plan, out: Path, on_progress: Progress) -> None:
-    """Encode what all regularised units share, once."""
+    """Encode all training texts with the base model into `out/reference`, if a regularized unit still lacks results.
+
+    Units share these vectors. Vectors that are already stored are not encoded again.
+    """
     if any(unit.arm.regularizer and unit.missing() for unit in planned.units):
         texts = [text for one in planned.prepared for text in (*one.mixture.anchors, *one.mixture.positives)]
         Reference(encoder, out / "reference").encode(
@@ -108,7 +114,13 @@ def encode_reference(encoder: Encoder, planned: Plan, out: Path, on_progress: Pr
 
 
 def run_units(units: Sequence[Unit], processes: int, on_progress: Progress) -> Iterator[str]:
-    """Run what is missing; give what went wrong, in sentences."""
+    """Run the units that lack results in worker processes, and yield a message for each failure.
+
+    Args:
+        units: all units; complete ones are skipped.
+        processes: number of units at once.
+        on_progress: called after each unit with progress in [0, 1] and a message with the estimated time left.
+    """
     waiting = [unit for unit in units if unit.missing()]
     begun = time.monotonic()
     with Workers(processes) as workers:
@@ -125,7 +137,7 @@ def run_units(units: Sequence[Unit], processes: int, on_progress: Progress) -> I
 
 
 def results_of(units: Sequence[Unit]) -> Iterator[Result]:
-    """The results of these units; their files may hold more, of other settings."""
+    """Yield the stored results that the units ask for; results of other settings in the same files are skipped."""
     for unit in units:
         wanted = unit.arm.cells(unit.rows, unit.untrained)
         yield from (result for result in unit.book.read() if (result.method, result.rows) in wanted)

@@ -1,4 +1,4 @@
-"""How good an encoder is on a target's test, by mteb's own evaluators."""
+"""Scores of an encoder on a target's test, by mteb's own evaluators."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,25 +17,31 @@ from training.finetuning.positives import blank
 from training.research.reze_experiment.targets import Target
 
 LABEL_ACCURACY = "label_accuracy"
+"""Name of the main metric of a classification."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """An encoder's on a target: the main one, and of a classification a linear probe's beside it."""
+    """Scores of an encoder on a target.
+
+    Attributes:
+        score: main score.
+        linear_probe: accuracy of mteb's logistic regression; None unless the target is a classification.
+    """
 
     score: float
     linear_probe: float | None = None
 
 
 class Scorer:
-    """A target's test, read once.
+    """Scorer of encoders on one target, whose test is read once.
 
-    A classification is scored as its pairs are trained on: the label whose text is nearest. mteb's own logistic
-    regression on the vectors is the linear probe.
+    A classification is scored as its pairs are trained on: the label whose text is nearest is predicted. mteb's own
+    logistic regression on the vectors is reported as the linear probe.
 
     Args:
-        target: the data set.
-        limit: rows, queries or documents; None for all.
+        target: data set.
+        limit: maximum number of rows, queries or documents; None for all.
     """
 
     def __init__(self, target: Target, limit: int | None) -> None:
@@ -58,26 +64,30 @@ class Scorer:
         self.metric = LABEL_ACCURACY if self.labels else str(self.task.metadata.main_score)
 
     def label_texts(self) -> dict[str, str]:
-        """What each label says, of the rows that the layout keeps."""
+        """Return the text of each label in the training and test rows, by label; the label itself where none is set."""
         known, data = self.target.labels(), self.target.data
         rows = [row for split in ("train", "test") for row in data.rows(split) if not blank(row["text"])]
         return {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
 
     @property
     def texts(self) -> list[str]:
-        """Every text whose vector is needed, with its prompt."""
+        """Distinct texts to encode for `score`, with their prompts."""
         return list(dict.fromkeys([*self.model_texts(), *self.prompted_labels()]))
 
     def model_texts(self) -> list[str]:
-        """Those that mteb asks for; where a task does not say which is which, both ways."""
+        """Return the texts that mteb encodes, each with both prompts, since mteb does not always tell which it uses."""
         return [prompt + text for text in self.asked for prompt in dict.fromkeys(self.prompts.values())]
 
     def prompted_labels(self) -> list[str]:
-        """Those of the labels."""
+        """Return the texts of the labels with the document prompt; empty unless the target is a classification."""
         return [self.prompts["document"] + text for text in self.labels.values()]
 
     def score(self, vectors: NDArray[np.float32]) -> Scores:
-        """The scores of the vectors `(n, d)` of `texts`."""
+        """Score vectors `(n, d)` that correspond to `texts`.
+
+        For a classification, the main score is the accuracy of the nearest label text, and mteb's score is the linear
+        probe.
+        """
         store = MemoryStore(self.texts, vectors)
         model = PromptedModel(store, self.prompts)
         value, _ = measure(model, self.task)
@@ -86,7 +96,10 @@ class Scorer:
         return Scores(self.label_accuracy(store), value)
 
     def label_accuracy(self, store: MemoryStore) -> float:
-        """The share of inputs whose nearest label text is their own; labels may share one."""
+        """Return the share of inputs whose nearest label text, by dot product, is the text of their own label.
+
+        Labels may share a text, which is then right for each of them.
+        """
         inputs = store.get([text_key(self.prompts["query"] + text) for text in self.inputs])
         labels = store.get([text_key(text) for text in self.prompted_labels()])
         nearest = np.array(list(self.labels.values()))[np.argmax(inputs @ labels.T, axis=1)]

@@ -1,12 +1,12 @@
-"""An experiment as a user writes it.
+"""Settings of an experiment, as a user writes them in YAML.
 
 sources: [{folder: data/finance}]
 targets: []              # chosen by the paper's protocol
 rows: [100, 500]
 seeds: [0, 1, 2]
 learning_rates: [2e-5, 1e-4]
-loss_weights: [0.5, 2]   # of REZE, beside its own: Figure 2
-centers: [mean]          # beside its own: Table 3
+loss_weights: [0.5, 2]   # of REZE, besides its default: Figure 2
+centers: [mean]          # besides the default: Table 3
 training: {max_length: 128}
 """
 
@@ -18,25 +18,27 @@ from training.finetuning.job import DataSettings, Overlap, RegularizerSettings, 
 from training.finetuning.values import Count, NotNegative, Positive, Seed
 
 MethodName = Literal["none", "ft", "pft", "pft_whitening", "pft_flow", "distill", "reze"]
+"""Name of a method that can be compared."""
 METHODS: tuple[MethodName, ...] = ("none", "ft", "pft", "pft_whitening", "pft_flow", "distill", "reze")
+"""Names of all methods, which is the default selection."""
 
 
 class ExperimentSettings(DataSettings):
-    """What is compared on what.
+    """Settings of an experiment: what is compared, and on which data.
 
     Attributes:
-        overlap: as in a job; here pairs that share a text with the target's test are dropped unless it says otherwise.
-        targets: data sets left out in turn; chosen by the protocol where none is named.
-        min_rows: of a target's training or test split, more than so many (Section 4.1.1: 1,000).
-        targets_per_task: at most, of those that the protocol chooses.
-        methods: that are compared.
-        rows: n, of the target's training rows that the fine-tuning gets.
-        seeds: of the order of pairs, of dropout and of the target's rows.
-        learning_rates: of both stages.
-        loss_weights: further ones, of REZE and of distillation.
-        centers: further ones of REZE.
-        variants: further arms by name, each from the paper's defaults and not from `regularizer`.
-        limit: rows, queries or documents of the target's test, the same each time.
+        overlap: what to do with pairs that share a text with the target's test, as in a job; dropped by default.
+        targets: data sets that are held out, one at a time; chosen by the protocol if empty.
+        min_rows: number of rows that a target's training or test split must exceed (Section 4.1.1: 1,000).
+        targets_per_task: maximum number of targets per task that the protocol chooses.
+        methods: methods to compare.
+        rows: numbers n of the target's training rows for fine-tuning.
+        seeds: seeds of the order of the pairs, of dropout and of the sample of the target's rows.
+        learning_rates: learning rates, each used for both stages.
+        loss_weights: additional loss weights, for REZE and for distillation.
+        centers: additional centres, for REZE.
+        variants: additional conditions by name; each starts from the paper's defaults, not from `regularizer`.
+        limit: maximum number of rows, queries or documents of the target's test, always the same ones; None for all.
     """
 
     overlap: Overlap = "drop"
@@ -55,7 +57,11 @@ class ExperimentSettings(DataSettings):
     @field_validator("methods", "rows", "seeds", "learning_rates", "loss_weights", "centers")
     @classmethod
     def each_once(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Refuse a value that stands twice: its results would count twice."""
+        """Return the values unchanged if they are distinct.
+
+        Raises:
+            ValueError: if a value occurs twice, because its results would count twice.
+        """
         if len(set(value)) < len(value):
             raise ValueError("each value may stand once")
         return value
@@ -63,7 +69,11 @@ class ExperimentSettings(DataSettings):
     @field_validator("variants")
     @classmethod
     def names_of_their_own(cls, value: dict[str, RegularizerSettings]) -> dict[str, RegularizerSettings]:
-        """Refuse variants that are called as another arm, or as no file can be."""
+        """Return the variants unchanged if each name is free and can be part of a file name.
+
+        Raises:
+            ValueError: if a name is that of a method or a sweep, or contains "weight" or "/".
+        """
         for name in value:
             if name in METHODS or "weight" in name or name in ("reze, median", "reze, mean") or "/" in name:
                 raise ValueError(f"a variant cannot be called {name!r}")

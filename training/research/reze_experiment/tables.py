@@ -1,4 +1,4 @@
-"""An experiment as tables: the paper's Table 2, its tables by task, and what was shifted."""
+"""Tables of an experiment: the paper's Table 2, its tables by task, and the drift."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,16 +20,24 @@ NAMES = {
     "distill": "distillation",
     "reze": "REZE",
 }
+"""Display name of each method."""
 Rows = list[list[str]]
+"""Rows of cells as text; the first row is the header."""
 
 
 def named(method: str) -> str:
-    """A method for readers."""
+    """Return the display name of a method or condition."""
     return NAMES.get(method) or method.replace("reze", "REZE", 1)
 
 
 def shown(interval: Interval | None, signed: bool = False, digits: int = 1) -> str:
-    """A value with half its interval."""
+    """Format a value with the half-width of its interval; "–" for None.
+
+    Args:
+        interval: value with its bounds.
+        signed: whether positive values get a plus sign.
+        digits: number of decimals.
+    """
     if interval is None:
         return "–"
     value = f"{interval.value:{'+' if signed else ''}.{digits}f}"
@@ -39,12 +47,18 @@ def shown(interval: Interval | None, signed: bool = False, digits: int = 1) -> s
 
 
 def stage(rows: int) -> str:
-    """A column."""
+    """Return the column title for a number of fine-tuning rows: "before FT" for 0, else "n = ..."."""
     return "before FT" if rows == 0 else f"n = {rows:,}"
 
 
 def average_rows(findings: Findings, rate: float, measure: str = "score") -> Rows:
-    """Table 2: methods by sizes, averages over targets."""
+    """Build Table 2: the average of a measure over targets, methods by numbers of fine-tuning rows.
+
+    Args:
+        findings: averages.
+        rate: learning rate.
+        measure: `score` or `linear_probe`.
+    """
     found = {(a.method, a.rows): a for a in findings.averages if a.learning_rate == rate and a.measure == measure}
     columns = sorted({rows for _, rows in found})
     methods = list(dict.fromkeys(method for method, _ in found))
@@ -56,13 +70,13 @@ def average_rows(findings: Findings, rate: float, measure: str = "score") -> Row
 
 
 def targets_of(found: Mapping[tuple[str, int], Average], rows: int) -> str:
-    """How many targets and seeds a column is over."""
+    """Return the numbers of targets and seeds that the averages in a column are based on, as text."""
     some = [average for (_, n), average in found.items() if n == rows]
     return f"{some[0].targets} targets, {min(a.seeds for a in some)} seeds"
 
 
 def target_rows(experiment: Experiment, rate: float) -> Rows:
-    """Tables 5 to 9: each target by itself."""
+    """Build Tables 5 to 9: the scores × 100 of each method on each target, by number of fine-tuning rows."""
     scores = Scores(experiment.results)
     sizes = [rows for rows in scores.rows if scores.measured(rate, rows)]
     rows: Rows = [["target", "metric", "method", *(stage(n) for n in sizes)]]
@@ -79,7 +93,7 @@ def target_rows(experiment: Experiment, rate: float) -> Rows:
 
 
 def difference_rows(findings: Findings, rate: float) -> Rows:
-    """REZE against everything else."""
+    """Build the rows of the differences between REZE and the other methods at a learning rate, in points."""
     rows: Rows = [["difference in points", "measure", "targets", "rows", "points", "targets ahead", "seeds"]]
     for one in findings.differences:
         if one.learning_rate == rate:
@@ -91,7 +105,7 @@ def difference_rows(findings: Findings, rate: float) -> Rows:
 
 
 def shift_rows(findings: Findings) -> Rows:
-    """Figure 3 in figures, with drift and the time of a step."""
+    """Build the rows of drift, IsoScore and seconds per step before fine-tuning, per learning rate and method."""
     rows: Rows = [["learning rate", "before FT", "drift, 1 − cos", "IsoScore", "seconds a step"]]
     for shift in findings.shifts:
         time = "–" if shift.seconds_per_step is None else f"{shift.seconds_per_step:.3f}"
@@ -101,7 +115,7 @@ def shift_rows(findings: Findings) -> Rows:
 
 
 def center_rows(experiment: Experiment, rate: float) -> Rows:
-    """Table 3: the median of the source means against their mean, target by target."""
+    """Build Table 3: REZE's scores by centre (median or mean of the source means), per target; empty for one centre."""
     scores, base = Scores(experiment.results), experiment.settings.regularizer.center
     arms = {base: PROPOSED} | {c: f"{PROPOSED}, {c}" for c in experiment.settings.centers if c != base}
     sizes = [rows for rows in scores.rows if PROPOSED in scores.measured(rate, rows)]
@@ -115,7 +129,7 @@ def center_rows(experiment: Experiment, rate: float) -> Rows:
 
 
 def offline_rows(experiment: Experiment) -> Rows:
-    """What shrinking does to the relations, before any training."""
+    """Build the rows of what shrinking changes in the relations before any training, per target and condition."""
     rows: Rows = [["target left out", "arm", "active", "shrunk", "between sources", "in all", "mean cos(r, r̂)"]]
     for found in geometries(experiment):
         changes = [share_of(found[f"{part}_after"], found[f"{part}_before"]) for part in ("between", "total")]
@@ -125,7 +139,7 @@ def offline_rows(experiment: Experiment) -> Rows:
 
 
 def geometries(experiment: Experiment) -> list[dict[str, Any]]:
-    """The numbers of that, for each target and arm."""
+    """Read the stored summary of the shrinkage for each target and regularized condition, as dicts."""
     units = {unit.targets: unit for unit in experiment.units if unit.arm.regularizer}
     return [
         {"target": unit.target.name, "arm": unit.arm.method} | orjson.loads((path / GEOMETRY).read_bytes())
@@ -135,7 +149,7 @@ def geometries(experiment: Experiment) -> list[dict[str, Any]]:
 
 
 def arm_rows(experiment: Experiment) -> Rows:
-    """What each regulariser was."""
+    """Build the rows of the regularizer settings of each condition."""
     rows: Rows = [["arm", "regulariser"]]
     for arm in experiment.arms:
         written = (

@@ -1,4 +1,4 @@
-"""Which data sets are left out in turn: the selection protocol of the REZE paper's Section 4.1.1."""
+"""Data sets that are held out, one at a time: the selection protocol of the REZE paper's Section 4.1.1."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,37 +14,45 @@ from training.finetuning.values import Prompts
 from training.research.reze_experiment.settings import ExperimentSettings
 
 ENGLISH = "en"
+"""Language code that the protocol requires of a target."""
 SYMMETRIC = ("sts", "pair_classification")
-"""Tasks that compare two texts of one kind: both get the anchor's prompt, as where they are measured."""
+"""Tasks that compare two texts of the same kind: both get the anchor's prompt, as in their evaluation."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A data set that is left out, with what its source or the experiment says of it."""
+    """Data set that is held out, with its settings.
+
+    Attributes:
+        data: the data set.
+        settings: prompts, labels and further settings from its source or from the experiment.
+    """
 
     data: FolderDataSet
     settings: SourceSettings
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """Name in tables."""
         return self.data.name
 
     @property
     def prompts(self) -> Prompts:
-        """Put before its texts, in the fine-tuning and where it is measured."""
+        """Prompts put before its texts, in fine-tuning and in evaluation; symmetric tasks use the anchor's for both."""
         given = self.settings.prompts
         return Prompts(anchor=given.anchor, positive=given.anchor) if self.data.task in SYMMETRIC else given
 
     def labels(self) -> dict[str, str]:
-        """The text of each label, where something says more than the label."""
+        """Return the text of each label that has one, by label; the settings override the data set's own."""
         return self.data.labels() | self.settings.labels
 
     def training_pairs(self) -> list[Pair]:
-        """Its training pairs without those that have a text of its test; of a search, a query of it.
+        """Read the distinct training pairs, without those that share a text with the target's own test.
+
+        For retrieval only queries are compared, because the documents of the test may be known.
 
         Raises:
-            DataSetError: if they cannot be read.
+            DataSetError: if the data set cannot be read.
         """
         found = find_pairs(self.data, self.settings.model_copy(update={"split": "train"})).pairs
         queries = test_queries(self.data)
@@ -55,18 +63,18 @@ class Target:
 
 
 def drawn_rows(pairs: Sequence[Pair], seed: int) -> list[Pair]:
-    """Training pairs in the order of a seed, of which a fine-tuning takes the first."""
+    """Return all pairs in a random order given by the seed; fine-tuning on n rows uses the first n."""
     return [pairs[place] for place in np.random.default_rng(seed).permutation(len(pairs))]
 
 
 def chosen_targets(settings: ExperimentSettings) -> list[Target]:
-    """The targets that are named; else those of the protocol.
+    """Return the targets named in the settings, or, if none are named, those that the paper's protocol selects.
 
-    English data sets whose training or test split has more rows than a threshold, and that have a training split; of
-    each task type a few. The paper does not say which few: here those with the most training rows.
+    The protocol takes English data sets that have a training and a test split, one of which has more than `min_rows`
+    rows; of each task type a few. The paper does not say which few: here those with the most training rows.
 
     Raises:
-        JobError: if there is none, or two have one name.
+        JobError: if there is no target, or two have the same name.
     """
     if settings.targets:
         found = [Target(open_target(target), target.as_source()) for target in settings.targets]
@@ -85,7 +93,10 @@ def chosen_targets(settings: ExperimentSettings) -> list[Target]:
 
 
 def protocol(settings: ExperimentSettings) -> Iterator[Target]:
-    """The targets of Section 4.1.1."""
+    """Yield the targets of Section 4.1.1: per task, the eligible data sets with the most training rows.
+
+    `chosen_targets` describes the conditions.
+    """
     eligible: dict[str, list[tuple[int, Target]]] = {}
     for source in settings.sources:
         for data in open_source(source)[0]:
@@ -101,7 +112,7 @@ def protocol(settings: ExperimentSettings) -> Iterator[Target]:
 
 
 def split_sizes(data: FolderDataSet) -> dict[str, int]:
-    """Rows of each split, judgements of a retrieval; nothing of one that cannot be read."""
+    """Return the number of rows (for retrieval: of judgements) of each split; empty if the data set cannot be read."""
     try:
         if data.task == "retrieval":
             return {split: len(data.judgements(split)) for split in data.splits()}

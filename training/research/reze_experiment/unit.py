@@ -1,6 +1,6 @@
-"""One unit of an experiment, in a process of its own: a target, an arm, a learning rate and a seed.
+"""One unit of an experiment, run in its own process: a target, a condition, a learning rate and a seed.
 
-The encoder is pre-finetuned as the arm says on every source but the target, and scored. For each n it is then
+The encoder is pre-finetuned as the condition says on every source but the target, and scored. For each n it is then
 fine-tuned on n of the target's training rows, and scored again.
 """
 
@@ -34,33 +34,37 @@ from transforms.quality import isoscore
 from transforms.statistics import Moments
 
 SHOWN_PAIRS = 40
-"""Of each source, whose relations are kept for the picture of the shift (Figure 4)."""
+"""Number of pairs per source whose vectors are stored for the plot of the shift (Figure 4)."""
 PRETRAINING = "pretraining.json"
+"""Name of the file with the training summary of the pre-finetuning."""
 POSTPROCESSING = {"pft_whitening": "whitening:form=zca,rcond=1e-6", "pft_flow": "flow"}
-"""What is fitted on the target's rows. Fewer rows than dimensions leave directions empty, which whitening then drops:
-it has no variance to divide by there."""
+"""Steps that are fitted on the target's rows, by method.
+
+With fewer rows than dimensions, some directions have no variance; whitening with rcond drops these directions, because
+it cannot divide by their variance.
+"""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What is to be done; see the module.
+    """Unit of work of an experiment, with everything its results depend on.
 
     Attributes:
-        spec: the base model, at the length that is trained on.
-        device: to run on.
-        encoder: the fingerprint of its weights.
-        target: the data set that was left out.
-        tested: the digest of its files.
-        pairs: its training rows.
-        mixture: of the other sources.
-        domain: held-out text of all sources.
-        arm: what is done with them.
-        training: the settings of both stages, with learning rate and seed.
-        rows: n, those that the target has enough training rows for.
+        spec: base model, with the sequence length for training.
+        device: device to run on; None for the best available one.
+        encoder: fingerprint of the base model's weights.
+        target: data set that is held out.
+        tested: digest of the target's files.
+        pairs: training pairs of the target.
+        mixture: pairs of the other sources.
+        domain: held-out texts of all sources.
+        arm: condition.
+        training: settings of both stages, with learning rate and seed.
+        rows: numbers n of fine-tuning rows, up to the number of the target's pairs.
         untrained: whether the base model itself is scored.
-        limit: of the target's test.
-        out: the experiment's folder.
-        shown: whether its relations are kept for a picture.
+        limit: maximum number of rows, queries or documents of the target's test; None for all.
+        out: folder of the experiment.
+        shown: whether vectors of pairs are stored for the plot of the shift.
     """
 
     spec: EncoderSpec
@@ -81,7 +85,7 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """What its results are found by: everything they depend on, but the rows asked for."""
+        """File name stem of the results: target, method, and a digest of everything they depend on except `rows`."""
         depends: list[Any] = [self.encoder, self.spec.max_length, self.tested, self.mixture.digest()]
         depends += [self.target.settings.model_dump(mode="json", include={"prompts", "labels"})]
         depends += [self.arm.regularizer.model_dump(exclude_defaults=True) if self.arm.regularizer else None]
@@ -91,25 +95,28 @@ class Unit:
 
     @property
     def book(self) -> Book:
-        """Its results."""
+        """Results log of the unit."""
         return Book(self.out / "results", self.key)
 
     @property
     def targets(self) -> Path:
-        """Where the targets of its arm lie; seeds and learning rates share them."""
+        """Folder of the regularizer's regression targets, shared by all seeds, learning rates and loss weights."""
         assert self.arm.regularizer is not None  # asked for of regularised arms only
         chosen = self.arm.regularizer.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
         depends = [self.encoder, self.spec.max_length, self.mixture.digest(), chosen]
         return self.out / "targets" / hashlib.sha256(orjson.dumps(depends)).hexdigest()[:16]
 
     def missing(self) -> list[tuple[str, int]]:
-        """The cells that are not there yet."""
+        """Return the cells, as (method, rows), that the results log lacks."""
         known = cells(self.book.read())
         return [cell for cell in self.arm.cells(self.rows, self.untrained) if cell not in known]
 
 
 def run_unit(unit: Unit) -> list[str]:
-    """Do everything of a unit that is not there yet; give what went wrong with single cells."""
+    """Run whatever of a unit has no results yet, and return messages about cells that failed.
+
+    Results are appended to the results log; the work folder with models and checkpoints is deleted at the end.
+    """
     if not unit.missing():
         return []
     folder = unit.out / "work" / unit.key
@@ -120,7 +127,18 @@ def run_unit(unit: Unit) -> list[str]:
 
 
 class Work:
-    """A unit under way, with its folder for models and checkpoints."""
+    """Execution of one unit.
+
+    Args:
+        unit: unit to run.
+        folder: folder for its models and checkpoints.
+
+    Attributes:
+        problems: messages about cells that failed.
+        scorer: scorer on the target's test.
+        base: base model.
+        reference: stored vectors of the base model; those of the domain texts are encoded here.
+    """
 
     def __init__(self, unit: Unit, folder: Path) -> None:
         self.unit, self.folder = unit, folder
@@ -131,7 +149,7 @@ class Work:
         self.reference.encode(unit.domain, silent)
 
     def run(self) -> None:
-        """Pre-finetune, score; fine-tune, score."""
+        """Pre-finetune and score the encoder, then fine-tune and score it for each n; skip cells that have results."""
         unit = self.unit
         pretrained, trained = self.pretrained()
         missing = unit.missing()
@@ -148,7 +166,11 @@ class Work:
                 self.fine_tune(pretrained, n, methods, trained)
 
     def pretrained(self) -> tuple[Path | None, Trained | None]:
-        """The folder of the pre-finetuned model; None where the arm has none."""
+        """Return the pre-finetuned model's folder and training summary; (None, None) for a condition without one.
+
+        The model is trained and saved, with the targets of the regularizer, unless a finished one is in the work
+        folder.
+        """
         unit = self.unit
         if not unit.arm.pretrains:
             return None, None
@@ -170,7 +192,16 @@ class Work:
         return path, trained
 
     def fine_tune(self, pretrained: Path | None, n: int, methods: list[str], trained: Trained | None) -> None:
-        """Train on n of the target's rows, score, and fit what comes afterwards on the same rows."""
+        """Fine-tune on n of the target's rows, fit post-processing on the same rows, and record the scores of both.
+
+        A post-processing method that fails is added to `problems`.
+
+        Args:
+            pretrained: folder of the model to start from; None for the base model.
+            n: number of rows, the first in the seed's order.
+            methods: methods to record: that of the condition, and post-processing methods.
+            trained: summary of the pre-finetuning, for the results.
+        """
         unit, prompts = self.unit, self.unit.target.prompts
         pairs = drawn_rows(unit.pairs, unit.training.seed)[:n]
         mixture = Mixture(
@@ -197,12 +228,12 @@ class Work:
                 self.problems.append(f"{method} on {n} rows of {unit.target.name}: {error}")
 
     def fresh_model(self, folder: Path | None) -> Any:
-        """The model of a folder, or the base model, to be trained at the length of the experiment."""
+        """Load a new copy of the model in the folder, or of the base model if None, in float32 for training."""
         spec = self.unit.spec if folder is None else replace(self.unit.spec, model=str(folder), revision=None)
         return load_model(spec, self.unit.device).float()
 
     def opened(self, folder: Path | None) -> Encoder:
-        """An encoder of a trained model, or the base model."""
+        """Load the encoder of a trained model in the folder; return the base encoder if None."""
         if folder is None:
             return self.base
         return Encoder(replace(self.unit.spec, model=str(folder), revision=None), self.unit.device)
@@ -215,7 +246,15 @@ class Work:
         trained: Trained | None,
         domain: NDArray[np.float32] | None = None,
     ) -> None:
-        """Score the vectors of the target's texts, and write the cell down; with what became of the domain's."""
+        """Score the vectors of the target's texts, and append the result to the results log.
+
+        Args:
+            method: method of the cell.
+            rows: number of fine-tuning rows; 0 for before fine-tuning.
+            vectors: vectors `(n, d)` of `scorer.texts`.
+            trained: summary of the pre-finetuning, or None.
+            domain: vectors of the domain texts `(m, d)`, from which drift and IsoScore are computed; None for neither.
+        """
         unit, scores = self.unit, self.scorer.score(vectors)
         drift = None if domain is None else float(1 - np.vecdot(self.reference.vectors(unit.domain), domain).mean())
         unit.book.add(
@@ -238,7 +277,10 @@ class Work:
         )
 
     def keep_relations(self, encoder: Encoder) -> None:
-        """The relations of a few pairs of each source, where they were and where they are now."""
+        """Store the relations of a few pairs per source, by the base model and by `encoder`, as `relations/<key>.npy`.
+
+        A relation is the vectors of anchor and positive side by side; the file holds `(2, pairs, 2d)` float16.
+        """
         mixture = self.unit.mixture
         places = shown_places(mixture)
         texts = [[column[place] for place in places] for column in (mixture.anchors, mixture.positives)]
@@ -251,7 +293,7 @@ class Work:
 
 
 def shown_places(mixture: Mixture) -> list[int]:
-    """Places of the first pairs of each source."""
+    """Return the indices of the first 40 pairs of each source, source by source."""
     return [
         int(place)
         for source in range(len(mixture.names))
@@ -260,4 +302,4 @@ def shown_places(mixture: Mixture) -> list[int]:
 
 
 def silent(fraction: float, sentence: str) -> None:
-    """No progress: units are counted, not watched."""
+    """Ignore progress, because a unit reports none."""

@@ -1,4 +1,4 @@
-"""An experiment in sentences: what holds, what does not, and what cannot be told."""
+"""Sentences about an experiment: what holds, what does not, and what cannot be told."""
 
 from collections.abc import Iterator
 
@@ -9,12 +9,15 @@ from training.research.reze_experiment.tables import named, shown, stage
 
 
 def sentences(findings: Findings) -> list[str]:
-    """Everything that can be said."""
+    """Return all sentences about the findings, in reading order."""
     return [*compared(findings), *shifted(findings), *harmed(findings), *cautioned(findings)]
 
 
 def compared(findings: Findings) -> Iterator[str]:
-    """REZE against each rival, over all targets; what is fitted afterwards only by its score."""
+    """Yield a sentence on REZE's difference to each rival over all targets, per learning rate and row count.
+
+    Post-processing methods are compared by their main score only, not by the linear probe.
+    """
     for one in findings.differences:
         if one.method != PROPOSED or one.group != "all" or one.rival not in METHODS:
             continue
@@ -27,17 +30,17 @@ def compared(findings: Findings) -> Iterator[str]:
 
 
 def where(one: Difference) -> str:
-    """The learning rate and the stage."""
+    """Return the learning rate and the number of fine-tuning rows of a difference, as the start of a sentence."""
     return f"At learning rate {one.learning_rate:g}, {stage(one.rows)}"
 
 
 def measure(one: Difference) -> str:
-    """What is compared."""
+    """Return the name of the compared measure: "linear probe" or "score"."""
     return "linear probe" if one.measure == "linear_probe" else "score"
 
 
 def verdict(one: Difference) -> str:
-    """What an interval of differences says."""
+    """Return what the interval of a difference says: better, worse, no difference, or that one seed says nothing."""
     if one.seeds == 1:
         return "one seed tells nothing"
     if one.points.low is None:
@@ -46,7 +49,7 @@ def verdict(one: Difference) -> str:
 
 
 def shifted(findings: Findings) -> Iterator[str]:
-    """Drift and IsoScore of REZE over those of the others."""
+    """Yield a sentence on the ratio of REZE's drift and IsoScore to PFT's and distillation's, per learning rate."""
     for rate in dict.fromkeys(shift.learning_rate for shift in findings.shifts):
         found = {shift.method: shift for shift in findings.shifts if shift.learning_rate == rate}
         for rival in ("pft", "distill"):
@@ -60,7 +63,7 @@ def shifted(findings: Findings) -> Iterator[str]:
 
 
 def harmed(findings: Findings) -> Iterator[str]:
-    """Whether pre-finetuning paid at all."""
+    """Yield a sentence on how many points plain pre-finetuning gains or loses against none, at each row count."""
     averages = {(a.learning_rate, a.rows, a.method): a.score.value for a in findings.averages if a.measure == "score"}
     for (rate, rows, method), score in averages.items():
         rival = averages.get((rate, rows, "ft" if rows else "none"))
@@ -73,7 +76,7 @@ def harmed(findings: Findings) -> Iterator[str]:
 
 
 def cautioned(findings: Findings) -> Iterator[str]:
-    """What must not be read out of arms that were compared on the very targets they might be chosen by."""
+    """Yield a warning, if there were sweeps or variants, not to judge one on the targets it was chosen by."""
     if any(a.method not in METHODS for a in findings.averages):
         yield (
             "Weights, centres and variants were compared on these very targets, and no interval is corrected for their "
