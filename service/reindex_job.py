@@ -1,6 +1,6 @@
-"""Reindexing as a job: the next generation of an index, made beside the one that serves.
+"""Reindexing as a job: builds the next generation of an index while the current one serves.
 
-The record is read in this process and written by its owner alone; see `service.index.adoption`.
+The index's database is only read in this process; its owner alone writes to it, see `service.index.adoption`.
 """
 
 import json
@@ -31,19 +31,21 @@ from transforms.files import make_folder, replace_synced, write_synced
 from transforms.progress import Progress
 
 GRAPH_ROWS = 2048
+"""Rows inserted into the graph between two progress reports."""
 PAIRS = 2500
+"""Items whose vectors of both encoders the bridge from the old to the new space is fitted on, at most."""
 ADOPTION_SECONDS = 600.0
-"""How long a finished generation waits for the index's owner to take it up."""
+"""Seconds that a finished generation waits for the index's owner to cut over to it."""
 
 
 class Reembedding:
-    """The new encoder's vectors of an index's items, from their texts.
+    """Encoding of an index's items with a new encoder, from their texts.
 
     Args:
-        record: of the index.
-        encoder: the new one.
-        text_field: of the metadata that holds the texts.
-        texts: by id, those given again; they go before the metadata's.
+        record: database of the index.
+        encoder: new encoder.
+        text_field: field of the metadata that holds the texts.
+        texts: texts sent again, by item id; preferred to those in the metadata.
     """
 
     def __init__(self, record: Record, encoder: Encoder, text_field: str, texts: Mapping[str, str]) -> None:
@@ -53,21 +55,21 @@ class Reembedding:
         self.texts = texts
 
     def after(self, label: int) -> tuple[Labels, Vectors]:
-        """Labels and vectors of the next items.
+        """Encode the next `REPLAY_ROWS` items after a label, and return their labels and vectors `(n, d)`.
 
         Raises:
-            ConflictError: for an item without a text.
+            ConflictError: if an item has no text.
         """
         labels, payloads = self.record.payloads_after(label, REPLAY_ROWS)
         return labels, self.vectors(payloads)
 
     def vectors(self, payloads: list[tuple[str, bytes | None]]) -> Vectors:
-        """Vectors `(n, d)` of items."""
+        """Encode items, given as ids and metadata, to vectors `(n, d)`."""
         texts = [self.texts.get(item) or text_of(item, metadata, self.text_field) for item, metadata in payloads]
         return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)
 
     def pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
-        """New and old vectors of some items, spread over the index."""
+        """Return new and old vectors, `(n, d)` and `(n, spec.width)`, of up to `PAIRS` items spread over the index."""
         last = self.record.meta("last_label")
         wanted = np.unique(np.linspace(1, max(last, 1), PAIRS).astype(np.int64)).tolist()
         payloads = self.record.payloads(wanted)
@@ -78,11 +80,11 @@ class Reembedding:
 
 
 def run_reindex(asked: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Make a generation as a job describes it, and wait until the index serves it.
+    """Build a generation as the job describes, wait until the index serves it, and return the job's result.
 
     Raises:
-        ConflictError: if the index's owner refuses it.
-        UnavailableError: if no owner takes it up.
+        ConflictError: if the index's owner refuses the generation.
+        UnavailableError: if no owner cuts over to it in time.
     """
     begun = time.monotonic()
     root = Home(settings.home).indexes / asked.index
@@ -108,7 +110,10 @@ def make(
     folder: Path,
     on_progress: Progress,
 ) -> int:
-    """Rows, graph and snapshot of the new generation; gives its rows."""
+    """Write rows, graph and snapshot of the new generation to its folder, mark it ready, and return its number of rows.
+
+    With a new encoder, also encode the items' texts, store the vectors, and fit the bridge between the two spaces.
+    """
     sequence, present = record.meta("sequence"), record.spec
     artifact = chain_files(job, folder, spec)
     generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)
@@ -146,7 +151,7 @@ def make(
 
 
 def batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, Vectors]]:
-    """The items behind a generation's last row, until there are none."""
+    """Yield labels and vectors of the items after the generation's last row, until `read` returns none."""
     while True:
         labels, vectors = read(generation.last_label)
         if not len(labels):
@@ -155,7 +160,10 @@ def batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, Vectors
 
 
 def chain_files(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes] | None:
-    """The chain that came with the job, kept beside the generation for its owner."""
+    """Copy the chain that came with the job to the generation's folder, for the index's owner; return its two files.
+
+    Returns None if the index uses no chain.
+    """
     if spec.chain == "none":
         return None
     artifact = (read_beneath(job, MANIFEST), read_beneath(job, TENSORS))
@@ -166,7 +174,7 @@ def chain_files(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes]
 
 
 def texts_given(job: Path) -> dict[str, str]:
-    """Texts that came with the job, by id."""
+    """Return the texts that came with the job, by item id; empty if there are none."""
     try:
         return dict(json.loads(read_beneath(job, FILE_OF_NEW_TEXTS)))
     except FileNotFoundError:
@@ -174,7 +182,12 @@ def texts_given(job: Path) -> dict[str, str]:
 
 
 def wait_until_adopted(record: Record, spec: IndexSpec, folder: Path, on_progress: Progress) -> None:
-    """Wait until the index serves the generation."""
+    """Wait until the index serves the generation.
+
+    Raises:
+        ConflictError: if the index's owner refuses the generation.
+        UnavailableError: after `ADOPTION_SECONDS`.
+    """
     deadline = time.monotonic() + ADOPTION_SECONDS
     while record.spec.generation != spec.generation:
         if (folder / REFUSED).exists():

@@ -1,4 +1,4 @@
-"""Everything a request may need, built once for an app."""
+"""The components of a server that request handlers use, built once per app."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Services:
-    """The parts of a running server.
+    """Components of a running server.
 
     Attributes:
-        make_engine: builds an encoder's engine, not yet started.
+        home_problem: why the state folder could not be written at startup; None if it could.
+        watch: checks at intervals whether the state folder can be written.
+        make_engine: builds an encoder's engine without starting it.
         processes: starts the processes of encoders and jobs.
-        changing_encoders: held while one is added or taken out.
-        home_problem: why the state folder could not be written at the start; None if it could.
-        watch: looks whether that changes.
-        replica: what this server shares with others; None for one alone.
-        closing: set when the server was asked to stop; answers without an end then end.
+        replica: local replica of what servers share in Redis; None for a single server.
+        changing_encoders: held while an encoder is added or removed.
+        closing: set when the server is asked to stop; endless responses then end.
     """
 
     settings: Settings
@@ -61,7 +61,7 @@ class Services:
     closing: Event = field(default_factory=Event)
 
     def warnings(self) -> list[str]:
-        """What is wrong although the service goes on."""
+        """Return all current problems that do not stop the service, as sentences for `/health`."""
         engines = self.embedder.engines.values()
         problems = [
             self.state_problem,
@@ -73,39 +73,39 @@ class Services:
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
 
     def require_writable(self) -> None:
-        """Raise `UnavailableError` where the state folder cannot be written."""
+        """Raise `UnavailableError` if the state folder could not be written at startup."""
         if self.home_problem:
             raise UnavailableError(self.home_problem, code="state_unwritable")
 
     @property
     def state_problem(self) -> str | None:
-        """Why the state folder cannot be written: since the start, or as was last seen; None if it can."""
+        """Why the state folder cannot be written, since startup or at the last check; None if it can."""
         return self.home_problem or self.watch.problem
 
     @property
     def indexes_open(self) -> bool:
-        """Whether there is somewhere to keep indexes."""
+        """Whether indexes can be stored: in the state folder, or in a backend that does not need it."""
         return self.home_problem is None or not self.indexes.needs_home
 
     def require_indexes_writable(self) -> None:
-        """The same, where indexes are kept in it."""
+        """Raise `UnavailableError` if indexes are stored in the state folder and it could not be written at startup."""
         if self.indexes.needs_home:
             self.require_writable()
 
 
 async def get_services(request: Request) -> Services:
-    """The services of the app that got the request; a coroutine, for FastAPI sends plain functions to a thread."""
+    """Return the components of the request's app; a coroutine, since FastAPI runs plain functions in a thread."""
     services: Services = request.app.state.services
     return services
 
 
 async def require_use(request: Request) -> None:
-    """Let through who may use the service."""
+    """Raise `UnauthorizedError` unless the request may use the service."""
     (await get_services(request)).keys.require_use(request)
 
 
 async def require_admin(request: Request) -> None:
-    """Let through who may administrate."""
+    """Raise unless the request may administrate; see `Keys.require_admin`."""
     (await get_services(request)).keys.require_admin(request)
 
 

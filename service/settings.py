@@ -22,10 +22,10 @@ from training.encoder.precision import Dtype
 from training.encoder.spec import EncoderSpec
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-"""Those this process may use; a CPU quota of a container is not seen here, so set LATHE_THREADS beside it."""
+"""CPU cores this process may use; a container's CPU quota is not considered, so set LATHE_THREADS too."""
 
 CPU_WORKERS_MOST = 4
-"""Each holds the model and its libraries: half a gigabyte for a small one."""
+"""Maximum default number of worker processes per encoder on a CPU; a small model takes half a gigabyte in each."""
 
 HOST = re.compile(r"\*|[0-9a-f:]+|[^\s:/?#@*\[\]]+")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
@@ -120,13 +120,13 @@ class Settings(BaseSettings):
     @field_validator("home", "data_root")
     @classmethod
     def expand(cls, path: Path | None) -> Path | None:
-        """Resolve ~ and relative paths once, at start."""
+        """Return the path with ~ expanded, made absolute, so that later changes of directory do not matter."""
         return None if path is None else path.expanduser().absolute()
 
     @field_validator("index_url")
     @classmethod
     def check_index_url(cls, url: str) -> str:
-        """An address, or a file that Milvus Lite takes."""
+        """Return the URL, or the absolute path of a Milvus Lite file; raise `ValueError` for anything else."""
         try:
             parts = urlsplit(url)
             reached = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -139,7 +139,7 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def check_redis_url(cls, url: str) -> str:
-        """An address that a client of Redis takes; the message does not quote it, for it may hold a password."""
+        """Return the URL if a Redis client takes it; raise `ValueError`, without its password, if not."""
         try:
             parts = urlsplit(url)
             there = {"redis": parts.hostname, "rediss": parts.hostname, "unix": parts.path}.get(parts.scheme)
@@ -155,7 +155,7 @@ class Settings(BaseSettings):
     @field_validator("api_keys", "admin_keys", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def split(cls, value: Any) -> Any:
-        """Split a comma-separated string; one that is set and names nothing is a mistake, not an empty list."""
+        """Split a comma-separated string into a tuple; raise `ValueError` if a non-empty one names nothing."""
         if not isinstance(value, str):
             return value
         parts = tuple(part.strip() for part in value.split(",") if part.strip())
@@ -166,7 +166,7 @@ class Settings(BaseSettings):
     @field_validator("allowed_hosts")
     @classmethod
     def check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Refuse what a `Host` without its port could never be."""
+        """Return the hosts in lower case; raise `ValueError` for one that no `Host` header can name."""
         hosts = tuple(host.lower().removesuffix(".") for host in hosts)
         for host in hosts:
             if not HOST.fullmatch(host):
@@ -176,20 +176,20 @@ class Settings(BaseSettings):
     @field_validator("api_keys_file", "admin_keys_file", mode="before")
     @classmethod
     def read_key_file(cls, value: Any) -> Any:
-        """The keys of a file, once: it may be a pipe."""
+        """Read a key file, given by its path, once: it may be a pipe."""
         return KeyFile.read(Path(value).expanduser().absolute()) if isinstance(value, str | Path) else value
 
     @field_validator("api_keys", "admin_keys")
     @classmethod
     def join_key_file(cls, keys: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        """The keys that are set, then those of the file."""
+        """Return the keys that are set, followed by those of the key file."""
         file = info.data.get(f"{info.field_name}_file")
         return (*keys, *file.keys) if file else keys
 
     @field_validator("cors_origins")
     @classmethod
     def check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        """Origins as browsers write them; any other spelling would be compared in vain."""
+        """Return the origins in lower case; raise `ValueError` for one that is not written as browsers write it."""
         origins = tuple(origin.lower() for origin in origins)
         for origin in origins:
             if origins != ("*",) and not ORIGIN.fullmatch(origin):
@@ -199,13 +199,13 @@ class Settings(BaseSettings):
     @field_validator("log_level", mode="before")
     @classmethod
     def lower(cls, value: Any) -> Any:
-        """INFO is info."""
+        """Return the log level in lower case."""
         return value.lower() if isinstance(value, str) else value
 
     @field_validator("encoders", mode="before")
     @classmethod
     def read_encoders(cls, value: Any) -> Any:
-        """Encoders from JSON, or from a file of JSON."""
+        """Parse the encoders from a JSON list, or from a file that holds one."""
         if not isinstance(value, str) or not value.strip():
             return value or ()
         text = value if value.lstrip().startswith("[") else Path(value).expanduser().read_text()
@@ -213,7 +213,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def check(self) -> "Settings":
-        """Refuse what could only go wrong later."""
+        """Raise `ValueError` for settings that contradict each other; return the settings."""
         if self.body_memory < self.max_body_bytes:
             raise ValueError("LATHE_BODY_MEMORY_BYTES is less than one body may have, LATHE_MAX_BODY_BYTES")
         names = [encoder.name for encoder in self.encoders]
@@ -225,10 +225,10 @@ class Settings(BaseSettings):
 
     @cached_property
     def hosted(self) -> tuple[EncoderSettings, ...]:
-        """The encoders that may be served; the first is the default.
+        """Encoders that the server may host; the first is the default.
 
         Raises:
-            ValueError: if those added to the state folder cannot be read.
+            ValueError: if the encoders added to the state folder cannot be read.
         """
         named = self.encoders or (DEFAULT,)
         names = {encoder.name for encoder in named}
@@ -236,52 +236,52 @@ class Settings(BaseSettings):
 
     @cached_property
     def specs(self) -> tuple[EncoderSpec, ...]:
-        """The same for the layer below."""
+        """Specs of the hosted encoders, as the training package loads them."""
         return tuple(encoder.spec(self.dtype) for encoder in self.hosted)
 
     @property
     def loaded_specs(self) -> tuple[EncoderSpec, ...]:
-        """Those served from the start."""
+        """Specs of the encoders served from startup."""
         return tuple(encoder.spec(self.dtype) for encoder in self.hosted if encoder.load)
 
     def spec_now(self, name: str) -> EncoderSpec | None:
-        """The encoder of a name, those included that were added since these settings were read; None if unknown.
+        """Return the spec of a named encoder, including encoders added since these settings were read; None if unknown.
 
         Raises:
-            ValueError: if those added to the state folder cannot be read.
+            ValueError: if the encoders added to the state folder cannot be read.
         """
         known = [*(self.encoders or (DEFAULT,)), *AddedEncoders(self.home).read()]
         return next((encoder.spec(self.dtype) for encoder in known if encoder.name == name), None)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether encoders run on a GPU."""
+        """Whether encoders run on a device other than the CPU."""
         return (self.device or best_device()) != "cpu"
 
     @property
     def worker_processes(self) -> int:
-        """Processes of each encoder. Two of one thread do more than one of two: nothing waits for the other thread."""
+        """Number of processes per encoder; two of one thread do more than one of two, where threads wait."""
         return self.workers or (1 if self.on_gpu else min(self.threads, CPU_WORKERS_MOST))
 
     @property
     def worker_options(self) -> WorkerOptions:
-        """How each of them runs."""
+        """Options of each encoder's worker processes; the threads are divided among them."""
         threads = max(1, self.threads // self.worker_processes)
         return WorkerOptions(self.device, threads, self.max_batch_tokens, self.worker_seconds)
 
     @property
     def body_memory(self) -> int:
-        """Bytes that the bodies of all requests in flight may hold together."""
+        """Bytes that the bodies of all requests in flight may take together."""
         return self.body_memory_bytes or 8 * self.max_body_bytes
 
     @property
     def parse_memory(self) -> int:
-        """Bytes that bodies may take while they are parsed; one body that takes more is parsed alone."""
+        """Bytes that bodies may take together while they are parsed; a body that takes more is parsed alone."""
         return PARSED_TIMES * self.max_body_bytes
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """Whether only this machine can reach the server's address."""
         if self.host == "localhost":
             return True
         try:
@@ -290,12 +290,12 @@ class Settings(BaseSettings):
             return False
 
     def require_redis_extra(self) -> None:
-        """Raise `ValueError` where replicas are to share a Redis and the extra for it is not installed."""
+        """Raise `ValueError` if a Redis URL is set and the package `redis` is not installed."""
         if self.redis_url and find_spec("redis") is None:
             raise ValueError("LATHE_REDIS_URL needs the extra `redis`: pip install 'lathe[redis]'")
 
     def require_safe(self) -> None:
-        """Raise `ValueError` for a public address that anybody could use."""
+        """Raise `ValueError` if other machines reach the server, no API keys are set and public use is not allowed."""
         if not self.loopback and not self.api_keys and not self.public_without_keys:
             raise ValueError(
                 f"{self.host} can be reached from other machines and no keys are set: set LATHE_API_KEYS "
@@ -304,10 +304,10 @@ class Settings(BaseSettings):
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Settings from the environment, with those given that are not None.
+    """Read the settings from the environment; keyword arguments that are not None override variables.
 
     Raises:
-        ValueError: with one line for each setting that cannot be used.
+        ValueError: if settings are invalid; the message names each of them.
     """
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})

@@ -1,7 +1,7 @@
-"""Refusing texts before they are read, while nobody could take them.
+"""Load shedding: texts are refused before they are read while no encoder can accept them.
 
 Reading, routing and checking a request costs most of a millisecond. A server that is sent several times what its
-encoders can do would spend its cores on that, and those it has accepted would wait behind the others' bodies.
+encoders can do would spend its cores on that, and accepted requests would wait behind the bodies of others.
 """
 
 from types import SimpleNamespace
@@ -13,18 +13,20 @@ from service.errors import OverloadedError
 from service.middleware import send_error
 
 DRAINED_BYTES = 256_000_000
+"""Bytes of a refused request's body that are read and discarded, at most, so that the client can read the response."""
 TAKES_TEXTS = frozenset({"/", "/embed", "/v1/embeddings"})
+"""Paths of the routes that encode texts."""
 
 
 class SheddingMiddleware:
-    """Answers 429 at once while the waiting room of every encoder is full, before keys or the cache are looked at."""
+    """Middleware that answers 429 while every encoder's admission queue is full, before keys or cache are read."""
 
     def __init__(self, app: ASGIApp, embedder: Embedder) -> None:
         self.app = app
         self.embedder = embedder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Pass a request on; if it sends texts while all queues are full, drain its body and answer 429."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in TAKES_TEXTS:
             await self.app(scope, receive, send)
             return

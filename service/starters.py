@@ -1,4 +1,4 @@
-"""The chains that ship with Lathe, put into a registry that does not know them."""
+"""Starter chains: the chains that ship with Lathe, and their installation in a registry."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -9,14 +9,14 @@ from service.registry import Registry
 from transforms.errors import ArtifactError
 
 STARTERS = Path(__file__).parent / "starter_chains"
-"""A registry of its own: <name>/1/, fitted by `make starters`."""
+"""Folder of the registry of starter chains, `<name>/1/`, fitted by `make starters`."""
 
 
 def open_registry(home: Home, redis_url: str = "") -> tuple[Registry, Places]:
-    """The chains of a state folder, or those that replicas share, with the starters put in.
+    """Open the registry and size routes of a state folder, or of Redis, and install the starter chains.
 
     Raises:
-        UnavailableError: for a Redis that cannot be reached.
+        UnavailableError: if Redis cannot be reached.
     """
     if not redis_url:
         return open_folder(home)
@@ -28,9 +28,9 @@ def open_registry(home: Home, redis_url: str = "") -> tuple[Registry, Places]:
 
 
 def open_folder(home: Home) -> tuple[Registry, Places]:
-    """The chains of a state folder.
+    """Open the registry and size routes of a state folder, and install the starter chains.
 
-    Where that cannot be written and holds no chains, the starters are read from where they ship.
+    If the folder cannot be written and holds no chains, the starter chains are served from the installed package.
     """
     registry = Registry(home.chains)
     places = Places(home.places, registry)
@@ -44,10 +44,10 @@ def open_folder(home: Home) -> tuple[Registry, Places]:
 
 
 def install_starters(registry: Registry, places: Places) -> None:
-    """Add each starter chain as the first version of its name, unless that name was ever used.
+    """Copy each starter chain to the registry unless its name was ever used, and assign it free size routes.
 
-    In a copy of what replicas share they are put into the copy alone; a new Redis gets them from there. Where the file
-    of places is damaged they take none: the server starts, and its health says so.
+    In a local replica of a Redis the chains are copied to the replica only; a new Redis gets them from there. If the
+    file of size routes is damaged, no routes are assigned: the server starts, and its health reports it.
 
     Raises:
         OSError: if the registry cannot be written.

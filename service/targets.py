@@ -1,4 +1,4 @@
-"""Where vectors go: which chain, cut to which size, in which space."""
+"""Targets of vectors: the chain, dimensions and space that a request asks for."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,19 +15,19 @@ from training.encoder.spec import HasSpace
 from transforms.chain import Chain
 
 RAW = "none"
-"""What raw vectors say their chain is, and what asks for them by name."""
+"""Name of no chain: requests use it to ask for the encoder's vectors, responses to mark them."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A chain or none, cut to a size.
+    """A chain cut to a number of dimensions, or no chain.
 
     Attributes:
-        loaded: None for raw vectors.
-        folded: the chain as it is applied; None for raw vectors.
-        asked: the same for a worker.
-        dimensions: of the answer.
-        space_id: of the answer.
+        loaded: the chain's version; None for raw vectors.
+        folded: the chain with its steps multiplied into one; None for raw vectors.
+        asked: reference from which a worker process loads the same chain; None for raw vectors.
+        dimensions: dimensions of the outputs.
+        space_id: id of the space of the outputs.
     """
 
     loaded: LoadedChain | None
@@ -38,21 +38,21 @@ class Target:
 
     @property
     def chain(self) -> str:
-        """`name@version`, or `none`."""
+        """Reference `name@version` of the chain, or `none`."""
         return self.loaded.ref if self.loaded else RAW
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take vectors `(n, d)` there, as floats; raw ones are there already."""
+        """Transform vectors `(n, d)` by the chain to floats `(n, k)`; without a chain, return them unchanged."""
         return vectors if self.folded is None else self.folded.floats(vectors)
 
     def codes(self, floats: NDArray[np.float32]) -> NDArray[Any]:
-        """What files hold of floats that `apply` gave: the codes of a chain that quantises, else the floats."""
+        """Quantize the floats `(n, k)` from `apply` if the chain has a quantizer; otherwise return them unchanged."""
         quantizer = self.folded.quantizer if self.folded else None
         return floats if quantizer is None else quantizer.transform(floats)
 
 
 class Targets:
-    """Finds the target that a request's names mean."""
+    """Resolver of the chain name and dimensions in a request to a `Target`."""
 
     def __init__(self, registry: Registry, places: Places) -> None:
         self.registry = registry
@@ -61,16 +61,16 @@ class Targets:
     def of_encoder(
         self, encoder: HasSpace, chain: str | None, dimensions: int | None, normalize: bool = True
     ) -> Target:
-        """The chain and size for an encoder's vectors.
+        """Resolve a chain name and dimensions for an encoder's vectors.
 
-        No chain and no size, or the encoder's own, mean raw vectors; a size alone the chain that
-        has its place.
+        Without a chain, no dimensions or the encoder's own select raw vectors, other dimensions the chain that their
+        size route leads to.
 
         Raises:
-            BadValueError: for a size nobody serves.
-            ConflictError: for a chain fitted on another encoder's vectors.
-            UnknownNameError: for a chain there is not.
-            ArtifactError: for a damaged one.
+            BadValueError: if no chain, or not the named one, serves the dimensions.
+            ConflictError: if the chain was fitted on another encoder's vectors.
+            UnknownNameError: if there is no such chain.
+            ArtifactError: if the chain's files are damaged.
         """
         if chain == RAW and dimensions not in (None, encoder.dimensions):
             raise BadValueError(f"raw vectors are {encoder.dimensions} wide, not {dimensions}", param="dimensions")
@@ -92,13 +92,15 @@ class Targets:
         return self.cut(loaded, encoder.fingerprint, dimensions, normalize, encoder.dimensions)
 
     def of_vectors(self, width: int, chain: str, dimensions: int | None) -> Target:
-        """The chain and size for vectors of the caller's; the space is that of the chain's encoder.
+        """Resolve a chain name and dimensions for the caller's vectors of `width` dimensions.
+
+        The outputs are in the space of the encoder that the chain was fitted on.
 
         Raises:
-            WrongShapeError: for vectors of another width than the chain's.
-            BadValueError: for a size it does not serve.
-            UnknownNameError: for a chain there is not.
-            ArtifactError: for a damaged one.
+            WrongShapeError: if the chain takes vectors of other dimensions.
+            BadValueError: if the chain does not serve the dimensions.
+            UnknownNameError: if there is no such chain.
+            ArtifactError: if the chain's files are damaged.
         """
         loaded = self.registry.load(chain)
         if loaded.chain.input_dimensions not in (None, width):
@@ -111,10 +113,10 @@ class Targets:
     def cut(
         self, loaded: LoadedChain, fingerprint: str | None, dimensions: int | None, normalize: bool, width: int
     ) -> Target:
-        """A chain at a size.
+        """Build the target of a loaded chain with the given output dimensions; None selects all.
 
         Raises:
-            BadValueError: if it does not serve that size.
+            BadValueError: if the chain does not serve the dimensions.
         """
         if dimensions is not None and not loaded.chain.serves(dimensions):
             raise BadValueError(

@@ -1,10 +1,10 @@
-"""Traces of requests, sent to an OpenTelemetry collector; the standard OTEL_* variables say where and how.
+"""Traces of requests, exported to an OpenTelemetry collector; the standard OTEL_* variables configure the export.
 
     caller's traceparent ─► span "POST /embed" ─► batch ─► OTLP over HTTP ─► collector
                             http.route, status
 
-The instrumentation writes the whole address into a span. So it is shown a request without one: only
-the template of the route is told, once it is known, and a caller's path or query cannot get into a trace.
+The instrumentation writes the whole URL into a span. It is therefore given a request without path and query: only the
+route's template is recorded, once it is known, so that nothing of a caller's URL gets into a trace.
 """
 
 from importlib.metadata import version
@@ -18,10 +18,11 @@ from structlog.contextvars import bound_contextvars
 from service.middleware import is_probe, route_of
 
 MISSING = "LATHE_TRACING needs packages that are not installed: pip install 'lathe[otel]'"
+"""Message of the error when the packages for tracing are not installed."""
 
 
 def instrument(app: Starlette) -> None:
-    """Trace the requests of an app, health and metrics excepted.
+    """Add middleware that traces the app's requests, except those of health and metrics.
 
     Raises:
         ValueError: if the extra `otel` is not installed.
@@ -36,7 +37,7 @@ def instrument(app: Starlette) -> None:
 
 
 class TraceMiddleware:
-    """Makes a span of each request; what is not sent yet is sent when the app ends."""
+    """Middleware that records a span for each request; unsent spans are exported when the app ends."""
 
     def __init__(self, app: ASGIApp) -> None:
         from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
@@ -48,7 +49,7 @@ class TraceMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or the app's life."""
+        """Trace an HTTP request with path and query hidden; pass others on, and export spans at shutdown."""
         if scope["type"] == "http" and not is_probe(scope["path"]):
             shown: Scope = {**scope, "path": "", "query_string": b"", "whole": scope}
             await self.traced(shown, receive, send)
@@ -58,13 +59,14 @@ class TraceMiddleware:
             await run_in_threadpool(self.provider.shutdown)
 
     async def answer(self, shown: Scope, receive: Receive, send: Send) -> None:
-        """Answer the whole request, naming its span once the route is known."""
+        """Run the app on the original request, with the trace id in the log context, and name the span by the route."""
         from opentelemetry.trace import format_trace_id, get_current_span
 
         scope: Scope = shown["whole"]
         span = get_current_span()
 
         async def name_and_send(message: Message) -> None:
+            """Set the span's name and route when the response begins, and send the message on."""
             route = route_of(scope)
             if route and message["type"] == "http.response.start":
                 span.update_name(f"{scope['method']} {route}")
@@ -76,7 +78,7 @@ class TraceMiddleware:
 
 
 def open_provider() -> Any:
-    """A tracer provider that exports in batches; `OTEL_SERVICE_NAME` wins over our name."""
+    """Return a tracer provider that exports spans in batches; `OTEL_SERVICE_NAME` overrides the name "lathe"."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider

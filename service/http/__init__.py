@@ -1,1 +1,1 @@
-"""HTTP before the routes: how large and slow a request may be, whose page may send it, which memory its body takes."""
+"""HTTP checks before the routes: limits on request size and time, allowed origins, and memory for request bodies."""

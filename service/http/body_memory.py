@@ -1,4 +1,4 @@
-"""Memory for the bodies of all requests in flight."""
+"""Memory limit for the bodies of all requests in flight."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -6,11 +6,11 @@ from service.errors import OverloadedError
 from service.http.parse_queue import ParseMemory, ParseTurn
 
 FREE_BYTES = 65_536
-"""A body up to this size is always taken: most texts are, whatever large bodies wait."""
+"""Bytes up to which a body is not counted and always accepted: most texts are as small, whatever large bodies wait."""
 
 
 class BodyMemory:
-    """Counts the bytes of bodies that requests hold, up to a limit."""
+    """Count of the bytes that the bodies of all requests hold, with its limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -18,17 +18,17 @@ class BodyMemory:
 
 
 class HeldBody:
-    """What one request holds of it."""
+    """The bytes that one request's body holds of a `BodyMemory`."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self.memory = memory
         self.counted = 0
 
     def grow(self, size: int) -> None:
-        """Count that the body has `size` bytes so far; 0 gives back what was counted.
+        """Count the body as `size` bytes in total so far; 0 releases its memory.
 
         Raises:
-            OverloadedError: if all bodies together would pass the limit.
+            OverloadedError: if all bodies together would exceed the limit.
         """
         wanted = size if size > FREE_BYTES else 0
         more = wanted - self.counted
@@ -42,11 +42,11 @@ class HeldBody:
 
 
 class BodyMemoryMiddleware:
-    """Gives back what a request's body held, however the request ends, and what parsing took once it is answered.
+    """Middleware that releases a request's body memory when the request ends, and its parse memory when it is answered.
 
     Args:
-        app: which handles the requests.
-        limit: bytes of all bodies.
+        app: handles the requests.
+        limit: bytes that all bodies may hold together.
         parsing: bytes that bodies may take while they are parsed.
     """
 
@@ -56,7 +56,7 @@ class BodyMemoryMiddleware:
         self.parsing = ParseMemory(parsing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Run the app on one request, with `held_body` and `parse_turn` in its scope, and release both afterwards."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -64,6 +64,7 @@ class BodyMemoryMiddleware:
         turn = scope["parse_turn"] = ParseTurn(self.parsing)
 
         async def answer(message: Message) -> None:
+            """Release the request's parse memory and send the message on."""
             turn.finish()  # before the first byte is sent: a caller that reads slowly keeps nobody waiting
             await send(message)
 

@@ -1,13 +1,13 @@
-"""What a connection may ask of the event loop before the application sees a request.
+"""Limits on a connection, checked before the application sees a request.
 
 accepted ──► head of a request ──► its body ─────► answer ─────────► next head, or closed after 5 s
   │ 503        │ 408 414 431         │ 408           │ closed
-  too many     HEAD_SECONDS          body_seconds    a caller that takes less than SENT_BYTES
+  too many     HEAD_SECONDS          body_seconds    a client that takes less than SENT_BYTES
   connections  HEAD_BYTES                            of it in SENT_SECONDS
                HEADERS, LINE_BYTES
 
-Seconds are of the whole head or body: a caller that sends a byte now and then is not let on by it. Deadlines are looked
-at once a second (`check_connections`), so that requests arm no timers.
+Seconds count for the whole head or body: sending a byte now and then does not extend them. Deadlines are checked once a
+second (`check_connections`), so that requests set no timers.
 """
 
 import logging
@@ -33,23 +33,26 @@ from service.errors import (
 )
 
 HEAD_BYTES = 65_536
-"""Of the request line and all headers. Also what is parsed in one go, and what may come without a piece of a body."""
+"""Maximum bytes of the request line and headers, of one parsed piece, and between two pieces of a body."""
 
 HEADERS = 100
-"""As many as Apache, gunicorn and hyper (text-embeddings-inference stands on it) take."""
+"""Maximum number of headers, as in Apache, gunicorn and hyper (which text-embeddings-inference uses)."""
 
 LINE_BYTES = 8_192
-"""Of a path with its query, as Apache and nginx take."""
+"""Maximum bytes of a path with its query, as in Apache and nginx."""
 
 PIPELINED_MOST = 16
-"""Requests of a connection that may come before the answer to an earlier one; who sends more is no client."""
+"""Maximum requests that a connection may send ahead of the response to an earlier one; no normal client sends more."""
 
 HEAD_SECONDS = 30.0
+"""Seconds in which a request's head must be complete."""
 SENT_SECONDS, SENT_BYTES = 30.0, 1_000_000
+"""Seconds in which a client must take `SENT_BYTES` of a finished response, or the rest of it."""
 LINGER_SECONDS = 2.0
-"""For a refused caller to read why: closing at once, over what it still sends, would reset the connection."""
+"""Seconds in which a refused client can read why: closing at once, while it still sends, would reset the connection."""
 
 LOG_SECONDS = 60.0
+"""Minimum seconds between two log lines about refused connections."""
 
 REFUSED = Counter("lathe_connections_refused_total", "Connections ended before their request was served", ["reason"])
 
@@ -58,12 +61,13 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Limits:
-    """What all connections of a server share.
+    """Limits and counts that all connections of a server share.
 
     Attributes:
-        connections: open at once.
-        body_seconds: from the end of a request's head to the end of its body.
-        descriptors: files and sockets this process may have open; None where nothing says so.
+        connections: maximum number of open connections.
+        body_seconds: maximum seconds from the end of a request's head to the end of its body.
+        descriptors: maximum number of open files and sockets of this process; None if unknown.
+        logged_at: time of the last log line about refused connections, in seconds of `time.monotonic`.
     """
 
     connections: int
@@ -73,30 +77,30 @@ class Limits:
 
     @property
     def spare(self) -> int:
-        """Descriptors that no connection may take: files are opened while requests are answered."""
+        """Number of descriptors that connections may not use: files are opened while requests are answered."""
         return 0 if self.descriptors is None else self.descriptors // 8
 
     @property
     def backlog(self) -> int:
-        """Connections that may wait to be accepted; all of those are, before the first of them can be refused."""
+        """Number of connections that may wait to be accepted; all of them are accepted before one can be refused."""
         return 2048 if self.descriptors is None else max(16, min(2048, self.spare))
 
     def are_reached(self, connections: int, descriptor: int) -> bool:
         """Return whether one more connection is too many.
 
         Args:
-            connections: open, with this one.
-            descriptor: of its socket. The system gives the lowest number that is free, so it tells how full the table
-                is, whatever fills it.
+            connections: number of open connections, including this one.
+            descriptor: descriptor of its socket. The system assigns the lowest free number, so it tells how full the
+                table is, whatever fills it.
         """
         return connections > self.connections or self.are_scarce(descriptor, self.spare)
 
     def are_scarce(self, descriptor: int, spare: int) -> bool:
-        """Return whether fewer descriptors than `spare` are free above this one."""
+        """Return whether fewer than `spare` descriptors are free above this one; False if the limit is unknown."""
         return self.descriptors is not None and descriptor >= self.descriptors - spare
 
     def log_refusal(self, connections: int) -> None:
-        """Log that connections are refused, at most once a minute."""
+        """Log that connections are refused, at most once per `LOG_SECONDS`."""
         now = time.monotonic()
         if now - self.logged_at >= LOG_SECONDS:
             self.logged_at = now
@@ -105,11 +109,12 @@ class Limits:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that ends when its requests are too large, too slow or too many.
+    """A connection that is ended when its requests are too large, too slow or too many.
 
     Attributes:
-        deadline: by when the head or body under way must be whole, in the loop's time; None while none is awaited.
-        unread: bytes since the last whole head or piece of a body.
+        deadline: time of the event loop by which the head or body in progress must be complete; None if neither is
+            awaited.
+        unread: bytes received since the last complete head or piece of a body.
     """
 
     def __init__(self, *arguments: Any, limits: Limits, **keywords: Any) -> None:
@@ -123,7 +128,7 @@ class Connection(HttpToolsProtocol):
         self.unsent, self.unsent_since = 0, 0.0
 
     def connection_made(self, transport: Any) -> None:
-        """Take a connection, or refuse it where there are too many."""
+        """Accept a connection, or answer 503 and close it if there are too many."""
         super().connection_made(transport)
         self.deadline = self.loop.time() + HEAD_SECONDS
         descriptor = transport.get_extra_info("socket").fileno()
@@ -134,7 +139,7 @@ class Connection(HttpToolsProtocol):
                 transport.close()  # lingering ones would fill the table
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, in pieces small enough to stop at a limit."""
+        """Parse received bytes in pieces of at most `HEAD_BYTES`; refuse a head that exceeds the limit."""
         if self.deadline is None:
             self.deadline = self.loop.time() + HEAD_SECONDS
         for piece in in_pieces(data):
@@ -147,10 +152,10 @@ class Connection(HttpToolsProtocol):
                 self.refuse(HeadTooLargeError(f"the headers of a request take more than {HEAD_BYTES} bytes"))
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless its head is too large.
+        """Start the request and the time limit of its body, unless its head is too large.
 
         Raises:
-            ServiceError: if it is; the parser stops there, and `send_400_response` is called.
+            ServiceError: if the head is too large; the parser then stops and calls `send_400_response`.
         """
         self.progressed = True
         if len(self.headers) > HEADERS:
@@ -168,22 +173,22 @@ class Connection(HttpToolsProtocol):
         self.deadline = self.loop.time() + self.limits.body_seconds
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
+        """Pass a piece of a body on, and note that the request progresses."""
         self.progressed = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request; nothing is awaited until another begins."""
+        """End a request, and clear the deadline until the next request begins."""
         self.progressed = True
         self.deadline = None
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed, or went past a limit."""
+        """Refuse a request that cannot be parsed (400) or exceeded a limit, with the error of that limit."""
         self.refuse(self.refusal or MalformedError(msg, code="malformed_request"))
 
     def refuse(self, error: ServiceError) -> None:
-        """Answer with an error if that is still possible, and close."""
+        """Send an error response if none has begun, and close the connection after `LINGER_SECONDS`."""
         if self.refused:
             return
         self.refused = True
@@ -200,14 +205,17 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
 
     def check(self, now: float) -> None:
-        """End the connection if it is past a deadline."""
+        """End the connection if a deadline has passed, or its client takes the response too slowly."""
         if self.deadline is not None and now > self.deadline:
             self.time_out()
         elif now - self.unsent_since > SENT_SECONDS:
             self.check_answer(now)
 
     def time_out(self) -> None:
-        """End what did not come in time, unless it is the server that keeps it waiting."""
+        """End a connection past its deadline with 408, or silently if nothing was requested.
+
+        Nothing happens while the server itself keeps the request waiting.
+        """
         answering = self.cycle is not None and not self.cycle.response_complete
         if self.refused:
             self.transport.abort()
@@ -223,7 +231,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def check_answer(self, now: float) -> None:
-        """End the connection if its caller reads a finished answer too slowly."""
+        """Abort the connection if its client took under `SENT_BYTES` of a finished response since the last check."""
         earlier, self.unsent_since = self.unsent, now
         self.unsent = 0
         if self.cycle is not None and self.cycle.response_complete:
@@ -239,12 +247,13 @@ def in_pieces(data: bytes) -> Iterable[bytes]:
 
 
 def _views(data: memoryview) -> Iterator[Any]:
+    """Yield the data in slices of at most `HEAD_BYTES`."""
     for start in range(0, len(data), HEAD_BYTES):
         yield data[start : start + HEAD_BYTES]
 
 
 def written(error: ServiceError) -> bytes:
-    """Return an error as an HTTP/1.1 response that ends its connection."""
+    """Serialize an error to the bytes of an HTTP/1.1 response that closes its connection."""
     body = dump_json(error_body(error))
     lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "content-type: application/json"]
     lines += [f"content-length: {len(body)}", "connection: close"]
@@ -254,14 +263,14 @@ def written(error: ServiceError) -> bytes:
 
 
 def check_connections(connections: Iterable[object], now: float) -> None:
-    """End the connections that are past a deadline, in the loop's time `now`."""
+    """End the connections that are past a deadline; `now` is the time of the event loop."""
     for connection in tuple(connections):
         if isinstance(connection, Connection):
             connection.check(now)
 
 
 def descriptor_limit() -> int | None:
-    """Return how many files and sockets this process may have open; None if unlimited or not known."""
+    """Return how many files and sockets this process may have open; None if unlimited or unknown."""
     with suppress(ImportError, OSError):  # not on Windows
         import resource
 

@@ -1,13 +1,13 @@
-"""Requests that a web page of somebody else makes a browser send.
+"""Protection against requests that web pages of other origins make a browser send.
 
 A server without keys trusts whoever reaches it; a browser on the same machine does, for any page it shows.
 
 page of another origin ── fetch(…, {mode: "no-cors"}) ──► `Origin`, `Sec-Fetch-Site` say so: 403
-page whose name its owner points at 127.0.0.1 ──────────► `Host` still has that name: 403 (DNS rebinding)
+page whose domain resolves to 127.0.0.1 ────────────────► `Host` is still that domain: 403 (DNS rebinding)
 any other program ──────────────────────────────────────► sends neither, and names the server it wants
 
-Bodies that change something must say that they are JSON, too: no page can have a browser send that type elsewhere
-without asking first (see `require_json_type`).
+Bodies that change something must also be declared as JSON: no page can make a browser send that type to another origin
+without a preflight request (see `require_json_type`).
 """
 
 import ipaddress
@@ -25,7 +25,10 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class OriginMiddleware:
-    """Answers 403 to requests that a page of an origin that is not allowed made, before they are read or routed."""
+    """Middleware that answers 403 to requests for unknown hosts or from pages of origins that are not allowed.
+
+    Requests are refused before they are read or routed.
+    """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
@@ -33,7 +36,7 @@ class OriginMiddleware:
         self.hosts = Hosts(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Pass a request on, or answer 403 if its `Host` or the origin of its page is not allowed."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -51,8 +54,8 @@ class OriginMiddleware:
     def is_foreign(self, scope: Scope, hosts: list[bytes]) -> bool:
         """Return whether a page of an origin that is not allowed sent a request.
 
-        By the rules of Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback
-        addresses, `Origin` with every method that is not safe; what sends neither is no browser.
+        Follows Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback addresses, and
+        `Origin` with every method that is not safe; a client that sends neither is no browser.
         """
         headers = scope["headers"]
         origin = next((value for name, value in headers if name == b"origin"), None)
@@ -66,10 +69,11 @@ class OriginMiddleware:
 
 
 class Hosts:
-    """The values of `Host` that a server answers to.
+    """The values of the `Host` header that a server answers to.
 
-    Loopback names and addresses always; those of LATHE_ALLOWED_HOSTS. Where nothing is listed and clients need keys,
-    any. Other addresses, which no page can be given as its name, unless the server is for this machine alone.
+    Loopback names and addresses are always allowed, and the names in LATHE_ALLOWED_HOSTS. If that is empty and clients
+    need keys, all are. Other IP addresses, which no page can use as its domain, are allowed unless the server is for
+    this machine alone.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -80,7 +84,7 @@ class Hosts:
         self.allow = lru_cache(maxsize=256)(self._allow)
 
     def _allow(self, header: bytes) -> bool:
-        """Return whether the server answers to a `Host`."""
+        """Return whether the server answers to a `Host` header's value."""
         if self.any:
             return True
         found = HOST.fullmatch(header.decode("latin-1").lower())

@@ -1,14 +1,14 @@
-"""Headers of the pages that the service itself shows."""
+"""Security headers of the HTML pages that the service serves."""
 
 from collections.abc import Mapping
 
 
 def page_headers(sources: Mapping[str, str], *directives: str) -> dict[str, str]:
-    """Return headers by which a page loads what it names and nothing else, and no other page shows it in a frame.
+    """Return headers that let a page load only the resources it names, and forbid other pages to frame it.
 
     Args:
-        sources: where each kind of resource may come from, as a content security policy writes it.
-        directives: what else the policy says.
+        sources: allowed sources of each kind of resource, in the syntax of a content security policy.
+        directives: further directives of the policy.
     """
     policy = [f"{kind}-src {allowed}" for kind, allowed in sources.items()]
     policy += [f"{what} 'none'" for what in ("base-uri", "form-action", "frame-ancestors")]

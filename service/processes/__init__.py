@@ -1,4 +1,4 @@
-"""Processes that a server starts: forked from one that has imported the libraries, or new ones.
+"""Child processes of a server: forked from a process that has imported the libraries, or started as new ones.
 
 server ──socket──► fork server ──fork──► encoder processes, which end with the server
                                └──fork──► jobs, which outlive it

@@ -1,4 +1,4 @@
-"""The server's side of the fork server: start it, ask it for processes, watch them."""
+"""The server's side of the fork server: starts it, requests processes from it, and monitors them."""
 
 import json
 import logging
@@ -18,26 +18,26 @@ from service.processes.fork_server import BOUND, LASTING, NUMBER, PRELOADED, SIN
 from service.processes.program import ProcessStarter, Program, Spawner, environment_without_keys
 
 LOST = -signal.SIGHUP
-"""Exit status of a process that could not be forked, or whose fork server was killed: its own is not known."""
+"""Exit status of a process that could not be forked, or whose fork server was killed, so that its own is unknown."""
 
 GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-"""What the drivers of NVIDIA, AMD and WSL make."""
+"""Device files that the drivers of NVIDIA, AMD and WSL create."""
 
 log = logging.getLogger(__name__)
 
 
 class ForkServer:
-    """Starts programs as forks of one process that has imported the libraries: a start takes milliseconds.
+    """A process that has imported the libraries, and starts programs as its forks: a start takes milliseconds.
 
-    The process is started by the first program, or by `warm_up`, and again should it be killed. It ends with this
-    one, whatever ends this one, and takes the programs with it that are not lasting.
+    The process is started by the first program or by `warm_up`, and again if it was killed. When this process ends, for
+    any reason, so does the fork server, which then kills all programs that are not lasting.
     """
 
     def __init__(self, preloaded: Sequence[str] = PRELOADED) -> None:
-        """Start nothing yet.
+        """Store the module names without starting the process.
 
         Args:
-            preloaded: modules to import once for all programs, the most urgent first.
+            preloaded: modules that the process imports for all programs, the most urgent first.
         """
         self._preloaded = preloaded
         self._control: socket.socket | None = None
@@ -50,7 +50,10 @@ class ForkServer:
             self._ensure_running()
 
     def start(self, program: Program) -> "ForkedProcess":
-        """Start a program, at once or when the libraries are imported; return at once. See `ProcessStarter`."""
+        """Request a fork that runs the program and return its handle at once, possibly before the fork exists.
+
+        See `ProcessStarter`.
+        """
         request = {
             "module": program.module,
             "arguments": program.arguments,
@@ -81,7 +84,7 @@ class ForkServer:
                 self._server = None
 
     def _ask(self, message: bytes, descriptors: list[int]) -> None:
-        """Send a request; if the fork server was killed, to a new one."""
+        """Send a request to the fork server; if it was killed, start a new one and send it there."""
         try:
             socket.send_fds(self._ensure_running(), [message], descriptors)
         except OSError:
@@ -92,7 +95,7 @@ class ForkServer:
             socket.send_fds(self._ensure_running(), [message], descriptors)
 
     def _ensure_running(self) -> socket.socket:
-        """Return the socket that requests go through, of a new fork server if there is none."""
+        """Return the socket for requests, starting a new fork server if there is none."""
         if self._control is None:
             if self._server is not None:
                 self._server.wait()
@@ -110,13 +113,13 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """A program that a fork server runs or is about to run; offers of `subprocess.Popen` what `Process` names."""
+    """A program that a fork server runs or will run, with the methods of `subprocess.Popen` in `Process`."""
 
     def __init__(self, status: socket.socket) -> None:
-        """Watch a fork.
+        """Observe a fork.
 
         Args:
-            status: where its process id and its exit status come from.
+            status: socket from which its process id and its exit status are read.
         """
         self._status = status
         self._guard = threading.Lock()
@@ -124,25 +127,25 @@ class ForkedProcess:
         self._returncode: int | None = None
 
     def __del__(self) -> None:
-        """Close the socket of a process whose end nobody has asked for."""
+        """Close the socket, which is still open if nobody asked for the exit status."""
         self._status.close()
 
     @property
     def pid(self) -> int:
-        """Its id, for which it waits until the process is forked; 0 if it never was."""
+        """Process id, waiting until the process is forked; 0 if the fork failed."""
         while self.poll() is None and self._pid is None:
             self._wait_for_news(None)
         return self._pid or 0
 
     def poll(self) -> int | None:
-        """Return its exit status; None while it runs, or is about to."""
+        """Return the exit status; None while the process runs or is about to."""
         with self._guard:
             while self._returncode is None and select.select([self._status], [], [], 0)[0]:
                 self._take(self._status.recv(NUMBER.size, socket.MSG_WAITALL))
             return self._returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end and return its exit status; raise `subprocess.TimeoutExpired` after so many seconds."""
+        """Wait for the end and return the exit status; raise `subprocess.TimeoutExpired` after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -152,14 +155,15 @@ class ForkedProcess:
         return status
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Ask the process to end (SIGTERM); if it is not forked yet, cancel the fork."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process (SIGKILL); if it is not forked yet, cancel the fork."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process; cancel the fork if there is none yet; do nothing if the process has ended."""
         if self.poll() is None and self._pid is None:
             with suppress(OSError):
                 self._status.shutdown(socket.SHUT_WR)  # the fork server starts nothing that nobody waits for
@@ -168,11 +172,12 @@ class ForkedProcess:
                 os.kill(self._pid, number)
 
     def _wait_for_news(self, seconds: float | None) -> None:
+        """Wait until the fork server writes to the socket, at most `seconds`."""
         with suppress(ValueError, OSError):  # another thread has just seen the end
             select.select([self._status], [], [], seconds)
 
     def _take(self, number: bytes) -> None:
-        """Take in what the fork server wrote: first the process id, then the exit status; nothing if it is gone."""
+        """Store what the fork server wrote: the process id, then the exit status; `LOST` if the server is gone."""
         found = NUMBER.unpack(number)[0] if len(number) == NUMBER.size else None
         if self._pid is None and found is not None and found > 0:
             self._pid = found
@@ -185,10 +190,10 @@ class ForkedProcess:
 
 
 def process_starter(device: str | None) -> ProcessStarter:
-    """Return what starts a server's processes: a fork server on Linux, unless they may use a GPU.
+    """Return a fork server on Linux if encoders cannot use a GPU, else a `Spawner`.
 
     Args:
-        device: torch device of the encoders; None takes the best there is.
+        device: torch device of the encoders; None selects the best available.
     """
     on_cpu = device == "cpu" or (device is None and not any(path.exists() for path in GPU_DEVICES))
     return ForkServer() if sys.platform == "linux" and on_cpu else Spawner()

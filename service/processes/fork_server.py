@@ -1,11 +1,11 @@
 """The process that others are forked from: `python -m service.processes.fork_server FD MODULE …`, see `client`.
 
-It imports the modules in their order and answers requests in between, so that an encoder need not wait for what only
-jobs use. A request comes with a file that says what to run, descriptors to inherit, and a socket, into which the server
+It imports the modules in order and answers requests in between, so that an encoder need not wait for what only jobs
+use. A request comes with a file that describes the program, descriptors to inherit, and a socket, to which the server
 writes the fork's process id and, when the fork has ended, its exit status.
 
-A fork takes along only the thread that forks, so this process has one: the libraries that begin threads on import are
-told not to by `SINGLE_THREADED`, and each program sets how many it computes with.
+A fork copies only the thread that forks, so this process has one: `SINGLE_THREADED` stops the libraries that start
+threads on import from doing so, and each program sets its own number of compute threads.
 """
 
 import errno
@@ -32,23 +32,25 @@ PRELOADED = (
     "transformers.models.bert.modeling_bert",  # of the default encoder; other models are imported by their processes
     "service.jobs.local_process",
 )
-"""What encoders and jobs import, the most urgent first."""
+"""Modules that encoders and jobs import, the most urgent first."""
 
 SINGLE_THREADED = {
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's and SciPy's BLAS
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # the allocator of pyarrow, which sentence-transformers imports
 }
+"""Environment variables that stop libraries from starting threads on import."""
 
 NUMBER = struct.Struct("i")
-"""Process ids and exit statuses on a request's socket; a negative id is the error number of a fork that failed."""
+"""Format of process ids and exit statuses on a request's socket; a negative id is the error number of a failed fork."""
 
 MAX_DESCRIPTORS = 4
+"""Maximum number of file descriptors that come with a request."""
 LASTING, BOUND = b"lasting", b"bound"
-"""A request's message: whether the fork goes on when the server is gone."""
+"""A request's message: whether the fork goes on when the server ends, or is killed."""
 
 
 class ForkServer:
-    """Forks on request, until the other side of its socket is closed."""
+    """A loop that forks on request, until the other side of its socket is closed."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
@@ -64,7 +66,7 @@ class ForkServer:
         fcntl.fcntl(control, fcntl.F_SETFL, fcntl.fcntl(control, fcntl.F_GETFL) | os.O_ASYNC)
 
     def serve(self, preloaded: Sequence[str]) -> Callable[[], None]:
-        """Import the modules and answer requests; return in each fork the program to run there, in the server never."""
+        """Import the modules and serve requests; return only in a fork, with the function that runs its program."""
         self._end_with_server()  # it may be gone already
         gc.disable()  # imports make so many objects that collecting takes a quarter of their time
         setproctitle(f"{sys.executable} -m service.processes.fork_server")  # `ps` need not list the modules
@@ -80,7 +82,7 @@ class ForkServer:
                 return program
 
     def _wait(self, seconds: float | None) -> bool:
-        """Wait for a request and pass on the ends of forks meanwhile; return False if none came in time."""
+        """Wait for a request up to `seconds`, reporting ended forks meanwhile; return whether a request came."""
         while True:
             ready = select.select([self.control, self.woken], [], [], seconds)[0]
             if self.woken in ready:
@@ -92,7 +94,7 @@ class ForkServer:
                 return False
 
     def _answer(self) -> Callable[[], None] | None:
-        """Fork for one request; return the program in the fork and None in the server."""
+        """Fork for one request and report the process id; return the program in the fork, None in the server."""
         message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
             self._end_with_server()
@@ -115,7 +117,7 @@ class ForkServer:
         return None
 
     def _become(self, request_file: int, *inherited: int) -> Callable[[], None]:
-        """Turn this fork into the process that a request wants; return its program."""
+        """Set up descriptors, environment and arguments of this fork as requested, and return the function to run."""
         gc.enable()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGIO):
@@ -140,7 +142,7 @@ class ForkServer:
         return partial(run, request["module"], arguments)
 
     def _pass_on_ends(self) -> None:
-        """Write the exit status of each fork that has ended to who started it."""
+        """Write the exit status of each ended fork to the socket of whoever requested the fork."""
         while self.statuses:
             child, ending = os.waitpid(-1, os.WNOHANG)
             if child == 0:
@@ -150,7 +152,7 @@ class ForkServer:
                 status.sendall(NUMBER.pack(os.waitstatus_to_exitcode(ending)))
 
     def _end_with_server(self) -> None:
-        """If the server is gone, end, and kill the forks that end with it; SIGIO calls this at any time."""
+        """If the server's socket is closed, kill the forks that are not lasting and exit; also run on SIGIO."""
         if is_closed(self.control):
             for child in self.bound:
                 os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs
@@ -158,7 +160,7 @@ class ForkServer:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Return whether the other side of a socket is closed, or will send nothing more."""
+    """Return whether the other side of a socket is closed or will send nothing more."""
     try:
         return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
@@ -176,12 +178,12 @@ def try_to_fork() -> int:
 
 
 def run(module: str, arguments: list[str]) -> None:
-    """Run a module's `main`."""
+    """Import the module and call its `main` with the arguments."""
     import_module(module).main(arguments)
 
 
 def main(arguments: list[str]) -> None:
-    """Serve, and in each fork run what was asked for."""
+    """Serve fork requests on the socket in `arguments[0]`; in each fork, run the requested program."""
     run_program = ForkServer(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
     run_program()
 

@@ -1,6 +1,6 @@
-"""Write the bytecode of what a server and its processes import: `python -m service.processes.precompile`.
+"""Compile to bytecode all that a server and its processes import: `python -m service.processes.precompile`.
 
-Without it the first start compiles for ten seconds, and where Python is told to write no bytecode every start does.
+Without it the first start compiles for ten seconds, and where Python writes no bytecode every start does.
 """
 
 import sys
@@ -10,7 +10,7 @@ from service.processes.fork_server import PRELOADED
 
 
 def main() -> None:
-    """Import everything once, and let Python write the bytecode."""
+    """Import the modules of server, encoders and jobs once, so that Python writes their bytecode files."""
     sys.dont_write_bytecode = False
     for name in ("service.cli.main", "service.cli.server", *PRELOADED):
         import_module(name)

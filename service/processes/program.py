@@ -1,4 +1,4 @@
-"""A program to run in a process of its own, and the plain way to start it."""
+"""A program to run in a process of its own, and `Spawner`, which starts it in a new Python."""
 
 import os
 import subprocess
@@ -15,12 +15,12 @@ class Program:
     """What a new process runs: `main(arguments)` of a module.
 
     Attributes:
-        module: has a `main(arguments: list[str])`, and calls it with `sys.argv[1:]` when run by `python -m`.
-        arguments: its command line.
-        environment: all of its environment variables.
-        descriptor: an open file descriptor that it inherits, whose number becomes the last argument; None for none.
-        output: a file descriptor for what it prints; None for the server's own.
-        lasting: whether it goes on when the server is gone.
+        module: module with `main(arguments: list[str])`, which it also calls with `sys.argv[1:]` under `python -m`.
+        arguments: command line.
+        environment: all environment variables of the process.
+        descriptor: open file descriptor to inherit, whose number is appended to the arguments; None for none.
+        output: file descriptor for stdout and stderr; None for those of the server.
+        lasting: whether the process goes on when the server ends.
     """
 
     module: str
@@ -36,53 +36,53 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """Process id."""
 
     def poll(self) -> int | None:
-        """Return its exit status, negative for a signal; None while it runs."""
+        """Return the exit status, negative for a signal; None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end and return its exit status.
+        """Wait for the end of the process and return its exit status.
 
         Raises:
-            subprocess.TimeoutExpired: after so many seconds.
+            subprocess.TimeoutExpired: after `timeout` seconds.
         """
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM)."""
+        """Ask the process to end (SIGTERM)."""
 
     def kill(self) -> None:
-        """End it at once (SIGKILL)."""
+        """Kill the process (SIGKILL)."""
 
 
 class ProcessStarter(Protocol):
-    """A way to start programs, safe to use from several threads."""
+    """A way to start programs, usable from several threads."""
 
     def warm_up(self) -> None:
-        """Begin with what takes time before the first start; return at once."""
+        """Begin slow preparations for the first start; return at once."""
 
     def start(self, program: Program) -> Process:
-        """Start a program.
+        """Start a program and return its process.
 
         Raises:
             OSError: if the system starts no more processes.
         """
 
     def close(self) -> None:
-        """Release what starting takes; processes that are lasting go on."""
+        """Release resources; processes that are not lasting may be ended, lasting ones go on."""
 
 
 class Spawner:
-    """Starts each program in a new Python, which takes seconds to import torch.
+    """Starter of each program in a new Python, which takes seconds to import torch.
 
-    The choice where CUDA may be used: a process forked from one that has touched CUDA cannot use it.
+    Used where CUDA may be: a process forked from one that has used CUDA cannot use it.
     """
 
     def warm_up(self) -> None:
-        """Do nothing: every program has a Python of its own."""
+        """Do nothing: there is nothing to prepare for a new Python."""
 
     def start(self, program: Program) -> Process:
-        """Start a program; see `ProcessStarter`."""
+        """Start the program as `python -m module` in a session of its own; see `ProcessStarter`."""
         passed = [] if program.descriptor is None else [program.descriptor]
         return subprocess.Popen(
             [sys.executable, "-m", program.module, *program.arguments, *map(str, passed)],
@@ -95,7 +95,7 @@ class Spawner:
         )
 
     def close(self) -> None:
-        """Do nothing, as `warm_up`."""
+        """Do nothing: started processes go on."""
 
 
 def environment_without_keys() -> dict[str, str]:
