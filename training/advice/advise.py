@@ -101,8 +101,8 @@ def advise(question: Question, encoder: Encoder | None, workspace: Path, on_prog
 
     Raises:
         SourceError: if the source cannot be read.
-        AdviceError: if the source has fewer than `DISTINCT_LEAST` distinct rows, holds texts but no encoder is given, or
-            the encoder fails on so many texts that too few are left.
+        AdviceError: if the source has fewer than `DISTINCT_LEAST` distinct rows, holds texts but no encoder is given,
+            or the encoder fails on so many texts that too few are left.
         EncoderError: if the encoder fails on every text.
     """
     source = open_source(question.source)
@@ -159,7 +159,7 @@ def require_both_sides(name: str, sample: Sample, drawn: int, failed: Mapping[st
 def concluded(
     question: Question, name: str, sample: Sample, encoder: dict[str, Any] | None, on_progress: Progress
 ) -> Advice:
-    """Diagnose the sample, compare debiasing methods and reducers, and return the advice with a chosen chain.
+    """Diagnose the sample, compare debiasing methods and reducers, choose a chain, and return the advice.
 
     With fewer than `LEAST` rows, only the diagnosis, notes and one shortage are set.
 

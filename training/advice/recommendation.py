@@ -86,7 +86,7 @@ def lower(share: Interval) -> float:
 
 
 def rank(trials: list[SizeTrial]) -> list[SizeTrial]:
-    """Sort reductions by dimensions, smallest first, then by recall@10, but with the simplest of the best ones first."""
+    """Sort reductions by dimensions, smallest first, then by recall@10, but the simplest of the best ones first."""
     found: list[SizeTrial] = []
     for size in sorted({trial.dimensions for trial in trials}):
         some = sorted((t for t in trials if t.dimensions == size), key=lambda t: -t.recall_at_10)

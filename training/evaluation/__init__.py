@@ -1,27 +1,27 @@
-"""Encoders and chains measured on labelled data, by mteb's own evaluators.
+"""Evaluation of encoders and chains on labelled data sets, with mteb's evaluators.
 
-suites.py      which data sets, which encoders              ┐
-records.py     rows of files, checked and named             │
-layouts.py     rows of a data set → what a task holds       │ what is evaluated
-hub.py         the same from the hub                        │
-tasks.py       what a task holds → mteb's tasks             │
-limits.py      the same few rows each time                  ┘
-encoders.py    models, layers of models, bags of words      ┐
-store.py       their raw output on disk, once               │
+suites.py      which data sets and encoders a suite names   ┐
+records.py     validated rows of data files                 │
+layouts.py     rows of a data set → content of a task       │ what is evaluated
+hub.py         data sets of the Hugging Face hub            │
+tasks.py       content of a task → mteb task                │
+limits.py      a fixed subset of the rows                   ┘
+encoders.py    models, layers of models, bag of words       ┐
+store.py       their raw vectors on disk                    │
 corpus.py      sentences to fit on                          │ on what
-methods.py     chains, the ladder, reducers, few sentences  │
-shelf.py       these fitted on disk, once                   ┘
-run.py         everything in order, taken up again where it stopped
-pool.py        the processes that score, which may die; worker.py is what they do, model.py what mteb sees
-scores.py      scores and tasks on disk, a line each
+methods.py     chains, debiasing methods, reducers          │
+shelf.py       cache of fitted methods                      ┘
+run.py         the whole run, resumed where it stopped
+pool.py        scoring processes; worker.py is what they run, model.py what mteb sees as a model
+scores.py      results log: scores and tasks as JSON lines
 grid.py        scores as arrays                             ┐
-statistics.py  t, σ_cell, intervals, retention              │
+statistics.py  t, σ_cell, intervals, correlations           │
 comparison.py  methods against raw vectors                  │ is it better,
-reduction.py   what reductions keep                         │ how sure are we
-findings.py    all of it                                    ┘
-audit/         what is odd about the encoders' vectors
+reduction.py   retention of reducers                        │ how sure are we
+findings.py    all statistics of a run                      ┘
+audit/         anomalies of the encoders' vectors
 words.py       findings as sentences                        ┐
-tables.py      as tables                                    │ written down
-plots.py       as pictures                                  │
-page.py        the page; report.py JSON, CSV, the terminal  ┘
+tables.py      as tables                                    │ output
+plots.py       as figures                                   │
+page.py        HTML page; report.py JSON, CSV, plain text   ┘
 """

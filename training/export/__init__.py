@@ -1,1 +1,1 @@
-"""Fitted chains for other software: sentence-transformers, ONNX, FAISS."""
+"""Export of fitted chains to other software: sentence-transformers, ONNX, FAISS."""

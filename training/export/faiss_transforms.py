@@ -1,8 +1,8 @@
-"""A chain as FAISS vector transforms.
+"""Export of a chain as FAISS vector transforms.
 
 folder/
-├── 0.vt, 1.vt …   the chain, folded: LinearTransform and NormalizationTransform, in order
-├── chain.index    an empty IndexPreTransform of them over IndexFlatIP: add vectors and search
+├── 0.vt, 1.vt …   the folded chain: LinearTransform and NormalizationTransform, in order
+├── chain.index    empty IndexPreTransform with these transforms in front of an IndexFlatIP
 └── README.md, lathe.json
 """
 
@@ -37,19 +37,21 @@ index = faiss.IndexPreTransform(hnsw)
 for name in NAMES:
     index.prepend_transform(faiss.read_VectorTransform(name))
 ```"""
+"""Code example in the exported README.md; WIDTH and NAMES are replaced."""
 
 
 def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain as FAISS transforms and an empty index behind them.
+    """Write a chain as FAISS transforms and an empty index with them; check its output, and return what was written.
 
     Args:
-        chain: fitted.
-        folder: to make.
-        reference: what the chain is called.
+        chain: fitted chain without a quantizer.
+        folder: folder to create; an existing one must be empty.
+        reference: name of the chain, for README.md and lathe.json.
 
     Raises:
-        ExportError: if FAISS is missing, the chain quantises, the folder is taken, or the result differs.
-        OSError: if it cannot be written; nothing is left behind.
+        ExportError: if faiss is not installed, the chain quantizes or is not exportable, the folder is not empty, or
+            the index gives other vectors than the chain.
+        OSError: if a file cannot be written; nothing is left in the folder.
     """
     try:
         import faiss
@@ -83,7 +85,7 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def parts(faiss: Any, step: Map, width: int) -> list[Any]:
-    """One folded step, for vectors of that width, as FAISS vector transforms."""
+    """Convert one folded step for `width`-dimensional vectors to a list of one or two FAISS vector transforms."""
     if isinstance(step, Normalize):
         return [faiss.NormalizationTransform(width, 2.0)]
     if isinstance(step, Selection):

@@ -1,4 +1,4 @@
-"""An export on disk: a folder that appears when it is whole and checked."""
+"""Export folders, which appear only when they are complete and checked, and the checks that all exports share."""
 
 import json
 import secrets
@@ -18,9 +18,11 @@ from transforms.chain import Chain
 from transforms.linear import Affine, Normalize, Selection
 
 TOLERANCE = 1e-4
-"""How far an export may be from the chain, in float32, relative to the largest number if that is above 1."""
+"""Maximum difference between an export and the chain in float32, relative to the largest output entry if that is above
+1."""
 
 PROBE_ROWS = 64
+"""Number of random vectors on which an export is compared with the chain."""
 PROBE_TEXTS = [
     "What is a lathe?",
     "A lathe turns a workpiece about an axis while a tool cuts it to shape.",
@@ -30,16 +32,18 @@ PROBE_TEXTS = [
     "def add(a, b): return a + b",
     "Refund my last payment, please: I was charged twice. " * 8,
 ]
+"""Texts on which an export with an encoder is compared with the chain: short, long, other languages, code."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """Result of an export.
 
     Attributes:
-        folder: where.
-        files: their names in it.
-        difference: the largest difference between its numbers and the chain's, on probes.
+        folder: exported folder.
+        files: names of its files.
+        difference: largest difference between outputs of the export and of the chain, on the probes, relative as
+            `TOLERANCE` is.
     """
 
     folder: Path
@@ -49,10 +53,12 @@ class Exported:
 
 @contextmanager
 def staged_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write in that takes its place only if all goes well.
+    """Yield a new temporary folder beside `folder`; move its content to `folder` on success, delete it on any error.
+
+    Missing parent folders are created, and removed again after an error.
 
     Raises:
-        ExportError: if something is there already.
+        ExportError: if `folder` is a file or a folder that is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{folder} is there already; name a new folder, or an empty one")
@@ -77,7 +83,16 @@ def staged_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_about(folder: Path, chain: Chain, reference: str, usage: str) -> None:
-    """Say in the folder what it is: `README.md` for people, `lathe.json` for programs."""
+    """Write `README.md`, with usage, and `lathe.json`, with the chain's metadata, to the folder.
+
+    If the chain is cut, its certificate is stored under a key with the dimensions it was measured at.
+
+    Args:
+        folder: folder to write to.
+        chain: exported chain.
+        reference: name of the chain.
+        usage: Markdown text on how to load the export.
+    """
     described = {key: value for key, value in chain.metadata.items() if key != "manifest_sha256"}
     whole = described.get("output_dimensions", chain.output_dimensions)
     described |= {"input_dimensions": chain.input_dimensions, "output_dimensions": chain.output_dimensions}
@@ -90,10 +105,10 @@ def write_about(folder: Path, chain: Chain, reference: str, usage: str) -> None:
 
 
 def require_exportable(chain: Chain) -> int:
-    """The width of the vectors that a chain takes.
+    """Return the input dimensions of a chain; raise `ExportError` if it cannot be exported.
 
     Raises:
-        ExportError: if any will do, or a step is more than an affine map and a normalisation.
+        ExportError: if the chain accepts any dimensions, or a step is not affine, a selection or a normalization.
     """
     if chain.input_dimensions is None:
         raise ExportError("this chain learned nothing and takes vectors of any width: there is nothing to export")
@@ -104,7 +119,11 @@ def require_exportable(chain: Chain) -> int:
 
 
 def probe_vectors(chain: Chain) -> NDArray[np.float32]:
-    """Unit vectors `(n, d)` to compare an export on, the same every time; one is zero."""
+    """Return 64 fixed random unit vectors `(64, d)` float32 to compare an export on; the first one is zero.
+
+    Raises:
+        ExportError: if the chain is not exportable.
+    """
     rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, require_exportable(chain))).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows[0] = 0
@@ -112,17 +131,17 @@ def probe_vectors(chain: Chain) -> NDArray[np.float32]:
 
 
 def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
-    """The largest difference between an export and the chain.
+    """Return the largest difference between the outputs of an export and of the chain; raise if it is too large.
 
     Args:
-        found: what the export gives, `(n, k)`.
-        expected: what the chain gives.
-        what: the export, for the message.
-        codes: whether the numbers stand for codes. Then one in a hundred may be another code, because
-            rounding tips over where a float lies between two; the difference is that of the rest.
+        found: outputs of the export, `(n, k)`.
+        expected: outputs of the chain, `(n, k)`.
+        what: name of the export, for the message.
+        codes: whether the numbers are decoded codes. Then the largest hundredth of the differences is ignored, because
+            rounding may go either way if a float lies between two codes.
 
     Raises:
-        ExportError: if it is too large to trust.
+        ExportError: if the shapes differ, or the difference exceeds `TOLERANCE` or is NaN.
     """
     if found.shape != expected.shape:
         raise ExportError(f"{what} gives {found.shape}, not {expected.shape}: it was not written")
@@ -135,17 +154,23 @@ def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes:
 
 
 def require_codes(found: NDArray[Any], expected: NDArray[Any], what: str) -> None:
-    """Raise `ExportError` unless codes are the chain's, but for one in a hundred where rounding tips over."""
+    """Raise `ExportError` unless at least 99 % of an export's codes equal the chain's, with the same shape and dtype.
+
+    The rest may differ where a float lies between two codes and rounding goes the other way.
+    """
     same = found.shape == expected.shape and found.dtype == expected.dtype and (found == expected).mean() >= 0.99
     if not same:
         raise ExportError(f"the codes of {what} are not those of the chain: it was not written")
 
 
 def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
-    """The encoder, if it is the chain's.
+    """Return the encoder with padding enabled, after checking that the chain takes its vectors.
+
+    Padding is switched on in place (`Encoder.pad`), so that the export does not need Lathe's own attention.
 
     Raises:
-        ExportError: if there is none, or another's.
+        ExportError: if the chain is not exportable, there is no encoder, or the chain was fitted on another encoder's
+            vectors or on vectors of other dimensions.
     """
     require_exportable(chain)
     if encoder is None:

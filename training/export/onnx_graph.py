@@ -1,9 +1,9 @@
-"""A chain as an ONNX graph, alone and behind its encoder.
+"""Export of a chain as an ONNX graph, alone and behind its encoder.
 
 folder/
-├── chain.onnx      `vectors` (n, d) → `embeddings` (n, k); with a quantisation also `codes`
+├── chain.onnx      `vectors` (n, d) → `embeddings` (n, k); with a quantizer also `codes`
 ├── model.onnx      token ids → `embeddings`: encoder, pooling and chain in one; only with an encoder
-├── tokenizer.json  …  of the encoder
+├── tokenizer.json  …  the encoder's tokenizer
 └── README.md, lathe.json
 """
 
@@ -36,11 +36,15 @@ from transforms.linear import Affine, Normalize, Selection
 from transforms.statistics import rounding_threshold
 
 OPSET = 18
+"""ONNX operator set of the graphs."""
 VECTORS, EMBEDDINGS, CODES = "vectors", "embeddings", "codes"
+"""Names of the chain graph's input and outputs."""
 ENCODED = "encoded"
+"""Name of the encoder graph's output, which is connected to the chain graph's input."""
 TOKEN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""Names of the tokenizer's outputs that a model may take."""
 ONE_FILE_BYTES = 1_900_000_000
-"""A larger model keeps its weights in a file beside it: protobuf ends at 2 GB."""
+"""Size of the weights from which on they go to a file of their own, since a protobuf is limited to 2 GB."""
 
 USAGE = """```python
 import onnxruntime
@@ -48,6 +52,7 @@ import onnxruntime
 session = onnxruntime.InferenceSession("chain.onnx")
 session.run(["embeddings"], {"vectors": vectors})    # float32 (n, d), unit vectors of the encoder
 ```"""
+"""Code example of README.md for chain.onnx."""
 USAGE_OF_MODEL = """
 
 ```python
@@ -60,25 +65,27 @@ session.run(["embeddings"], {i.name: batch[i.name] for i in session.get_inputs()
 ```
 
 Prompts, where the encoder has them, go before the text."""
+"""Code example of README.md for model.onnx; MAX is replaced."""
 
 USAGE_OF_CODES = """
 
 The output `codes` holds the codes, one byte or one bit a dimension; `embeddings` the floats that they stand for."""
+"""Remark of README.md on the quantizer's output."""
 
 
 def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
-    """Write a chain as ONNX, and with its encoder as one model from tokens to embeddings.
+    """Write a chain as chain.onnx and, with an encoder, both as model.onnx; check them, and return what was written.
 
     Args:
-        chain: fitted.
-        encoder: whose vectors it takes, in float32; None writes the chain alone.
-        folder: to make.
-        reference: what the chain is called.
+        chain: fitted chain.
+        encoder: encoder of the vectors that the chain takes; traced in float32. None writes chain.onnx only.
+        folder: folder to create; an existing one must be empty.
+        reference: name of the chain, for README.md and lathe.json.
 
     Raises:
-        ExportError: if ONNX is missing, the encoder is not the chain's or cannot be traced, the
-            folder is taken, or the result differs.
-        OSError: if it cannot be written; nothing is left behind.
+        ExportError: if onnx is not installed, the chain is not exportable, the encoder is not the chain's or cannot be
+            traced, the folder is not empty, or a graph gives other vectors than the chain.
+        OSError: if a file cannot be written; nothing is left in the folder.
     """
     try:
         import onnx
@@ -120,9 +127,17 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
 
 
 class ChainGraph:
-    """Writes the nodes of a folded chain, one method for each primitive.
+    """Builder of the ONNX graph of a folded chain, with one method for each kind of step.
 
-    Zero rows stay zero and what is mere rounding error becomes zero, as in the chain itself.
+    As in the chain, zero rows stay zero, and outputs that are only rounding error become zero.
+
+    Args:
+        onnx: the imported onnx module.
+        chain: fitted chain.
+
+    Attributes:
+        nodes: ONNX nodes added so far.
+        constants: ONNX initializers added so far.
     """
 
     def __init__(self, onnx: Any, chain: Chain) -> None:
@@ -132,7 +147,10 @@ class ChainGraph:
         self.constants: list[Any] = []
 
     def model(self) -> Any:
-        """The chain as an ONNX model."""
+        """Build the ONNX model of the chain: input `vectors`, outputs `embeddings` and, with a quantizer, `codes`.
+
+        Adds nodes to the builder, so it must be called only once.
+        """
         helper, kinds = self.onnx.helper, self.onnx.TensorProto
         at, outputs = VECTORS, []
         for step in self.chain.fold().transforms:
@@ -148,7 +166,11 @@ class ChainGraph:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
 
     def write(self, step: Map, x: str) -> str:
-        """The nodes of one step; the name of its output."""
+        """Add the nodes of one step with input name `x`; return the name of its output.
+
+        Raises:
+            ExportError: if the step has no ONNX form.
+        """
         match step:
             case Normalize():
                 return self.unit(x)
@@ -163,7 +185,10 @@ class ChainGraph:
         raise ExportError(f"there is no ONNX form of {step.kind}")
 
     def affine(self, x: str, step: Affine) -> str:
-        """W x + b."""
+        """Add the nodes of W x + b for each row, with rounding-error rows set to zero; return the name of the output.
+
+        The output is normalized if `step.normalize`.
+        """
         y = self.node("MatMul", [x, self.constant(step.weight.T.cpu().numpy())])
         if step.bias is not None:
             y = self.node("Add", [y, self.constant(step.bias.cpu().numpy())])
@@ -175,36 +200,43 @@ class ChainGraph:
         return self.unit(y) if step.normalize else y
 
     def unit(self, x: str) -> str:
-        """Unit rows, 0 for 0."""
+        """Add the nodes that normalize each row to L2 norm 1, zero rows to zero; return the name of the output."""
         scaled, _ = self.scaled(x)
         length = self.node("ReduceL2", [scaled, self.constant(np.array([-1]))], keepdims=1)
         return self.node("Div", [scaled, self.or_one(length)])
 
     def length(self, x: str) -> str:
-        """‖x‖ of each row."""
+        """Add the nodes of the L2 norm of each row, `(n, 1)`; return the name of the output."""
         scaled, largest = self.scaled(x)
         length = self.node("ReduceL2", [scaled, self.constant(np.array([-1]))], keepdims=1)
         return self.node("Mul", [length, largest])
 
     def scaled(self, x: str) -> tuple[str, str]:
-        """Rows over their largest entry, and that entry: squares of 1e-30 and of 1e30 do not exist in float32."""
+        """Add the nodes that divide each row by its largest absolute entry; return the names of quotient and divisor.
+
+        Without this, squares of entries such as 1e-30 or 1e30 underflow or overflow in float32.
+        """
         largest = self.node("ReduceMax", [self.node("Abs", [x]), self.constant(np.array([-1]))], keepdims=1)
         return self.node("Div", [x, self.or_one(largest)]), largest
 
     def or_one(self, x: str) -> str:
-        """The same with 1 for 0."""
+        """Add the nodes that replace zeros by ones; return the name of the output."""
         odd = self.node("Equal", [x, self.number(0.0)])
         return self.node("Where", [odd, self.number(1.0), x])
 
     def int8(self, x: str, step: Int8) -> str:
-        """Codes to their output; the floats they stand for."""
+        """Add the nodes that quantize to int8, output `codes`, and dequantize; return the name of the floats."""
         scale = self.constant(step.scale.cpu().numpy())
         zero = self.constant(step.zero_point.cpu().numpy().astype(np.int8))
         codes = self.node("QuantizeLinear", [x, scale, zero], CODES, axis=1)
         return self.node("DequantizeLinear", [codes, scale, zero], axis=1)
 
     def binary(self, x: str, step: Binary) -> str:
-        """Codes to their output; the floats they stand for."""
+        """Add the nodes that pack signs to bits, output `codes`, and decode them; return the name of the floats.
+
+        The bits of a dimension are x > 0, the first in the highest bit, padded to whole bytes; they decode to ±size,
+        and rows without a positive entry to zero.
+        """
         size = step.size.cpu().numpy()
         bits = self.node("Greater", [x, self.number(0.0)])
         floats = self.node("Cast", [bits], to=self.onnx.TensorProto.FLOAT)
@@ -221,25 +253,30 @@ class ChainGraph:
         return self.node("Mul", [signed, some])
 
     def node(self, operator: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
-        """Add a node; the name of its output."""
+        """Add a node; return the name of its output, a new one if none is given."""
         output = output or f"chain_{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], **attributes))
         return output
 
     def constant(self, values: NDArray[Any]) -> str:
-        """Add a constant; its name."""
+        """Add an initializer, float64 converted to float32; return its name."""
         values = values.astype(np.float32) if values.dtype == np.float64 else values
         name = f"chain_constant_{len(self.constants)}"
         self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
     def number(self, value: float) -> str:
-        """Add a float; its name."""
+        """Add a float32 scalar as an initializer; return its name."""
         return self.constant(np.array(value, np.float32))
 
 
 class TokensToVectors(torch.nn.Module):
-    """An encoder's modules as a function of tensors, for tracing."""
+    """Module that applies an encoder's modules to tensors instead of a dict of features, for tracing.
+
+    Args:
+        encoder: loaded encoder.
+        names: names of the features that the input tensors stand for, in order.
+    """
 
     def __init__(self, encoder: Encoder, names: list[str]) -> None:
         super().__init__()
@@ -247,7 +284,7 @@ class TokensToVectors(torch.nn.Module):
         self.names = names
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Unit vectors `(n, d)` of tokens `(n, t)`."""
+        """Encode token tensors `(n, t)`, one for each name, to unit vectors `(n, d)`."""
         found: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
         for step in self.steps:
             found = step(found)
@@ -255,10 +292,10 @@ class TokensToVectors(torch.nn.Module):
 
 
 def trace(encoder: Encoder, path: Path) -> None:
-    """Write an encoder, from token ids to unit vectors, as ONNX.
+    """Write an encoder, from token ids to unit vectors, as an ONNX file at `path`; warnings and logs are suppressed.
 
     Raises:
-        ExportError: if torch cannot trace it.
+        ExportError: if torch cannot trace the encoder.
     """
     inputs = token_inputs(encoder, PROBE_TEXTS)
     axes = tuple({0: "batch", 1: "tokens"} for _ in inputs)
@@ -289,11 +326,11 @@ def trace(encoder: Encoder, path: Path) -> None:
 
 
 def token_inputs(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
-    """What the tokenizer makes of texts, `(n, t)` each, in the order the model takes it."""
+    """Tokenize texts; return the CPU tensors `(n, t)` that the model takes, by name, in the order of `TOKEN_INPUTS`."""
     found = encoder.model.preprocess(texts)
     return {name: found[name].cpu() for name in TOKEN_INPUTS if name in found}
 
 
 def large(encoder: Encoder) -> bool:
-    """Whether the weights do not fit one protobuf."""
+    """Return whether the weights in float32 exceed `ONE_FILE_BYTES`, too many for one protobuf file."""
     return bool(sum(parameter.numel() * 4 for parameter in encoder.model.parameters()) > ONE_FILE_BYTES)

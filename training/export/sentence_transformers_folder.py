@@ -1,10 +1,10 @@
-"""A chain and its encoder as one sentence-transformers model.
+"""Export of a chain and its encoder as one sentence-transformers model.
 
 folder/
 ├── modules.json …        the encoder, as sentence-transformers saves it
-├── N_Dense, N_Normalize  the chain, folded into stock modules, numbered after the encoder's
-├── N_Quantization, lathe_quantization.py   only if the chain quantises: no stock module does
-└── README.md, lathe.json what it is
+├── N_Dense, N_Normalize  the folded chain as stock modules, numbered after the encoder's
+├── N_Quantization, lathe_quantization.py   only with a quantizer, for which there is no stock module
+└── README.md, lathe.json metadata
 """
 
 import json
@@ -36,25 +36,30 @@ from transforms.codes import Quantizer
 from transforms.linear import Affine, Normalize, Selection
 
 SHIPPED = Path(__file__).parent / "shipped" / "lathe_quantization.py"
+"""Module that is copied into exports with a quantizer."""
 DENSE = "sentence_transformers.base.modules.dense.Dense"
+"""Import path of the stock Dense module in modules.json."""
 NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
+"""Import path of the stock Normalize module in modules.json."""
 FEATURE = "sentence_embedding"
+"""Key under which modules pass the embedding on."""
 OLDEST = "6.0"
-"""The first that has its modules under these names."""
+"""Oldest version of sentence-transformers that has the stock modules under these import paths."""
 
 
 def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
-    """Write encoder and chain as a model that plain sentence-transformers loads.
+    """Write encoder and chain as one sentence-transformers model; check its output, and return what was written.
 
     Args:
-        chain: fitted.
-        encoder: whose vectors it takes, in float32.
-        folder: to make.
-        reference: what the chain is called.
+        chain: fitted chain.
+        encoder: encoder of the vectors that the chain takes; saved in float32.
+        folder: folder to create; an existing one must be empty.
+        reference: name of the chain, for README.md and lathe.json.
 
     Raises:
-        ExportError: if the encoder is not the chain's, the folder is taken, or the result differs.
-        OSError: if it cannot be written; nothing is left behind.
+        ExportError: if the chain is not exportable, the encoder is missing or not the chain's, the folder is not empty,
+            or the model gives other vectors than the chain.
+        OSError: if a file cannot be written; nothing is left in the folder.
     """
     encoder = require_encoder(chain, encoder)
     floats = Chain(chain.float_steps, chain.normalize).floats(encoder.encode(PROBE_TEXTS).vectors)
@@ -81,7 +86,13 @@ def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: 
 
 
 def quantized(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What the shipped code in a folder makes of floats `(n, k)`: the floats of their codes, and the codes."""
+    """Run the quantization module shipped in a folder on `(n, k)` floats; return the decoded floats and the codes.
+
+    Args:
+        folder: exported model with `lathe_quantization.py`, which is imported and executed.
+        path: subfolder of the module's tensors.
+        floats: outputs of the float steps.
+    """
     spec = spec_from_file_location(SHIPPED.stem, folder / SHIPPED.name)
     assert spec is not None
     assert spec.loader is not None
@@ -93,12 +104,15 @@ def quantized(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDA
 
 
 def write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
-    """Write the list of a model's modules."""
+    """Write `modules.json`, the list of a model's modules, to the folder, replacing an existing one."""
     (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
 
 
 def write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
-    """Write one folded step as modules; return their entries in modules.json."""
+    """Write one folded step as one or two module subfolders, numbered from `index`; return their modules.json entries.
+
+    For a quantizer, `lathe_quantization.py` is copied into the folder too.
+    """
     if isinstance(step, Normalize):
         names = {"module_input_name": FEATURE, "module_output_name": FEATURE}
         return [write_module(folder, index, "Normalize", NORMALIZE, names, {})]
@@ -126,7 +140,16 @@ def write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
 def write_module(
     folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Write one module's subfolder; return its entry in modules.json."""
+    """Write a module's subfolder: config.json and, if it has tensors, model.safetensors; return its modules.json entry.
+
+    Args:
+        folder: folder of the model.
+        index: position of the module, and prefix of the subfolder's name.
+        name: rest of the subfolder's name.
+        kind: import path of the module's class.
+        config: constructor arguments, for config.json.
+        tensors: state, stored as float32.
+    """
     path = folder / f"{index}_{name}"
     path.mkdir()
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -137,7 +160,7 @@ def write_module(
 
 
 def usage(own_code: bool) -> str:
-    """How to load it."""
+    """Return the Markdown text on how to load the model; `own_code` adds why remote code must be trusted."""
     trust = ", trust_remote_code=True" if own_code else ""
     why = (
         "\n\nNo stock module quantises, so `lathe_quantization.py` here does; that is the code to trust.\n"

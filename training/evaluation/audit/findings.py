@@ -1,4 +1,4 @@
-"""All that an audit found, of vectors and of scores."""
+"""Combined result of an audit, from vectors and from scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from training.evaluation.run import Results
 
 @dataclass(frozen=True)
 class AuditFindings:
-    """What an audit found; what needs the ladder's scores is empty without them.
+    """Result of an audit; parts that need scores of debiasing methods are empty without them.
 
     Attributes:
-        encoders: the vectors of each.
-        random_controls: the random direction on each.
-        profile: where R2 stands out.
+        encoders: audit of each encoder's vectors, by name.
+        random_controls: effect of a random direction on each encoder's scores.
+        profile: tasks on which R2's difference is an outlier.
     """
 
     encoders: Mapping[str, Audit]
@@ -25,7 +25,7 @@ class AuditFindings:
 
 
 def find_audit(results: Results) -> AuditFindings | None:
-    """What was found; None where no audit was asked for."""
+    """Collect the audit findings of an evaluation; return None if no encoder was audited."""
     audits = {one.member.name: one.audit for one in results.encoders if one.audit is not None}
     if not audits:
         return None

@@ -1,6 +1,6 @@
-"""Norms, and the mean vector μ by sample, language and prompt: what vectors alone tell, without scores.
+"""Norms of vectors, and the mean vector μ by sample size, language and prompt; measured without scores.
 
-Everything but the norms is of unit vectors; Σ is their covariance.
+All measures except the norms are of unit vectors. Σ is their covariance.
 """
 
 from collections.abc import Mapping
@@ -16,27 +16,27 @@ from transforms.statistics import Spectrum
 from transforms.vectors import BLOCK_ROWS, FloatArray
 
 FIRST_SAMPLE = 10
-"""Rows of the smallest sample; the next have about three and ten times as many."""
+"""Rows of the smallest sample; further samples have about three and ten times as many, and so on."""
 DRAWS = 10
-"""Of each sample that does not hold all rows."""
+"""Number of random samples of each size below all rows."""
 RUNS = 10
-"""Of consecutive rows, at most."""
+"""Maximum number of runs of consecutive rows."""
 DIRECTIONLESS = 1e-12
-"""A mean of unit vectors no longer than this is rounding: it points nowhere."""
+"""Norm of a mean of unit vectors up to which it counts as zero, since it is only rounding error."""
 
 
 @dataclass(frozen=True)
 class Norms:
-    """Lengths of vectors before they are brought to unit length (the mean-bias paper's Appendix C).
+    """Statistics of the norms of raw vectors, before normalization (the mean-bias paper's Appendix C).
 
     Attributes:
-        texts: that were encoded to finite numbers.
-        mean: of the lengths.
-        std: of the lengths, over n.
-        min: the shortest.
-        max: the longest.
-        unit: share of lengths within 1 ± 0.001.
-        zero_rows: vectors of length zero.
+        texts: number of texts with finite vectors.
+        mean: mean norm.
+        std: standard deviation of the norms, over n.
+        min: smallest norm.
+        max: largest norm.
+        unit: share of norms within 1 ± 0.001.
+        zero_rows: number of zero vectors.
     """
 
     texts: int
@@ -50,18 +50,19 @@ class Norms:
 
 @dataclass(frozen=True)
 class MeanPoint:
-    """The mean of n vectors, over several draws of them.
+    """Mean of n vectors, averaged over several random samples of them.
 
     Attributes:
-        n: vectors of each draw.
-        draws: how many; one where n is all there are.
+        n: number of vectors in a sample.
+        draws: number of samples; 1 if n is all vectors.
         norm: ‖μ_n‖, averaged.
-        noise_floor: √(tr Σ / n), the length that chance alone would give it.
-        cosine: cos(μ_n, μ_all), averaged; None where a mean points nowhere.
+        noise_floor: √(tr Σ / n), the norm of the mean that is expected by chance.
+        cosine: cos(μ_n, μ_all), averaged; None if a mean is zero.
         expected_square: E‖μ_n‖².
-        ratio: average of ‖μ_n‖² over that; None where it is zero. As rows are drawn at random, it can only be near 1.
-        consecutive: how many times the expected ‖μ_n − μ_all‖² of random rows that of n consecutive ones is, averaged
-            over up to ten runs; above 1 where neighbours are alike. None for all rows, and where nothing varies.
+        ratio: mean of ‖μ_n‖² divided by `expected_square`; None if that is zero. Since rows are sampled at random, the
+            ratio is near 1.
+        consecutive: mean of ‖μ_n − μ_all‖² over up to ten runs of n consecutive rows, divided by its expectation for
+            random rows; above 1 if neighbouring rows are similar. None for all rows, and if the vectors do not vary.
     """
 
     n: int
@@ -76,15 +77,15 @@ class MeanPoint:
 
 @dataclass(frozen=True)
 class Direction:
-    """The mean of all vectors and the first principal component (the mean-bias paper's Appendix D).
+    """Cosine between the mean of all vectors and the first principal component (the mean-bias paper's Appendix D).
 
     Attributes:
-        rows: vectors.
-        zero_rows: of them, those of length zero.
+        rows: number of vectors.
+        zero_rows: number of zero vectors among them.
         mean_norm: ‖μ‖.
         noise_floor: √(tr Σ / n).
-        centered: |cos(μ̂, PC1)| after the mean is subtracted; None where μ points nowhere or nothing varies.
-        uncentered: the same before; None where μ points nowhere.
+        centered: |cos(μ̂, PC1)| with PC1 of the centred vectors; None if μ is zero or the vectors do not vary.
+        uncentered: |cos(μ̂, PC1)| with PC1 of the uncentred vectors; None if μ is zero.
     """
 
     rows: int
@@ -97,15 +98,15 @@ class Direction:
 
 @dataclass(frozen=True)
 class LanguageMean:
-    """The mean of one language's texts, and the running mean up to it (the mean-bias paper's Appendix E).
+    """Mean vector of one language's texts, and running mean up to this language (the mean-bias paper's Appendix E).
 
     Attributes:
-        language: its two letters.
+        language: two-letter code.
         norm: ‖μ‖ of its texts.
-        noise_floor: √(tr Σ / n) of them.
-        cosine: of its mean with that of the first language; None where one points nowhere.
-        running_norm: ‖μ‖ of all texts up to this language.
-        running_cosine: of that mean with the one of all languages.
+        noise_floor: √(tr Σ / n) of its texts.
+        cosine: cosine between its mean and that of the first language; None if one is zero.
+        running_norm: ‖μ‖ of the texts of all languages up to this one.
+        running_cosine: cosine between the running mean and the mean of all languages; None if one is zero.
     """
 
     language: str
@@ -118,14 +119,14 @@ class LanguageMean:
 
 @dataclass(frozen=True)
 class PromptMean:
-    """The mean of the same texts under a prompt (the mean-bias paper's Appendix E).
+    """Mean vector of the same texts under one prompt (the mean-bias paper's Appendix E).
 
     Attributes:
-        name: of the prompt.
-        prompt: the text put before each text.
-        norm: ‖μ‖.
-        noise_floor: √(tr Σ / n).
-        cosine: with the mean without a prompt; None where one points nowhere.
+        name: name of the prompt.
+        prompt: text that precedes each text.
+        norm: ‖μ‖ with the prompt.
+        noise_floor: √(tr Σ / n) with the prompt.
+        cosine: cosine between the means with and without the prompt; None if one is zero.
     """
 
     name: str
@@ -136,7 +137,7 @@ class PromptMean:
 
 
 def norms_of(vectors: FloatArray) -> Norms | None:
-    """The norm audit of finite vectors `(n, d)`; None without any."""
+    """Compute the statistics of the L2 norms of finite vectors `(n, d)`; return None if there are none."""
     if not len(vectors):
         return None
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
@@ -152,7 +153,7 @@ def norms_of(vectors: FloatArray) -> Norms | None:
 
 
 def sample_sizes(rows: int) -> list[int]:
-    """10, 30, 100, 300, … below the number of rows, then all."""
+    """List the sample sizes 10, 30, 100, 300, … below `rows`, then `rows`."""
     sizes, size = [], FIRST_SAMPLE
     while size < rows:
         sizes.append(size)
@@ -161,18 +162,18 @@ def sample_sizes(rows: int) -> list[int]:
 
 
 def mean_growth(vectors: FloatArray, moments: Moments, draws: int = DRAWS, seed: int = 0) -> list[MeanPoint]:
-    """‖μ_n‖ and its direction over samples of 10, 30, 100, … and all rows, against the expectation.
+    """Measure ‖μ_n‖ and its direction over random samples of 10, 30, 100, … and all rows; return a point for each size.
 
-    For n independent vectors E‖μ_n‖² = ‖μ‖² + tr Σ / n: what chance adds falls with 1/n. The true ‖μ‖² is taken
-    without bias from all N rows, ‖μ_N‖² − tr Σ / N with Σ over N − 1. So ‖μ_N‖² + tr Σ (1/n − 1/N) is expected, which
-    is exact for what is drawn here, n of the N rows without replacement. Its second part is the expected squared
-    error ‖μ_n − μ_N‖², which runs of consecutive rows are held against.
+    For n independent vectors E‖μ_n‖² = ‖μ‖² + tr Σ / n: the part due to chance falls with 1/n. The true ‖μ‖² is
+    estimated without bias from all N rows, ‖μ_N‖² − tr Σ / N with Σ over N − 1. So the expectation is ‖μ_N‖² + tr Σ
+    (1/n − 1/N), which is exact for n of the N rows sampled without replacement. Its second term is the expected squared
+    error ‖μ_n − μ_N‖², with which runs of consecutive rows are compared.
 
     Args:
-        vectors: `(N, d)`, two at least.
-        moments: of all of them.
-        draws: of each sample below N.
-        seed: of the draws.
+        vectors: unit vectors `(N, d)`, at least two.
+        moments: moments of all these vectors.
+        draws: number of samples of each size below N.
+        seed: seed of the samples.
     """
     rows, sizes = len(vectors), sample_sizes(len(vectors))
     means = sample_means(vectors, sizes, draws, seed)
@@ -201,7 +202,10 @@ def mean_growth(vectors: FloatArray, moments: Moments, draws: int = DRAWS, seed:
 
 
 def sample_means(vectors: FloatArray, sizes: list[int], draws: int, seed: int) -> NDArray[np.float64]:
-    """Means `(draws, sizes, d)` of the first rows of as many shuffles; one pass, as vectors may be many."""
+    """Return the means `(draws, sizes, d)` of random samples, nested by size, in one pass over the vectors `(N, d)`.
+
+    A sample of n rows is the first n of a random permutation, one for each draw.
+    """
     rows, dimensions = vectors.shape
     random = np.random.default_rng(seed)
     places = np.stack([random.permutation(rows) for _ in range(draws)])
@@ -215,7 +219,7 @@ def sample_means(vectors: FloatArray, sizes: list[int], draws: int, seed: int) -
 
 
 def run_error(vectors: FloatArray, size: int, whole: Array) -> float:
-    """‖μ_n − μ_all‖², averaged over up to ten disjoint runs of n consecutive rows, spread over all `(N, d)`."""
+    """Return the mean of ‖μ_n − whole‖² over up to ten disjoint runs of n = `size` consecutive rows, spread evenly."""
     count = min(RUNS, len(vectors) // size)
     starts = np.linspace(0, len(vectors) - size, count).astype(int)
     means = [vectors[start : start + size].mean(axis=0, dtype=np.float64) for start in starts]
@@ -223,7 +227,10 @@ def run_error(vectors: FloatArray, size: int, whole: Array) -> float:
 
 
 def direction(vectors: FloatArray, moments: Moments) -> Direction:
-    """How the mean of vectors `(n, d)` lies to their first principal component (the mean-bias paper's Appendix D)."""
+    """Measure |cos| of the mean of vectors `(n, d)` to their first principal component, centred and uncentred.
+
+    This is Appendix D of the mean-bias paper.
+    """
     centered = uncentered = None
     if moments.mean_norm() > DIRECTIONLESS:
         spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
@@ -240,7 +247,10 @@ def direction(vectors: FloatArray, moments: Moments) -> Direction:
 
 
 def language_means(vectors: Mapping[str, FloatArray]) -> list[LanguageMean]:
-    """μ by language and the running mean, from as many vectors `(n, d)` of each (the mean-bias paper's Appendix E)."""
+    """Return each language's mean norm and cosine, and the running mean, in the order of the mapping.
+
+    All languages must have the same number of vectors `(n, d)`. This is Appendix E of the mean-bias paper.
+    """
     moments = [Moments.from_vectors(rows) for rows in vectors.values()]
     means = [one.mean for one in moments]
     running = [np.mean(means[:count], axis=0) for count in range(1, len(means) + 1)]
@@ -258,7 +268,7 @@ def language_means(vectors: Mapping[str, FloatArray]) -> list[LanguageMean]:
 
 
 def prompt_mean(name: str, prompt: str, vectors: FloatArray, plain: FloatArray) -> PromptMean:
-    """μ of texts under a prompt `(n, d)`, beside that of the same texts without one `(n, d)`."""
+    """Measure the mean of `vectors` under a prompt, and its cosine to the mean of `plain` without it, both `(n, d)`."""
     moments = Moments.from_vectors(vectors)
     return PromptMean(
         name=name,
@@ -270,6 +280,6 @@ def prompt_mean(name: str, prompt: str, vectors: FloatArray, plain: FloatArray) 
 
 
 def cosine(one: Array, other: Array) -> float | None:
-    """The cosine of two means `(d,)`; None where one of them points nowhere."""
+    """Return the cosine between two means `(d,)`; None if one is zero up to rounding (`DIRECTIONLESS`)."""
     lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
     return None if min(lengths) <= DIRECTIONLESS else float(one @ other) / (lengths[0] * lengths[1])

@@ -1,4 +1,4 @@
-"""The pictures of an audit, as SVG to put into a page."""
+"""Figures of an audit, as SVG text for an HTML page."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,16 +11,16 @@ from training.evaluation.plots import svg_pictures
 from training.evaluation.statistics import OUTSTANDING_Z
 
 Z_MOST = 2 * OUTSTANDING_Z
-"""Where the colours of the map end."""
+"""|z| at which the colour scale of the map ends."""
 
 
 def audit_pictures(findings: AuditFindings) -> dict[str, str]:
-    """Every picture there is something for, by what it shows."""
+    """Draw every figure for which the findings have data; return SVG text by title."""
     return svg_pictures(DRAWINGS, findings)
 
 
 def growth_curves(findings: AuditFindings) -> Any:
-    """‖μ_n‖ over samples, measured as points and expected as a line."""
+    """Plot ‖μ_n‖ against n, measured as points and expected as a line; return None without a corpus."""
     some = {name: audit.corpus.growth for name, audit in findings.encoders.items() if audit.corpus}
     if not some:
         return None
@@ -44,7 +44,7 @@ def growth_curves(findings: AuditFindings) -> Any:
 
 
 def running_languages(findings: AuditFindings) -> Any:
-    """Running ‖μ‖ as languages are added, beside that of each language."""
+    """Plot ‖μ‖ of each language, and the running ‖μ‖ as languages are added; return None without two languages."""
     some = {name: audit.languages.means for name, audit in findings.encoders.items() if audit.languages}
     some = {name: means for name, means in some.items() if len(means) > 1}
     if not some:
@@ -64,7 +64,7 @@ def running_languages(findings: AuditFindings) -> Any:
 
 
 def outstanding_map(findings: AuditFindings) -> Any:
-    """Tasks by encoders, coloured by the z of R2's difference; beyond two it is written."""
+    """Plot a heat map of the z-scores of R2's differences, tasks by encoders; return None without tasks."""
     tasks = [one.task for one in findings.profile.tasks]
     encoders = [one.encoder for one in findings.profile.encoders]
     if not tasks:
@@ -89,3 +89,4 @@ DRAWINGS: dict[str, Callable[[AuditFindings], Any]] = {
     "Norm of the mean as languages are added": running_languages,
     "R2's differences in standard deviations of each encoder's own": outstanding_map,
 }
+"""Plot functions by title of the figure."""

@@ -1,4 +1,4 @@
-"""Audits of encoders: the vectors that the evaluation has of them, and the few texts that are encoded besides."""
+"""Audit of encoders: stored vectors of the evaluation are measured, and a few further texts are encoded."""
 
 import hashlib
 import json
@@ -27,23 +27,23 @@ from transforms.errors import TransformError
 from transforms.vectors import FloatArray, require_finite
 
 GENERIC_PROMPTS = {"generic query": "query: ", "generic passage": "passage: "}
-"""Tried on encoders that have none: what an encoder does with words it was not trained to see there."""
+"""Prompts to try on encoders that have none, to see the effect of words that they were not trained to see there."""
 EDITION = 2
-"""Of what is measured; an audit of another edition is made anew."""
+"""Version of the measured values; an audit stored under another version is repeated."""
 
 Part = TypeVar("Part")
 Fill = Callable[[Sequence[tuple[str | None, str]]], None]
-"""Encodes texts under the names of their prompts, where the stores lack them."""
+"""Function that encodes (prompt name, text) pairs that the stores lack, and adds the vectors to the stores."""
 
 
 class Auditor:
-    """The audits of an evaluation, each made once; one in which something failed is made again.
+    """Cache of audits on disk; an audit with problems is not stored, so the next run repeats it.
 
     Args:
-        folder: of the audits, a file each.
-        sentences: of the corpus.
-        digest: of these.
-        report: told what is being done.
+        folder: folder of the audits, one JSON file each.
+        sentences: sentences of the corpus.
+        digest: hash of these sentences.
+        report: called with a message before each step.
     """
 
     def __init__(self, folder: Path, sentences: Sequence[str], digest: str, report: Callable[[str], None]) -> None:
@@ -60,14 +60,14 @@ class Auditor:
         read: Callable[[], Sequence[Collected]],
         fill: Fill,
     ) -> list[Audit]:
-        """An audit for each member of a group.
+        """Return the audit of each member: load all from disk, or measure all and store those without problems.
 
         Args:
-            group: encoders that are run together.
-            stores: their vectors, those of the corpus among them.
-            task_keys: what the texts of the suite are known by.
-            read: gives the tasks with their texts, which takes a while.
-            fill: encodes what the stores lack.
+            group: encoders that run together.
+            stores: vectors of each member, including those of the corpus.
+            task_keys: keys of the suite's tasks, for the cache key.
+            read: returns the tasks with their texts, which is slow.
+            fill: encodes texts that the stores lack.
         """
         paths = [self.folder / f"{self.key(member, task_keys)}.json" for member in group.members]
         if all(path.exists() for path in paths):
@@ -79,15 +79,26 @@ class Auditor:
         return found
 
     def key(self, member: Member, task_keys: Sequence[str]) -> str:
-        """Hash of all that an audit depends on."""
+        """Return the cache key of a member's audit: a digest of version, encoder output, prompts, tasks, sentences."""
         what = [EDITION, member.output, dict(member.prompts), sorted(task_keys), self.digest]
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
 
 
 class Probe:
-    """One audit of a group; see `Auditor.audits`.
+    """One audit of all members of a group; see `Auditor.audits`.
 
-    What fails for one part, on a text or under a prompt, is written down and the other parts go on.
+    If a part fails, such as the encoding of a text or prompt, the problem is recorded and the other parts go on.
+
+    Args:
+        group: encoders that run together.
+        stores: vectors of each member.
+        sentences: sentences of the corpus.
+        tasks: tasks with their texts; those with an error are ignored.
+        fill: encodes texts that the stores lack.
+        report: called with a message before each step.
+
+    Attributes:
+        problems: messages of failed parts, one list for each member.
     """
 
     def __init__(
@@ -109,12 +120,16 @@ class Probe:
         self.problems: list[list[str]] = [[] for _ in group.members]
 
     def audits(self) -> list[Audit]:
-        """Every part, for each member."""
+        """Measure all parts and return an audit for each member; a failed part is None and named in `problems`."""
         parts = zip(self.norms(), self.corpus(), self.languages(), self.prompts(), strict=True)
         return [Audit(*each, tuple(problems)) for each, problems in zip(parts, self.problems, strict=True)]
 
     def norms(self) -> list[Norms | None]:
-        """Lengths of what the members themselves give for texts of the suite."""
+        """Encode texts of the suite without normalization and measure the norms, for each member.
+
+        Texts that cannot be encoded, and vectors with NaN or inf, are left out and counted in `problems`; without any
+        other vector, the result is None.
+        """
         texts = drawn(suite_texts(self.tasks), NORM_TEXTS)
         self.report(f"auditing the norms of {self.first.name}")
         try:
@@ -131,7 +146,10 @@ class Probe:
         return found
 
     def one_by_one(self, texts: Sequence[str]) -> list[FloatArray]:
-        """Vectors of the texts that can be encoded, for each member."""
+        """Encode texts one at a time, unnormalized; return each member's vectors `(m, d)` of those that do not fail.
+
+        The number of failing texts is recorded in `problems`.
+        """
         found, errors = [], []
         for text in texts:
             try:
@@ -145,11 +163,15 @@ class Probe:
         return [np.concatenate([rest, *some]) for rest, *some in zip(empty, *found, strict=True)]
 
     def languages(self) -> list[Languages | None]:
-        """μ by language, of texts without the tasks' prompts, which would move it themselves."""
+        """Measure the mean vector of each language, for each member; a part is None if it fails.
+
+        Texts are encoded without the tasks' prompts, which would themselves move the mean.
+        """
         chosen = language_texts(self.tasks)
         asked = [(None, text) for texts in chosen.texts.values() for text in texts]
 
         def measure(index: int) -> Languages:
+            """Compute the means by language of one member from its stored vectors."""
             vectors = {
                 name: self.stored(index, [text_key(text, self.first.prompt(None)) for text in texts])
                 for name, texts in chosen.texts.items()
@@ -159,7 +181,10 @@ class Probe:
         return self.measured("μ by language", measure, lambda: self.fill(asked))
 
     def prompts(self) -> list[Prompts | None]:
-        """μ of the same sentences under each prompt and none."""
+        """Measure the mean of the same sentences with each prompt and none, for each member; None for a bag of words.
+
+        Encoders without prompts are measured with `GENERIC_PROMPTS`. A prompt that fails is recorded in `problems`.
+        """
         if self.first.name == BAG_OF_WORDS:
             return [None]
         sentences = drawn(self.sentences, PROMPT_SENTENCES)
@@ -175,6 +200,7 @@ class Probe:
             keys[name] = prompt, [text_key(text, prompt) if own else text_key(prompt + text) for text in sentences]
 
         def measure(index: int) -> Prompts:
+            """Compute the means by prompt of one member from its stored vectors."""
             bare = self.stored(index, plain)
             norm = float(np.linalg.norm(bare.mean(axis=0, dtype=np.float64)))
             means = [prompt_mean(name, prompt, self.stored(index, some), bare) for name, (prompt, some) in keys.items()]
@@ -183,7 +209,7 @@ class Probe:
         return self.measured("μ by prompt", measure, lambda: self.fill_plain(sentences))
 
     def fill_plain(self, texts: Sequence[str]) -> None:
-        """Give the stores what they lack of texts without any prompt: all, where the encoder has a default one."""
+        """Encode texts that the stores lack without any prompt, even a default one; store the unit vectors."""
         missing = [text for text in texts if not all(text_key(text) in store for store in self.stores)]
         if missing:
             for store, vectors in zip(self.stores, self.group.unnormalized(missing, plain=True), strict=True):
@@ -191,9 +217,10 @@ class Probe:
                 store.add([text_key(missing[place]) for place in new], unit(vectors[new]))
 
     def corpus(self) -> list[CorpusMean | None]:
-        """μ by sample and its direction, of all sentences."""
+        """Measure the mean of the corpus by sample size, and its direction, for each member; None where this fails."""
 
         def measure(index: int) -> CorpusMean:
+            """Compute the mean of the corpus of one member from its stored vectors."""
             member = self.group.members[index]
             self.report(f"auditing the mean of {member.name}")
             vectors = self.stored(index, [text_key(text, member.prompt(None)) for text in self.sentences])
@@ -205,7 +232,15 @@ class Probe:
     def measured(
         self, what: str, measure: Callable[[int], Part], encode: Callable[[], None] | None = None
     ) -> list[Part | None]:
-        """A part for each member by its number, once what it needs is encoded; None where that fails."""
+        """Call `encode` once, then `measure` with each member's index; return the parts, None where either call failed.
+
+        Failures are recorded in `problems`: of `encode` for all members, of `measure` for its member.
+
+        Args:
+            what: name of the part, for messages.
+            measure: returns a member's part by its index; only a `TransformError` is caught.
+            encode: adds missing vectors to the stores, or None; any exception is caught.
+        """
         try:
             if encode is not None:
                 encode()
@@ -222,16 +257,16 @@ class Probe:
         return found
 
     def stored(self, index: int, keys: Sequence[bytes]) -> FloatArray:
-        """Vectors of a member.
+        """Return stored vectors `(n, d)` of a member by text keys.
 
         Raises:
-            InputError: if one holds NaN or inf.
+            InputError: if a vector holds NaN or inf.
         """
         vectors = self.stores[index].get(keys)
         require_finite(vectors)
         return vectors
 
     def failed(self, what: str, error: Exception) -> None:
-        """Write down what fails for all members."""
+        """Append a failure message to the problems of every member."""
         for problems in self.problems:
             problems.append(f"{what}: {type(error).__name__}: {error}")

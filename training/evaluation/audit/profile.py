@@ -1,4 +1,4 @@
-"""What scores tell beside the comparison: whether a random direction is harmless, and where R2 stands out."""
+"""Audit from scores: whether removing a random direction is harmless, and where R2's difference is an outlier."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,19 +9,21 @@ from training.evaluation.grid import Grid
 from training.evaluation.statistics import beyond, standardized
 
 R2, RANDOM = "R2", "random direction"
+"""Labels of the two methods that are compared here, as in `methods.LADDER`."""
 
 
 @dataclass(frozen=True)
 class RandomControl:
-    """The random direction on one encoder, seed by seed (the mean-bias paper's Appendix F).
+    """Effect of removing a random direction on one encoder's scores, by seed (the mean-bias paper's Appendix F).
 
     Attributes:
-        encoder: its name.
-        tasks: that all seeds, and R2, completed.
-        differences: mean difference to the raw vectors in points, by method.
-        mean: of these.
-        std: among seeds, over n − 1; None for one.
-        r2: R2's mean difference on the same tasks; None where it was not compared.
+        encoder: name of the encoder.
+        tasks: number of tasks that all seeds, and R2, completed.
+        differences: mean difference to raw vectors in points (hundredths of a score), by method name, one for each
+            seed.
+        mean: mean of these differences.
+        std: their standard deviation among seeds, over n − 1; None for one seed.
+        r2: R2's mean difference on the same tasks, in points; None if R2 was not evaluated.
     """
 
     encoder: str
@@ -34,7 +36,7 @@ class RandomControl:
 
 @dataclass(frozen=True)
 class EncoderProfile:
-    """On which share of its tasks R2 stands out of an encoder's own differences, up and down (Table 6)."""
+    """Shares of an encoder's tasks on which R2's difference is an outlier: z > 2 (`up`), z < −2 (`down`); Table 6."""
 
     encoder: str
     mean_norm: float | None
@@ -45,7 +47,7 @@ class EncoderProfile:
 
 @dataclass(frozen=True)
 class TaskProfile:
-    """On which share of the encoders R2 stands out on a task, up and down (Table 7)."""
+    """Shares of encoders whose R2 difference on a task is an outlier: z > 2 (`up`), z < −2 (`down`); Table 7."""
 
     task: str
     type: str
@@ -56,16 +58,17 @@ class TaskProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where R2 stands out (the mean-bias paper's Appendices M and N, its Tables 6 and 7).
+    """Outliers of R2's differences (the mean-bias paper's Appendices M and N, its Tables 6 and 7).
 
-    An encoder's difference on a task stands out beyond 2 standard deviations, over its tasks, of its own mean
-    difference: z = (Δ − Δ̄) / s_Δ, as the captions of the tables say; the text's σ_cell is of a family of tasks. It is
-    no test, and tells more or less than usual, not better or worse than raw.
+    An encoder's difference on a task is an outlier if it lies more than 2 standard deviations, over the encoder's
+    tasks, from its mean difference: z = (Δ − Δ̄) / s_Δ, as the captions of the tables say; σ_cell in the paper's text
+    is of a family of tasks. This is no significance test: it says more or less than usual, not better or worse than raw
+    vectors.
 
     Attributes:
-        encoders: in the order asked for.
-        tasks: in the order of the suite.
-        z: by encoder and task.
+        encoders: shares by encoder, in the order requested.
+        tasks: shares by task, in the order of the suite.
+        z: z-score by encoder and task.
     """
 
     encoders: Sequence[EncoderProfile]
@@ -74,7 +77,7 @@ class Profile:
 
 
 def random_controls(grid: Grid) -> list[RandomControl]:
-    """The random direction on every encoder that has it."""
+    """Return the effect of removing a random direction for each encoder on which it was scored; skip other encoders."""
     found = []
     for encoder in grid.encoders:
         seeds, rivals = grid.methods(encoder, RANDOM), grid.methods(encoder, R2)
@@ -98,7 +101,7 @@ def random_controls(grid: Grid) -> list[RandomControl]:
 
 
 def profile(grid: Grid) -> Profile:
-    """Where R2 stands out, on every encoder that has it; without any, all parts are empty."""
+    """Compute the z-scores of R2's differences and the shares of outliers; all parts are empty if R2 was not scored."""
     z: dict[str, dict[str, float]] = {}
     for encoder in grid.encoders:
         methods = grid.methods(encoder, R2)

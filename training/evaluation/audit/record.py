@@ -1,4 +1,4 @@
-"""What an audit of an encoder holds, and how it lies on disk."""
+"""Audit of an encoder's vectors, and its JSON file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from transforms.files import replace_synced
 
 @dataclass(frozen=True)
 class CorpusMean:
-    """μ of the corpus: `growth` by sample, `direction` beside the first principal component."""
+    """Mean vector of the corpus: `growth` by sample size, `direction` relative to the first principal component."""
 
     growth: tuple[MeanPoint, ...]
     direction: Direction
@@ -21,13 +21,13 @@ class CorpusMean:
 
 @dataclass(frozen=True)
 class Languages:
-    """μ over the languages of the suite.
+    """Mean vectors of the suite's languages.
 
     Attributes:
-        texts: of each language.
-        means: by language, each with the running mean up to it.
-        few: languages left out because they have fewer than 50 texts, with how many they have.
-        unclear: data sets left out, whose texts are of several languages or of none that is named.
+        texts: number of texts of each language.
+        means: mean by language, each with the running mean up to it.
+        few: languages left out because they have fewer than 50 texts, with their number of texts.
+        unclear: data sets left out because their texts are in several languages, or no language is named.
     """
 
     texts: int
@@ -38,13 +38,13 @@ class Languages:
 
 @dataclass(frozen=True)
 class Prompts:
-    """μ of the same sentences under each prompt.
+    """Mean vectors of the same sentences under each prompt.
 
     Attributes:
-        texts: sentences.
+        texts: number of sentences.
         plain_norm: ‖μ‖ without a prompt.
         generic: whether the encoder has no prompts, so that generic ones were tried.
-        means: by prompt.
+        means: mean by prompt.
     """
 
     texts: int
@@ -55,14 +55,14 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Audit:
-    """What is odd about an encoder's vectors.
+    """Anomalies of an encoder's vectors.
 
     Attributes:
-        norms: before they are brought to unit length; None where no text could be encoded.
-        corpus: its mean there.
-        languages: its means by language of the suite.
-        prompts: its means by prompt; None for a bag of words, which takes none.
-        problems: what could not be measured, and why; such a part is None too.
+        norms: norms before normalization; None if no text could be encoded.
+        corpus: mean of the corpus.
+        languages: means by language of the suite.
+        prompts: means by prompt; None for a bag of words, which takes no prompts.
+        problems: messages on what could not be measured; such a part is None.
     """
 
     norms: Norms | None
@@ -73,14 +73,15 @@ class Audit:
 
 
 READER = TypeAdapter(Audit)
+"""Validator of stored audits."""
 
 
 def save_audit(audit: Audit, path: Path) -> None:
-    """Write an audit down, the folder with it."""
+    """Write an audit as JSON to `path`, atomically, replacing an existing file; create missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_synced(path, orjson.dumps(audit))
 
 
 def load_audit(path: Path) -> Audit:
-    """An audit that was written down."""
+    """Read an audit that `save_audit` wrote; raise a `ValidationError` of pydantic if the file does not match."""
     return READER.validate_json(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The tables of an audit, as rows of cells with the header first."""
+"""Tables of an audit, as rows of text cells with the header first."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ Rows = list[list[str]]
 
 
 def audit_tables(findings: AuditFindings) -> dict[str, Rows]:
-    """Every table there is something for, header first."""
+    """Build every table for which the findings have data; return rows of cells by title, header first."""
     found = {
         "Norms before they are brought to unit length": norm_rows(findings),
         "‖μ‖ by sample, and its expectation": growth_rows(findings),
@@ -24,7 +24,7 @@ def audit_tables(findings: AuditFindings) -> dict[str, Rows]:
 
 
 def overview(findings: AuditFindings) -> Rows:
-    """A row for each encoder: what the terminal shows."""
+    """Build the table for the terminal: norms, ‖μ‖, noise floor, first principal component; a row for each encoder."""
     rows = [["encoder", "norm", "unit", "‖μ‖", "chance", "PC1 centred", "PC1 uncentred"]]
     for name, audit in findings.encoders.items():
         norms = ["–", "–"]
@@ -39,7 +39,7 @@ def overview(findings: AuditFindings) -> Rows:
 
 
 def norm_rows(findings: AuditFindings) -> Rows:
-    """Lengths of each encoder's own output (Appendix C of the mean-bias paper)."""
+    """Build the table of norms of each encoder's raw vectors (the mean-bias paper's Appendix C)."""
     rows = [["encoder", "texts", "mean", "std", "min", "max", "unit", "zero"]]
     for name, audit in findings.encoders.items():
         if audit.norms is not None:
@@ -50,7 +50,7 @@ def norm_rows(findings: AuditFindings) -> Rows:
 
 
 def growth_rows(findings: AuditFindings) -> Rows:
-    """The mean by sample."""
+    """Build the table of ‖μ_n‖ by sample size for each encoder."""
     header = ["‖μ_n‖", "√(tr Σ / n)", "cos with all", "‖μ_n‖² / expected", "consecutive, × squared error"]
     rows = [["encoder", "sentences", "draws", *header]]
     for name, audit in findings.encoders.items():
@@ -61,7 +61,7 @@ def growth_rows(findings: AuditFindings) -> Rows:
 
 
 def language_rows(findings: AuditFindings) -> Rows:
-    """The mean by language with the running mean (Appendix E)."""
+    """Build the table of means by language, with the running mean (Appendix E of the mean-bias paper)."""
     rows = [["encoder", "language", "‖μ‖", "chance", "cos with first", "texts so far", "running ‖μ‖", "cos with final"]]
     for name, audit in findings.encoders.items():
         if audit.languages is not None:
@@ -73,7 +73,7 @@ def language_rows(findings: AuditFindings) -> Rows:
 
 
 def prompt_rows(findings: AuditFindings) -> Rows:
-    """The mean by prompt (Appendix E)."""
+    """Build the table of means by prompt (Appendix E of the mean-bias paper)."""
     rows = [["encoder", "prompt", "texts", "‖μ‖", "chance", "cos without", "written"]]
     for name, audit in findings.encoders.items():
         if audit.prompts is not None:
@@ -86,7 +86,7 @@ def prompt_rows(findings: AuditFindings) -> Rows:
 
 
 def direction_rows(findings: AuditFindings) -> Rows:
-    """How the mean lies to the first principal component (Appendix D)."""
+    """Build the table of cosines between the mean and the first principal component (Appendix D)."""
     rows = [["encoder", "sentences", "zero", "‖μ‖", "chance", "|cos| centred", "|cos| uncentred"]]
     for name, audit in findings.encoders.items():
         if audit.corpus is not None:
@@ -97,7 +97,7 @@ def direction_rows(findings: AuditFindings) -> Rows:
 
 
 def random_rows(found: Iterable[RandomControl]) -> Rows:
-    """Differences of the random direction over its seeds (Appendix F)."""
+    """Build the table of score differences of a random direction over its seeds, in points (Appendix F)."""
     rows = [["encoder", "tasks", "seeds", "mean", "std", "min", "max", "R2"]]
     for one in found:
         values = list(one.differences.values())
@@ -108,7 +108,7 @@ def random_rows(found: Iterable[RandomControl]) -> Rows:
 
 
 def encoder_rows(found: Profile) -> Rows:
-    """Shares of an encoder's tasks (Table 6), those with the most above first."""
+    """Build the table of shares of each encoder's tasks with outliers of R2 (Table 6), largest upward share first."""
     rows = [["encoder", "‖μ‖", "tasks", "z > 2", "z < −2"]]
     for one in sorted(found.encoders, key=lambda one: -one.up):
         rows.append([one.encoder, shown(one.mean_norm), str(one.tasks), percent(one.up), percent(one.down)])
@@ -116,7 +116,7 @@ def encoder_rows(found: Profile) -> Rows:
 
 
 def task_rows(found: Profile) -> Rows:
-    """Shares of the encoders by task (Table 7), without tasks on which R2 stands out nowhere."""
+    """Build the table of shares of encoders with outliers of R2 by task (Table 7), without tasks that have none."""
     rows = [["task", "type", "encoders", "z > 2", "z < −2"]]
     for one in sorted(found.tasks, key=lambda one: (-one.up, one.down)):
         if one.up or one.down:
@@ -125,10 +125,10 @@ def task_rows(found: Profile) -> Rows:
 
 
 def shown(value: float | None) -> str:
-    """A figure, or that there is none."""
+    """Format a value with three decimals, or as a dash if it is None."""
     return "–" if value is None else f"{value:.3f}"
 
 
 def percent(value: float) -> str:
-    """A share."""
+    """Format a share as whole per cent."""
     return f"{100 * value:.0f} %"

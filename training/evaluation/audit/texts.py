@@ -1,4 +1,4 @@
-"""Which texts an audit measures: some of the suite, the same number of each language, some sentences of the corpus."""
+"""Choice of the texts that an audit measures: of the suite, of each language, of the corpus."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,23 +8,25 @@ import numpy as np
 from training.evaluation.scores import Collected
 
 NORM_TEXTS = 200
-"""Texts of the suite that are encoded without normalising, as many as in the mean-bias paper (its Appendix C)."""
+"""Number of texts of the suite that are encoded without normalization, as in the mean-bias paper (its Appendix C)."""
 PROMPT_SENTENCES = 500
-"""Sentences of the corpus that are encoded under every prompt, at most."""
+"""Maximum number of sentences of the corpus that are encoded under every prompt."""
 LANGUAGE_LEAST, LANGUAGE_MOST = 50, 2000
-"""Texts of a language: fewer have a mean of chance, more cost a prompted encoder a second pass over the suite."""
+"""Minimum and maximum number of texts of a language: with fewer, the mean is due to chance; with more, a prompted
+encoder would encode much of the suite a second time."""
 ENGLISH = "en"
+"""Language that comes first, as in the mean-bias paper."""
 
 
 @dataclass(frozen=True)
 class LanguageTexts:
-    """As many texts of each language of a suite.
+    """Texts of a suite by language, the same number in each.
 
     Attributes:
-        texts: by language, English first as in the mean-bias paper, then as in the suite.
-        count: of each.
-        few: languages left out, with the texts they have.
-        unclear: data sets left out, whose texts are of several languages or of none that is named.
+        texts: texts by language, English first as in the mean-bias paper, then in the order of the suite.
+        count: number of texts of each language.
+        few: languages left out because they have too few texts, with their number of texts.
+        unclear: data sets left out because their texts are in several languages, or no language is named.
     """
 
     texts: dict[str, list[str]]
@@ -34,18 +36,18 @@ class LanguageTexts:
 
 
 def drawn(texts: Sequence[str], most: int) -> list[str]:
-    """At most so many of the texts, the same ones each time, in their order."""
+    """Sample at most `most` texts, always the same ones, without changing their order."""
     chosen = np.random.default_rng(0).permutation(len(texts))[:most]
     return [texts[place] for place in np.sort(chosen)]
 
 
 def suite_texts(tasks: Iterable[Collected]) -> list[str]:
-    """The distinct texts that tasks ask for, whatever the prompt."""
+    """List the distinct texts of the tasks, in order of first use, whatever their prompts."""
     return list(dict.fromkeys(text for task in tasks for _, text in task.asked))
 
 
 def language_texts(tasks: Sequence[Collected]) -> LanguageTexts:
-    """The texts of each language: of all, as many as the language with the fewest has, 50 at least."""
+    """Choose texts by language, as many of each as the smallest language with at least 50 texts has, at most 2,000."""
     clear = [task for task in tasks if is_one_language(task.language)]
     languages = sorted(dict.fromkeys(task.language for task in clear), key=lambda name: name != ENGLISH)
     found = {name: suite_texts(task for task in clear if task.language == name) for name in languages}
@@ -60,5 +62,5 @@ def language_texts(tasks: Sequence[Collected]) -> LanguageTexts:
 
 
 def is_one_language(written: str) -> bool:
-    """Whether a suite names one language, neither translations (`de-en`) nor several (`de,en`)."""
+    """Return whether a language code names a single language: not empty, no pair (`de-en`) and no list (`de,en`)."""
     return written != "" and not set(written) & set("-,")

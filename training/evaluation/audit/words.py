@@ -1,4 +1,4 @@
-"""What an audit found, in plain sentences."""
+"""Findings of an audit as plain sentences."""
 
 from collections.abc import Iterator
 
@@ -12,20 +12,21 @@ from training.evaluation.audit.texts import LANGUAGE_LEAST
 from transforms.linear import MIN_MEAN_NORM
 
 NEAR = 0.99
-"""A cosine from which a mean has the direction of all."""
+"""Cosine from which on the mean of a sample counts as having the direction of the mean of all vectors."""
 OUTSTANDING_TASKS = 6
-"""Of fewer tasks none can lie two standard deviations from their mean: (n − 1)/√n is the most there can be."""
+"""Minimum number of tasks for outliers: of fewer, none can lie two standard deviations from the mean, since the largest
+possible distance is (n − 1)/√n."""
 
 
 def audit_sentences(findings: AuditFindings) -> list[str]:
-    """Everything that can be said of an audit, encoder by encoder, then what scores tell."""
+    """Return all sentences of an audit: on each encoder's vectors, then on random directions and on R2's outliers."""
     found = [sentence for name, audit in findings.encoders.items() for sentence in of_encoder(name, audit)]
     found += [of_random(control) for control in findings.random_controls]
     return [*dict.fromkeys(found), *of_profile(findings.profile)]  # what is said of the suite is said once
 
 
 def of_encoder(name: str, audit: Audit) -> Iterator[str]:
-    """What is odd about one encoder's vectors."""
+    """Yield the sentences on one encoder's vectors, and on parts that could not be measured."""
     if audit.norms is not None:
         yield from of_norms(name, audit.norms)
     if audit.corpus is not None:
@@ -38,7 +39,7 @@ def of_encoder(name: str, audit: Audit) -> Iterator[str]:
 
 
 def of_norms(name: str, norms: Norms) -> Iterator[str]:
-    """Whether the encoder itself gives unit vectors."""
+    """Yield sentences on whether the encoder returns unit vectors, and on zero vectors."""
     spread = f"norm {norms.mean:.3f} ± {norms.std:.3f} over {norms.texts} texts"
     if norms.unit == 1:
         yield f"{name} gives unit vectors ({spread})."
@@ -50,7 +51,7 @@ def of_norms(name: str, norms: Norms) -> Iterator[str]:
 
 
 def of_mean(name: str, found: Direction) -> Iterator[str]:
-    """Whether there is a common direction, and whether the first principal component is it."""
+    """Yield sentences on whether there is a mean direction, and on its cosine to the first principal component."""
     if found.zero_rows:
         yield f"{name} gives zero vectors for {found.zero_rows:,} of {found.rows:,} sentences; they count as zeros."
     if found.uncentered is None:
@@ -68,7 +69,7 @@ def of_mean(name: str, found: Direction) -> Iterator[str]:
 
 
 def of_growth(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
-    """How few vectors give the mean, whether its square falls as expected, and what consecutive ones give."""
+    """Yield sentences on how many vectors are enough for the mean direction, and on the error of consecutive rows."""
     near = next((point for point in growth[:-1] if point.cosine is not None and point.cosine >= NEAR), None)
     ratios = [point.ratio for point in growth[:-1] if point.ratio is not None]
     if ratios and growth[-1].cosine is not None:
@@ -89,7 +90,7 @@ def of_growth(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
 
 
 def of_languages(name: str, found: Languages) -> Iterator[str]:
-    """How far the mean of one language serves the others."""
+    """Yield sentences on left-out languages, and on how the mean differs between languages."""
     few = ", ".join(f"{language} ({count})" for language, count in found.few.items())
     if few:
         yield f"Languages with fewer than {LANGUAGE_LEAST} texts are left out of the means by language: {few}."
@@ -110,7 +111,7 @@ def of_languages(name: str, found: Languages) -> Iterator[str]:
 
 
 def of_prompts(name: str, audit: Audit) -> Iterator[str]:
-    """How far a prompt moves the mean."""
+    """Yield the sentence on the prompt that moves the mean most, or that the encoder takes no prompts."""
     if audit.prompts is None:
         if not audit.problems:
             yield f"{name} takes no prompts: its means by prompt are not measured."
@@ -119,7 +120,7 @@ def of_prompts(name: str, audit: Audit) -> Iterator[str]:
 
 
 def of_measured_prompts(name: str, found: Prompts) -> Iterator[str]:
-    """The prompt that moves the mean most."""
+    """Yield a sentence on the prompt whose mean has the lowest cosine to that without a prompt, if one is known."""
     known = [(one.cosine, one) for one in found.means if one.cosine is not None]
     if not known:
         return
@@ -132,7 +133,7 @@ def of_measured_prompts(name: str, found: Prompts) -> Iterator[str]:
 
 
 def of_random(found: RandomControl) -> str:
-    """Whether a random direction is harmless."""
+    """Return a sentence on how much removing a random direction changes an encoder's score, over its seeds."""
     values = list(found.differences.values())
     spread = "" if found.std is None else f" ± {found.std:.3f} among {len(values)} seeds"
     r2 = "" if found.r2 is None else f"; R2 {found.r2:+.3f}"
@@ -143,7 +144,7 @@ def of_random(found: RandomControl) -> str:
 
 
 def of_profile(found: Profile) -> Iterator[str]:
-    """Where R2 stands out most."""
+    """Yield sentences on the share of tasks on which R2's difference is an outlier, and on the most frequent one."""
     if not found.encoders:
         return
     able = [one for one in found.encoders if one.tasks >= OUTSTANDING_TASKS]
@@ -164,5 +165,5 @@ def of_profile(found: Profile) -> Iterator[str]:
 
 
 def degrees(cosine: float) -> str:
-    """The angle of a cosine."""
+    """Format a cosine as an angle in degrees, in parentheses with a leading space."""
     return f" ({np.degrees(np.arccos(np.clip(cosine, -1, 1))):.1f}°)"
