@@ -1,8 +1,8 @@
-"""The trained model against its base, on what it was trained for and on what it must not forget.
+"""Post-training evaluation: the trained model against its base, on the domain and on general tasks.
 
 OUT/
-├── evaluation/       vectors and scores     training/evaluation/run.py
-└── comparison.json   of these, per task and per category
+├── evaluation/       vectors and scores                        training/evaluation/run.py
+└── comparison.json   the comparison, by task and by category
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,15 +27,26 @@ from transforms.files import replace_synced
 from transforms.progress import Progress
 
 BASE, ADAPTED = "base", "adapted"
+"""Names of the two encoders in the evaluation's results."""
 COMPARISON = "comparison.json"
+"""File name of the comparison in the job's folder."""
 ALL = "all"
+"""Name of the category that holds all tasks of a suite."""
 SIGNIFICANT = 0.05
-"""α of the paper's Table 14."""
+"""Significance level α, as in the paper's Table 14."""
 
 
 @dataclass(frozen=True)
 class TaskScores:
-    """A task's main score by both models, and how many training pairs share a text with its test."""
+    """Main scores of one task, by the base model and by the adapted model.
+
+    Attributes:
+        task: name of the task.
+        category: mteb's task type.
+        base: main score of the base model.
+        adapted: main score of the adapted model.
+        seen: number of distinct test inputs that occur in the training texts, ignoring case and punctuation.
+    """
 
     task: str
     category: str
@@ -46,16 +57,16 @@ class TaskScores:
 
 @dataclass(frozen=True)
 class Category:
-    """Both models on the tasks of a category, as in Table 14 of the FinMTEB paper.
+    """Comparison of both models over the tasks of one category, as in Table 14 of the FinMTEB paper.
 
     Attributes:
-        name: mteb's type, or `all`.
-        tasks: how many.
-        base: mean score.
-        adapted: likewise.
-        p: of the paired t-test over tasks, two-sided; None for one task, or where all differences are equal.
-        p_holm: corrected for the categories of the suite; None for `all`, which is none of them.
-        retention: mean score of the adapted model over that of its base, tasks resampled.
+        name: mteb's task type, or `all`.
+        tasks: number of tasks.
+        base: mean score of the base model.
+        adapted: mean score of the adapted model.
+        p: p-value of the two-sided paired t-test over tasks; None for one task, or if all differences are equal.
+        p_holm: p-value after Holm's correction over the categories of the suite; None for `all`.
+        retention: mean adapted score over mean base score, with a bootstrap interval over tasks.
     """
 
     name: str
@@ -68,14 +79,21 @@ class Category:
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is at α = .05, corrected where there is a correction."""
+        """Whether the difference is significant at α = .05, by `p_holm` if set, else by `p`; False if both are None."""
         p = self.p if self.p_holm is None else self.p_holm
         return p is not None and p < SIGNIFICANT
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A suite: every task, every category, and what could not be measured."""
+    """Comparison of both models on one suite.
+
+    Attributes:
+        suite: title of the suite.
+        tasks: scores of every task that both models have a score for.
+        categories: comparison by category; the last is `all` if there are several.
+        problems: messages about tasks that could not be measured.
+    """
 
     suite: str
     tasks: list[TaskScores]
@@ -84,10 +102,12 @@ class Compared:
 
 
 def open_suites(settings: SuiteSettings) -> dict[str, Suite]:
-    """The suites that a job names; of two data sets with one name, that of the later suite is called after it too.
+    """Open the suites that the settings name, and return them by purpose, `domain` and `general`.
+
+    If both suites have a different data set of the same name, the one of `general` is renamed to "NAME, general".
 
     Raises:
-        EvaluationError: for one that there is not.
+        EvaluationError: if there is no suite of that name.
     """
     found: dict[str, Suite] = {}
     known: dict[str, Entry] = {}
@@ -112,17 +132,19 @@ def compare_models(
     out: Path,
     on_progress: Progress,
 ) -> dict[str, Compared]:
-    """Measure both models on the suites; what a stopped run has done is not done again.
+    """Evaluate base and trained model on the suites, write `comparison.json`, and return the comparisons by purpose.
+
+    The evaluation resumes: vectors and scores that a stopped run left in the folder are reused.
 
     Args:
-        suites: by what they are for.
-        limit: rows, queries or documents of each data set.
-        base: the model before.
-        model: the folder of the model afterwards.
-        trained: texts that were trained on.
-        device: to run on.
+        suites: suites by purpose, as `open_suites` returns them.
+        limit: maximum number of rows, queries or documents of each data set; None for all.
+        base: spec of the base model.
+        model: folder of the trained model.
+        trained: texts that the model was trained on, to count test inputs among them.
+        device: device to encode on; None for the best there is.
         out: the job's folder.
-        on_progress: told a fraction and a sentence.
+        on_progress: called with progress in [0, 1] and a message.
 
     Raises:
         EvaluationError: if nothing of a suite can be evaluated.
@@ -138,13 +160,19 @@ def compare_models(
 
 
 def together(suites: Iterable[Suite]) -> Suite:
-    """All data sets of some suites, each once."""
+    """Merge suites into one `Suite` that holds every data set once, by name."""
     entries = {entry.name: entry for suite in suites for entry in suite.entries}
     return Suite("", "both suites", tuple(entries.values()))
 
 
 def compared(results: Results, suite: Suite, known: set[str]) -> Compared:
-    """What an evaluation of both models found on a suite."""
+    """Build a suite's comparison from the results of evaluating both models; tasks without both scores become problems.
+
+    Args:
+        results: results of the evaluation of both models on all suites.
+        suite: the suite to compare on.
+        known: normalized training texts.
+    """
     values = {(score.encoder, score.task): score.score for score in results.scores if score.method == CONTROL}
     described = {one.task: one for one in results.tasks}
     tasks, problems = [], [f"{name}: {why}" for name, why in suite.problems.items()]
@@ -159,7 +187,12 @@ def compared(results: Results, suite: Suite, known: set[str]) -> Compared:
 
 
 def seen(entry: Entry, known: set[str]) -> int:
-    """How many inputs of a task's test were trained on, but for case and punctuation; 0 of those that lie elsewhere."""
+    """Return the number of distinct test inputs of a task that are among the training texts; 0 if not a local folder.
+
+    Args:
+        entry: the task.
+        known: normalized training texts; texts that differ only in case or punctuation are the same.
+    """
     if entry.kind != "folder":
         return 0
     data = FolderDataSet(entry.name, entry.task, Path(entry.place), entry.language)  # type: ignore[arg-type]
@@ -167,7 +200,7 @@ def seen(entry: Entry, known: set[str]) -> int:
 
 
 def categories(tasks: Sequence[TaskScores]) -> Iterator[Category]:
-    """Every category with more than its name to say, then all tasks together."""
+    """Yield the comparison of each category, with Holm-corrected p-values, then of all tasks if there are several."""
     groups: dict[str, list[TaskScores]] = {}
     for one in tasks:
         groups.setdefault(one.category, []).append(one)
@@ -180,19 +213,19 @@ def categories(tasks: Sequence[TaskScores]) -> Iterator[Category]:
 
 
 def category(name: str, tasks: Sequence[TaskScores], p: float | None, p_holm: float | None) -> Category:
-    """Some tasks together."""
+    """Compute mean scores and retention over some tasks, and return them with the given p-values as a `Category`."""
     after, before = columns(tasks)
     retention = bootstrap_ratio(after[:, None], before[:, None])
     return Category(name, len(tasks), float(before.mean()), float(after.mean()), p, p_holm, retention)
 
 
 def columns(tasks: Sequence[TaskScores]) -> tuple[Any, Any]:
-    """Scores `(n,)` of the adapted model and of its base."""
+    """Return the adapted model's scores and the base model's scores, `(n,)` each, in this order."""
     return np.array([one.adapted for one in tasks]), np.array([one.base for one in tasks])
 
 
 def category_rows(found: Mapping[str, Compared]) -> list[list[str]]:
-    """The table of categories, its header first."""
+    """Build the table of categories of all suites as rows of text, the header first."""
     rows = [["suite", "category", "tasks", "base", "adapted", "points", "kept of the base", "p", "p (Holm)", ""]]
     for name, suite in found.items():
         rows += [
@@ -214,13 +247,13 @@ def category_rows(found: Mapping[str, Compared]) -> list[list[str]]:
 
 
 def in_percent(share: Interval) -> str:
-    """A share with its interval."""
+    """Format a share and, if it has bounds, its interval as percentages: "98.1% [96.0%, 99.9%]"."""
     bounds = "" if share.low is None or share.high is None else f" [{share.low:.1%}, {share.high:.1%}]"
     return f"{share.value:.1%}{bounds}"
 
 
 def task_rows(found: Mapping[str, Compared]) -> list[list[str]]:
-    """The table of tasks, those that lost most first in each suite."""
+    """Build the table of tasks as rows of text, the header first; in each suite the largest losses come first."""
     rows = [["suite", "task", "category", "base", "adapted", "points", "inputs trained on"]]
     for name, suite in found.items():
         for one in sorted(suite.tasks, key=lambda one: one.adapted - one.base):
@@ -230,7 +263,7 @@ def task_rows(found: Mapping[str, Compared]) -> list[list[str]]:
 
 
 def verdicts(found: Mapping[str, Compared]) -> list[str]:
-    """What it says, in sentences."""
+    """Summarize the comparison in sentences: overall scores and retention by suite, contaminated tasks, problems."""
     said = []
     for name, suite in found.items():
         whole = suite.categories[-1:]

@@ -1,4 +1,4 @@
-"""What hard negatives of a data set are looked for in, and which of it answers which query."""
+"""Documents that hard negatives of a data set are mined from, and which documents answer which query."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,18 @@ from training.sources.source import open_source
 
 @dataclass(frozen=True)
 class Candidates:
-    """Documents and the queries they are mined for. Texts that differ in case or punctuation alone are one.
+    """Documents, the queries to mine negatives for, and the known answers.
+
+    Texts that differ only in case or punctuation are one text, identified by its normalized form.
 
     Attributes:
-        documents: as they first stand, by what they are normalized.
-        queries: likewise.
-        answers: normalized documents that answer each normalized query, the query itself included.
-        barred: normalized documents that are positives and yet texts of the target's test, where the job allows that.
-        forbidden: how many documents were left out, being texts of the target's test.
+        documents: documents by normalized text, each in the spelling that came first.
+        queries: queries by normalized text, likewise.
+        answers: for each normalized query, the normalized documents that answer it, and the query itself if it is a
+            document.
+        barred: normalized positives of training pairs that are also texts of the target's test, which the job may
+            allow; never negatives.
+        forbidden: number of documents left out because they are texts of the target's test.
     """
 
     documents: dict[str, str]
@@ -32,7 +36,7 @@ class Candidates:
     forbidden: int
 
     def digest(self) -> str:
-        """What tells them from others."""
+        """Return a SHA-256 digest of documents, queries, answers and `barred`, part of the key of mined negatives."""
         answers = [sorted(self.answers[query]) for query in self.queries]
         return digest(list(self.documents.values()), list(self.queries.values()), answers, sorted(self.barred))
 
@@ -40,12 +44,14 @@ class Candidates:
 def find_candidates(
     data: DataSet, source: SourceSettings, pairs: Sequence[Pair], forbidden: Collection[str]
 ) -> Candidates:
-    """What can be mined for the pairs of a data set.
+    """Collect the documents to mine, the queries of the training pairs, and the documents known to answer each query.
+
+    Positives of all splits count as answers, not only those of the training pairs.
 
     Args:
         data: the data set.
-        source: what the job says of it.
-        pairs: that are trained on.
+        source: the job's settings of the data set.
+        pairs: training pairs.
         forbidden: normalized texts of the target's test, which are never negatives.
 
     Raises:
@@ -73,7 +79,7 @@ def find_candidates(
 
 
 def by_words(texts: Iterable[str]) -> dict[str, str]:
-    """Texts as they first stand, by what they are normalized."""
+    """Map each normalized text to the first of the texts that has this normalized form."""
     found: dict[str, str] = {}
     for text in texts:
         found.setdefault(normalized(text), text)
@@ -81,7 +87,7 @@ def by_words(texts: Iterable[str]) -> dict[str, str]:
 
 
 def judged_pairs(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
-    """Every pair that any split of a data set holds."""
+    """Yield the pairs of every split of a data set; skip splits that raise `DataSetError`."""
     for split in data.splits():
         try:
             yield from find_pairs(data, source.model_copy(update={"split": split})).pairs
@@ -90,7 +96,12 @@ def judged_pairs(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
 
 
 def texts_of_corpus(data: DataSet, source: SourceSettings, judged: Iterable[Pair]) -> Iterator[str]:
-    """The documents: those of the file that the job names, of a search, or all positives.
+    """Yield the documents to mine: texts of the file that the job names, else a retrieval corpus, else all positives.
+
+    Args:
+        data: the data set; a retrieval corpus is read unless it is a file of JSON lines.
+        source: the job's settings of the data set; its `corpus` is the file.
+        judged: pairs whose positives are the documents if there is neither a file nor a corpus.
 
     Raises:
         DataSetError: if the file cannot be read.
@@ -104,10 +115,10 @@ def texts_of_corpus(data: DataSet, source: SourceSettings, judged: Iterable[Pair
 
 
 def read_texts(corpus: Path) -> Iterator[str]:
-    """The texts of a file or folder.
+    """Yield the texts of a file or folder, skipping blank ones.
 
     Raises:
-        DataSetError: if it cannot be read, or holds vectors.
+        DataSetError: if the source cannot be read, or holds vectors.
     """
     try:
         for batch in open_source(str(corpus)).batches():

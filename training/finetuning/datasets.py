@@ -1,4 +1,4 @@
-"""Data sets as files and rows, whether they lie in a folder or on the hub."""
+"""Training data sets in a folder, in a file of JSON lines, or on the Hugging Face hub, with one interface."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,39 +15,46 @@ from training.evaluation.suites import META, UNLABELLED, Entry
 from training.finetuning.job import SourceSettings, TargetSettings, Task
 
 SPLITS = ("train", "dev", "test")
-"""In the order in which one is chosen to train on."""
+"""Names of splits, in the order of preference for training."""
 
 Judgement = tuple[str, str, str, int]
-"""Where it stands, query, document, grade."""
+"""A relevance judgement: its position in the file (for messages), query id, document id, grade."""
 
 
 class DataSet(Protocol):
-    """A data set's rows by the name of their file, its judgements, and what its labels mean."""
+    """Interface of a data set: rows by file name, relevance judgements, and texts of the labels."""
 
     @property
     def name(self) -> str:
-        """What it is called in tables."""
+        """Name in tables and messages."""
 
     @property
     def task(self) -> Task:
-        """Its layout."""
+        """Task, which decides the layout of the rows."""
 
     def splits(self) -> list[str]:
-        """The splits there are, training first."""
+        """Return the names of the splits, in the order of preference for training."""
 
     def rows(self, name: str) -> Iterator[Record]:
-        """The rows of a split, of the corpus or of the queries."""
+        """Yield the rows of a split, or of `corpus` or `queries`."""
 
     def judgements(self, split: str) -> list[Judgement]:
-        """What answers which query."""
+        """Return the relevance judgements of a split; an empty list unless the task is retrieval."""
 
     def labels(self) -> dict[str, str]:
-        """The text of each label; empty where nothing says more than the label."""
+        """Return the text of each label; an empty dict if only the labels themselves are known."""
 
 
 @dataclass(frozen=True)
 class FolderDataSet:
-    """A data set in a folder of one of our layouts."""
+    """Data set in a folder, in one of the layouts of `training.evaluation.layouts`.
+
+    Attributes:
+        name: name in tables and messages.
+        task: task, which decides the layout.
+        folder: folder with the files.
+        language: language code of the texts.
+    """
 
     name: str
     task: Task
@@ -55,32 +62,32 @@ class FolderDataSet:
     language: str = "en"
 
     def splits(self) -> list[str]:
-        """By their files."""
+        """Return the splits that have a file, in the order of `SPLITS`; a retrieval split is a file of judgements."""
         if self.task == "retrieval":
             return [split for split in SPLITS if (self.folder / "qrels" / f"{split}.tsv").is_file()]
         return [split for split in SPLITS if find_file(self.folder, split)]
 
     def rows(self, name: str) -> Iterator[Record]:
-        """The objects of a file.
+        """Yield the rows of the file `name.jsonl` or `name.jsonl.gz`.
 
         Raises:
-            DataSetError: if it is missing or malformed.
+            DataSetError: if the file is missing or malformed.
         """
         yield from file_records(data_file(self.folder, name))
 
     def judgements(self, split: str) -> list[Judgement]:
-        """Of a file in qrels."""
+        """Read the relevance judgements of `qrels/{split}.tsv`."""
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
     def digest(self) -> str:
-        """What tells its files from others, and what mteb's evaluators measure on them."""
+        """Return a digest that changes with the files and with what mteb's evaluators measure on them."""
         return Entry(self.name, "folder", str(self.folder), self.task, self.language).digest()
 
     def labels(self) -> dict[str, str]:
-        """What labels.json says.
+        """Read the text of each label from `labels.json`; return an empty dict if there is no such file.
 
         Raises:
-            DataSetError: if it is no object of texts.
+            DataSetError: if the file is not a JSON object whose values are strings.
         """
         path = self.folder / "labels.json"
         if not path.is_file():
@@ -96,34 +103,47 @@ class FolderDataSet:
 
 @dataclass(frozen=True)
 class FileDataSet:
-    """Pairs in one file of JSON lines."""
+    """Data set in one file of JSON lines, by default of anchor–positive pairs."""
 
     name: str
     path: Path
     task: Task = "pairs"
 
     def splits(self) -> list[str]:
-        """The file."""
+        """Return the only split, `["file"]`."""
         return ["file"]
 
     def rows(self, name: str) -> Iterator[Record]:
-        """The objects of the file."""
+        """Yield the rows of the file, whatever `name` is.
+
+        Raises:
+            DataSetError: if the file is missing or malformed.
+        """
         if not self.path.is_file():
             raise DataSetError(f"there is no file {self.path.name}")
         yield from file_records(self.path)
 
     def judgements(self, split: str) -> list[Judgement]:
-        """None: pairs say themselves what belongs together."""
+        """Return an empty list: each row holds its own positive."""
         return []
 
     def labels(self) -> dict[str, str]:
-        """None: likewise."""
+        """Return an empty dict: a file has no label texts besides those in the job."""
         return {}
 
 
 @dataclass(frozen=True)
 class HubDataSet:
-    """A data set of the Hugging Face hub, or of its cache."""
+    """Data set of the Hugging Face hub, downloaded or from the local cache.
+
+    Attributes:
+        name: name in tables and messages.
+        task: task, which decides the layout of the rows.
+        path: id on the hub.
+        revision: revision on the hub; None for the default one.
+        columns: pairs of our field name and the data set's column name.
+        split: split to train on; None for `train`.
+    """
 
     name: str
     task: Task
@@ -133,14 +153,16 @@ class HubDataSet:
     split: str | None = None
 
     def splits(self) -> list[str]:
-        """The one asked for; training where none is."""
+        """Return the only split: the one that the job asks for, else `train`."""
         return [self.split or "train"]
 
     def rows(self, name: str) -> Iterator[Record]:
-        """A split under our names; corpus and queries are configurations, as mteb lays them out.
+        """Yield the rows of a split with our field names; `corpus` and `queries` are configurations, as in mteb.
+
+        A column that is not renamed is left out if a renamed column takes its name.
 
         Raises:
-            DataSetError: if it cannot be had or lacks a column.
+            DataSetError: if the split cannot be loaded or lacks a column.
         """
         config = name if name in ("corpus", "queries") else None
         rows = self.load(config, name)
@@ -154,17 +176,17 @@ class HubDataSet:
             yield Record(f"{name} row {number}", read)
 
     def judgements(self, split: str) -> list[Judgement]:
-        """The default configuration of mteb's layout."""
+        """Load a split's relevance judgements from the configuration `default`, as in mteb; grades are rounded up."""
         rows = self.load("default", split)
         return [
             (f"row {i}", str(r["query-id"]), str(r["corpus-id"]), ceil(float(r["score"]))) for i, r in enumerate(rows)
         ]
 
     def load(self, config: str | None, split: str) -> Any:
-        """A split of a configuration.
+        """Load a split of a configuration as a `datasets.Dataset`; this may download the data.
 
         Raises:
-            DataSetError: if it cannot be had.
+            DataSetError: if the split cannot be loaded.
         """
         from datasets import load_dataset
 
@@ -174,18 +196,18 @@ class HubDataSet:
             raise DataSetError(f"{self.path}, split {split}, cannot be loaded: {error}") from error
 
     def labels(self) -> dict[str, str]:
-        """The names of its classes, where its labels are their numbers."""
+        """Return the class names by class number, as text; an empty dict if the label column has no class names."""
         column = dict(self.columns).get("label", "label")
         names = getattr(self.load(None, self.splits()[0]).features.get(column), "names", None) or []
         return {str(number): str(name) for number, name in enumerate(names)}
 
 
 def open_source(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """The data sets that a source names, and why others of its folder hold nothing to train on.
+    """Return the data sets of a source, and for each unusable or excluded one of its folder the reason, by name.
 
     Raises:
         JobError: if there is no such folder, or no data set in it.
-        DataSetError: if the one it names cannot be used.
+        DataSetError: if the data set that the source names cannot be used.
     """
     if settings.jsonl is not None:
         name = settings.name or settings.jsonl.name.partition(".")[0]
@@ -199,10 +221,14 @@ def open_source(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]
 
 
 def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Every data set at or below a folder.
+    """Return every data set at or below a folder, and for each unusable or excluded one the reason, by name.
+
+    A folder with a META.json, or for which the job names a task, is one data set itself.
 
     Raises:
-        JobError: if there is none, or one to exclude is not there.
+        JobError: if there is no folder or no data set in it, a data set to exclude is missing, or one name is given to
+            several data sets.
+        DataSetError: if the folder is a data set itself that cannot be used.
     """
     if not root.is_dir():
         raise JobError(f"there is no folder {root}")
@@ -234,10 +260,10 @@ def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], di
 
 
 def folder_data_set(name: str, folder: Path, task: Task | None = None) -> FolderDataSet:
-    """A data set by its META.json, or by the task the job names.
+    """Build the data set of a folder from the task that the job names, else from its META.json.
 
     Raises:
-        DataSetError: if neither says what it is, or there is nothing to train on in it.
+        DataSetError: if neither names a task, or the task has nothing to train on.
     """
     try:
         meta = orjson.loads((folder / META).read_bytes())
@@ -254,10 +280,11 @@ def folder_data_set(name: str, folder: Path, task: Task | None = None) -> Folder
 
 
 def open_target(settings: TargetSettings) -> FolderDataSet:
-    """The data set that is left out.
+    """Open the target data set, which is left out of the training.
 
     Raises:
         JobError: if there is no such folder.
+        DataSetError: if the folder is no data set that can be used.
     """
     if not settings.folder.is_dir():
         raise JobError(f"there is no folder {settings.folder}")

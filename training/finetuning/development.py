@@ -1,4 +1,4 @@
-"""What a model is measured on while it is trained: held-out pairs, or a data set."""
+"""Evaluation during training, on held-out pairs or on a data set's test."""
 
 import contextlib
 import io
@@ -19,34 +19,34 @@ from training.finetuning.mixture import Mixture
 from training.finetuning.overlap import normalized, test_queries, test_texts
 
 HELD_OUT_SHARE = 0.2
-"""Of a source's pairs, at most: the rest is trained on."""
+"""Maximum share of a source's pairs that are held out, so that most are trained on."""
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Unit vectors `(n, d)` of texts that carry their prompts."""
+"""Function that returns unit vectors `(n, d)` of texts that already carry their prompts."""
 
 
 class Development(Protocol):
-    """Something to measure a model on."""
+    """Interface of an evaluation during training."""
 
     @property
     def settings(self) -> DevelopmentSettings:
-        """How often, and when to stop."""
+        """Settings: the evaluation interval, and when to stop early."""
 
     @property
     def metric(self) -> str:
-        """What is measured; more is better."""
+        """Name of the metric; higher is better."""
 
     def measure(self, encode: Encode) -> float:
-        """The metric of a model."""
+        """Return the metric of the model that `encode` encodes with."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Pairs that are not trained on. Each anchor looks for its positives among all held-out ones of its source.
+    """Evaluation on held-out pairs: each anchor retrieves among all held-out positives of its source.
 
     Attributes:
-        pairs: with their sources.
-        settings: of the job.
+        pairs: held-out pairs, with their sources.
+        settings: evaluation settings of the job.
     """
 
     pairs: Mixture
@@ -54,11 +54,11 @@ class HeldOut:
 
     @property
     def metric(self) -> str:
-        """`mrr`, the mean of 1 / rank of the first positive, or `accuracy`, how often that is 1; a mean of sources."""
+        """`mrr`, mean reciprocal rank of the best positive, or `accuracy`, share of ranks 1; the mean over sources."""
         return self.settings.metric or "mrr"
 
     def measure(self, encode: Encode) -> float:
-        """The metric of a model."""
+        """Encode the held-out texts and return the metric, averaged over sources."""
         texts = list(dict.fromkeys([*self.pairs.anchors, *self.pairs.positives]))
         vectors = dict(zip(texts, encode(texts), strict=True))
         found = []
@@ -72,7 +72,12 @@ class HeldOut:
 
 
 def first_ranks(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
-    """The rank of each anchor's nearest positive among the positives of all, behind others that are as near."""
+    """Return the 1-based rank of each anchor's best-scored positive among all positives, `(m,)`; ties count against it.
+
+    Args:
+        answers: the positives of each anchor.
+        vectors: unit vector of each anchor and each positive.
+    """
     documents = sorted(set().union(*answers.values()))
     scores = np.stack([vectors[anchor] for anchor in answers]) @ np.stack([vectors[text] for text in documents]).T
     own = np.array([[text in some for text in documents] for some in answers.values()])
@@ -81,7 +86,15 @@ def first_ranks(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.floa
 
 
 def hold_out(mixture: Mixture, settings: DevelopmentSettings, seed: int) -> tuple[Mixture, HeldOut]:
-    """Some pairs of each source apart from the others; all pairs of an anchor are on one side.
+    """Split off random pairs of each source; return the remaining mixture and the evaluation on the held-out pairs.
+
+    From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors
+    differ only in case or punctuation stay together.
+
+    Args:
+        mixture: pairs of all sources.
+        settings: evaluation settings of the job.
+        seed: seed of the random choice.
 
     Raises:
         JobError: if no source has enough pairs.
@@ -106,14 +119,15 @@ def hold_out(mixture: Mixture, settings: DevelopmentSettings, seed: int) -> tupl
 
 
 class Task:
-    """A data set's test, by mteb's evaluators.
+    """Evaluation on a data set's test, with mteb's evaluator.
 
     Args:
         data: the data set.
         settings: prompts, metric and limit.
 
     Raises:
-        DataSetError: if it cannot be read.
+        DataSetError: if the data set cannot be read.
+        JobError: if mteb does not measure the metric on this data set.
     """
 
     def __init__(self, data: FolderDataSet, settings: DevelopmentSettings) -> None:
@@ -139,11 +153,11 @@ class Task:
 
     @property
     def metric(self) -> str:
-        """What is measured, of which data set."""
+        """Name of the metric and of the data set, such as "ndcg_at_10 of fiqa"."""
         return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
 
     def measure(self, encode: Encode) -> float:
-        """The metric of a model."""
+        """Encode the test's texts, run mteb's evaluator, and return the metric."""
         from training.evaluation.model import PromptedModel
         from training.evaluation.store import MemoryStore
         from training.evaluation.worker import measure
@@ -155,10 +169,11 @@ class Task:
 
 
 def open_development(settings: DevelopmentSettings, target: FolderDataSet | None) -> FolderDataSet:
-    """The data set to measure on.
+    """Open the data set that the settings name for evaluation during training.
 
     Raises:
-        JobError: if there is none, it has no test, or it is the target or shares texts with its test.
+        JobError: if there is no such folder, it has no test, or its test shares texts with that of the target.
+        DataSetError: if a data set cannot be read.
     """
     assert settings.folder is not None  # asked for only where one is named
     data = open_target(TargetSettings(folder=settings.folder))
@@ -175,10 +190,10 @@ def open_development(settings: DevelopmentSettings, target: FolderDataSet | None
 
 
 def measured_texts(data: FolderDataSet) -> set[str]:
-    """The normalized inputs of a test; of a search, its queries.
+    """Return the normalized inputs of a data set's test: the queries if it is retrieval or reranking, else all texts.
 
     Raises:
-        DataSetError: if it cannot be read.
+        DataSetError: if the data set cannot be read.
     """
     queries = test_queries(data)
     return test_texts(data) if queries is None else queries
@@ -186,7 +201,10 @@ def measured_texts(data: FolderDataSet) -> set[str]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Random numbers as they were before, so that training goes on as if nothing was measured; no bars of mteb's."""
+    """Run the block without stderr, then restore the random states of Python, NumPy and torch.
+
+    So an evaluation does not change the training after it, and mteb's progress bars are not printed.
+    """
     states = random.getstate(), np.random.get_state()  # noqa: NPY002  what mteb seeds is numpy's old generator
     with torch.random.fork_rng(), contextlib.redirect_stderr(io.StringIO()):
         yield

@@ -1,4 +1,4 @@
-"""The settings of what a training may have beside pairs: hard negatives, LoRA, a measure on the way, one afterwards.
+"""Settings of the optional parts of a training: hard negatives, LoRA, evaluation during and after the training.
 
 negatives: {model: all-MiniLM-L6-v2, num_negatives: 3, relative_margin: 0.05}
 evaluate: {every: 20, patience: 3}
@@ -15,24 +15,26 @@ from training.finetuning.values import Cosine, Count, Fraction, NotNegative, Pos
 
 HeldOutMetric = Literal["mrr", "accuracy"]
 HELD_OUT_METRICS: tuple[HeldOutMetric, ...] = ("mrr", "accuracy")
+"""Metrics of held-out pairs."""
 
 
 class NegativeSettings(Settings):
-    """How hard negatives are mined: documents near a query that do not answer it (FinMTEB, Section 4).
+    """Settings of hard-negative mining: documents near a query that do not answer it (FinMTEB, Section 4).
 
-    Scores are cosines by the auxiliary encoder. Ranks count documents that are no known positive of the query.
+    Scores are cosines by the auxiliary encoder. Ranks count only documents that are not known positives of the query.
 
     Attributes:
-        model: the auxiliary encoder, as `encoder`; the default encoder unless given.
-        num_negatives: of each query.
-        range_min: of the nearest documents that are passed over: they may answer the query unjudged.
-        range_max: where the looking ends; ten documents for each negative unless given.
-        max_score: nearer documents are passed over.
-        absolute_margin: a negative must score so much less than the query's worst positive.
-        relative_margin: likewise, as a share of the positive's score; NV-Retriever's 5 % unless given.
-        sampling: the nearest of those that are left, or `random` ones.
-        prompts: put before queries and documents for the auxiliary encoder.
-        allow_fewer: take what a source has whose documents are fewer than the negatives asked for.
+        model: name of the auxiliary encoder, as in `encoder`; None for the default encoder.
+        num_negatives: negatives to mine for each query.
+        range_min: number of nearest documents to skip, because they may be unjudged answers.
+        range_max: rank at which the search ends; by default ten documents for each negative.
+        max_score: maximum score of a negative.
+        absolute_margin: minimum difference between the score of the query's lowest-scored positive and that of a
+            negative.
+        relative_margin: the same difference as a share of the positive's score; by default NV-Retriever's 5 %.
+        sampling: `top` takes the nearest remaining documents, `random` random ones.
+        prompts: prompts put before queries and documents for the auxiliary encoder.
+        allow_fewer: whether a source with too few documents gets fewer negatives instead of an error.
     """
 
     model: str | None = None
@@ -48,7 +50,7 @@ class NegativeSettings(Settings):
 
     @model_validator(mode="after")
     def some_range(self) -> Self:
-        """Refuse a range that cannot hold the negatives."""
+        """Return the settings; raise `ValueError` if the range of ranks holds fewer than `num_negatives`."""
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             raise ValueError(
                 f"between range_min {self.range_min} and range_max {self.range_max} there is no room for "
@@ -58,14 +60,14 @@ class NegativeSettings(Settings):
 
 
 class LoraSettings(Settings):
-    """Low-rank adapters (Hu et al. 2021), merged into the weights when the training is done.
+    """Settings of low-rank adapters (Hu et al. 2021), which are merged into the weights after the training.
 
     Attributes:
-        rank: of the two matrices that are trained beside each one that is not.
-        alpha: what they add counts alpha / rank.
-        dropout: before them.
-        target_modules: names of the layers that get them; peft's choice for the architecture unless given.
-        keep_adapter: write them beside the merged model too.
+        rank: rank of the adapter of each weight matrix.
+        alpha: scale; the adapter's output is multiplied by alpha / rank.
+        dropout: dropout rate of the adapter's input.
+        target_modules: names of the layers that get adapters; None for peft's default for the architecture.
+        keep_adapter: whether to write the adapters as well as the merged model.
     """
 
     rank: Count = 8
@@ -76,16 +78,16 @@ class LoraSettings(Settings):
 
 
 class DevelopmentSettings(Settings):
-    """What the model is measured on while it is trained; the best step is kept.
+    """Settings of the evaluation during training, after which the model of the best step is kept.
 
     Attributes:
-        every: steps between two measures.
-        patience: measures without a new best one after which the training ends; None for no end.
-        metric: of held-out pairs `mrr` or `accuracy`, of a data set any metric of mteb; the main one unless given.
-        rows: of each source that are held out, a fifth of it at most.
-        folder: a data set measured in place of held-out pairs. Not the target.
-        prompts: put before its texts.
-        limit: rows, queries or documents of it.
+        every: evaluation interval in steps.
+        patience: number of evaluations without a new best after which the training stops; None for never.
+        metric: `mrr` or `accuracy` for held-out pairs, any of mteb's metrics for a data set; None for the main one.
+        rows: number of pairs to hold out of each source, at most a fifth of its pairs.
+        folder: data set to evaluate on instead of held-out pairs; not the target.
+        prompts: prompts put before the data set's texts.
+        limit: maximum number of rows, queries or documents of the data set; None for all.
     """
 
     every: Count
@@ -98,19 +100,19 @@ class DevelopmentSettings(Settings):
 
     @model_validator(mode="after")
     def known_metric(self) -> Self:
-        """Refuse a metric that held-out pairs do not have."""
+        """Return the settings; raise `ValueError` if held-out pairs are used and cannot be evaluated by the metric."""
         if self.folder is None and self.metric not in (None, *HELD_OUT_METRICS):
             raise ValueError(f"held-out pairs are measured by {' or '.join(HELD_OUT_METRICS)}, not by {self.metric!r}")
         return self
 
 
 class SuiteSettings(Settings):
-    """What the model is compared with its base on: suites as `lathe evaluate` takes them, either or both.
+    """Settings of the post-training evaluation: one or two suites, named as for `lathe evaluate`.
 
     Attributes:
-        domain: what was trained for.
-        general: what must not be forgotten.
-        limit: rows, queries or documents of each data set.
+        domain: suite of the domain that the model was trained for.
+        general: suite of general tasks, to measure forgetting.
+        limit: maximum number of rows, queries or documents of each data set; None for all.
     """
 
     domain: str | None = None
@@ -119,7 +121,7 @@ class SuiteSettings(Settings):
 
     @model_validator(mode="after")
     def some_suite(self) -> Self:
-        """Refuse none."""
+        """Return the settings; raise `ValueError` if neither suite is named."""
         if self.domain is None and self.general is None:
             raise ValueError("name a suite: domain, general or both")
         return self

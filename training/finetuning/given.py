@@ -1,4 +1,4 @@
-"""Hard negatives that rows give: what of them cannot be meant."""
+"""Removal of false negatives from the hard negatives that rows supply."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -7,14 +7,20 @@ from training.finetuning.overlap import normalized
 from training.finetuning.positives import Pair
 
 ANSWERS = "negative that answers its query elsewhere, or is the query"
+"""Reason for leaving out a negative that is a positive of its anchor in some pair, or the anchor itself."""
 TESTED = "negative of the target's test"
+"""Reason for leaving out a negative that is a text of the target's test."""
 
 
 def without_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
-    """The pairs without negatives that are none, and how many were left out, by why.
+    """Remove false negatives from the pairs; return the pairs, and the number of negatives removed for each reason.
 
-    A negative is none if, but for case and punctuation, it is a positive of the same anchor, the anchor itself, or a
-    text of the target's test.
+    A negative is false if, ignoring case and punctuation, it is a positive of the same anchor in any pair, the anchor
+    itself, or a text of the target's test. No pair is removed.
+
+    Args:
+        pairs: pairs with their supplied negatives.
+        forbidden: normalized texts of the target's test.
     """
     answers: dict[str, set[str]] = {}
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""A training job as a user writes it: YAML with sources, the regulariser and the training's settings.
+"""Settings of a training job, which a user writes as YAML: sources, the regulariser and the training.
 
     encoder: all-MiniLM-L6-v2
     cap: 256
@@ -16,8 +16,8 @@
     regularizer: {loss_weight: 1.0, strength: 0.7}
     training: {learning_rate: 1e-4, batch_size: 8}
 
-What more a job may say is in extras.py: `negatives`, `evaluate`, `evaluate_after`, and `lora` of the training.
-Paths are relative to the file.
+The optional settings are in extras.py: `negatives`, `evaluate`, `evaluate_after`, and `lora` under `training`. Paths
+are relative to the YAML file.
 """
 
 from pathlib import Path
@@ -46,7 +46,7 @@ WhichNegatives = Literal["given", "mined", "none"]
 
 
 def by_text(value: Any) -> Any:
-    """Labels as texts, which YAML takes for numbers."""
+    """Convert the keys of a dict to strings, since YAML reads some labels as numbers; return other values unchanged."""
     return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
 
 
@@ -54,30 +54,30 @@ Labels = Annotated[dict[str, str], BeforeValidator(by_text)]
 
 
 class SourceSettings(Settings):
-    """Where pairs come from: a folder, a file of JSON lines, or a data set of the hub.
+    """Settings of one source of pairs: a folder, a file of JSON lines, or a data set of the hub.
 
     Attributes:
-        folder: a data set in one of our layouts, or a folder of such.
+        folder: a data set in one of our layouts, or a folder of such data sets.
         jsonl: a file with an anchor and a positive on each line.
-        hub: a data set of the hub, by its path.
-        name: in tables; the folder's or file's own unless given.
-        task: the layout; read from META.json where there is one. Rows of JSON lines are pairs without one, or with
-            `retrieval`, and those of any other task as in its folders.
-        split: the training split where there is one, else the one there is.
-        cap: pairs taken at most, drawn with the job's seed.
-        prompts: put before the texts.
-        anchor: the field of a file of JSON lines.
-        positive: likewise.
-        columns: a hub data set's own names, by ours.
-        revision: of a hub data set.
-        labels: the text of each label, in place of labels.json.
-        min_score: of an STS pair to count as positive; four fifths up the scale unless given.
-        texts_per_cluster: that make one anchor.
-        exclude: data sets of a folder that are left out.
-        negatives: its hard negatives: those `given` by its rows, those `mined` as the job's `negatives` say, or `none`.
-            Unless said, those of pairs that give some, else mined where the job mines.
-        negative: the field of a file of JSON lines that gives them, a text or several.
-        corpus: what is mined, in place of its own documents: a source of texts, such as `filings.jsonl`.
+        hub: id of a data set of the hub.
+        name: name in tables; None for that of the folder, file or hub data set.
+        task: task, which decides the layout of the rows; None to read it from META.json. Rows of JSON lines are pairs
+            if the task is None or `retrieval`, else as in the task's folders.
+        split: split to train on; None for the training split if there is one, else the first there is.
+        cap: maximum number of pairs, sampled with the job's seed.
+        prompts: prompts put before the texts.
+        anchor: name of the anchor's field in JSON lines.
+        positive: name of the positive's field in JSON lines.
+        columns: column names of a hub data set by our field names.
+        revision: revision of a hub data set.
+        labels: text of each label; takes precedence over labels.json.
+        min_score: minimum score of an STS pair to be a positive; None for four fifths of the range of scores.
+        texts_per_cluster: number of texts of a cluster that form one anchor.
+        exclude: data sets of a folder to leave out.
+        negatives: which hard negatives to use: `given` by the rows, `mined` with the job's `negatives`, or `none`. If
+            None, those that the rows give, if any, else mined ones if the job mines.
+        negative: name of the field in JSON lines that holds one negative or a list of them.
+        corpus: source of texts to mine negatives from, such as `filings.jsonl`; None for the data set's own documents.
     """
 
     folder: Path | None = None
@@ -102,7 +102,7 @@ class SourceSettings(Settings):
 
     @model_validator(mode="after")
     def one_place(self) -> Self:
-        """Refuse none and several places, and a hub data set without a task."""
+        """Return the settings; raise `ValueError` unless one location is named, with a task if it is on the hub."""
         if self.columns and self.hub is None:
             raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
         given = [name for name in ("folder", "jsonl", "hub") if getattr(self, name) is not None]
@@ -114,14 +114,14 @@ class SourceSettings(Settings):
 
 
 class TargetSettings(Settings):
-    """The data set that is left out of pre-finetuning: a folder in one of our layouts.
+    """Settings of the target: the data set left out of pre-finetuning, a folder in one of our layouts.
 
     Attributes:
-        folder: of the data set.
-        name: in tables; the folder's own unless given.
-        task: the layout; read from META.json where there is one.
-        prompts: put before its queries or inputs, and its documents or labels, where it is measured.
-        labels: the text of each label, in place of labels.json.
+        folder: folder of the data set.
+        name: name in tables; None for the folder's.
+        task: task, which decides the layout; None to read it from META.json.
+        prompts: prompts put before its queries or inputs, and before its documents or labels, in evaluation.
+        labels: text of each label; takes precedence over labels.json.
     """
 
     folder: Path
@@ -131,30 +131,31 @@ class TargetSettings(Settings):
     labels: Labels = {}
 
     def as_source(self) -> SourceSettings:
-        """What says how its rows become pairs."""
+        """Return source settings with the same folder, task, prompts and labels, to make pairs of the target's rows."""
         return SourceSettings(folder=self.folder, task=self.task, prompts=self.prompts, labels=self.labels)
 
 
 class RegularizerSettings(Settings):
-    """REZE's regulariser; the defaults are the paper's.
+    """Settings of REZE's regulariser; the defaults are the paper's.
 
     Attributes:
         loss_weight: α of Eq. 10.
-        target: `debiased` is REZE; `reference` keeps the relations as they were, which is plain distillation.
-        strength: η of Eq. 6, how much of the way a source's mean is pulled to the band around the centre.
-        scale: γ of Eqs. 4 and 5, of the threshold and the band.
-        variance_ratio: ρ of Eq. 3, the variance that active dimensions explain.
-        center: of the source means; `median` averages the two middle ones of an even count, `mean` is the ablation.
-        denominator: of Eq. 6. `literal` is as printed, |μ| + ε, and depends on the sign an eigenvector happens to
-            have; `signed` is sgn(μ)(|μ| + ε), which does not.
-        operation: `scale` multiplies a source's coordinates, as the paper does; `translate` moves them by what its
-            mean would move, and leaves the spread within the source.
-        contrast: what InfoNCE compares. `debiased` takes from each embedding how far the reference's mean of its
-            source lies from the centre, in the directions that separate the sources: negatives of other sources are
-            then not told by their source alone. An idea of ours, not the paper's.
-        clip: keep factors in [0, 1].
+        target: `debiased` for REZE; `reference` for the unchanged relations, which is plain distillation.
+        strength: η of Eq. 6, the fraction by which a source's mean is moved towards the band around the centre.
+        scale: γ of Eqs. 4 and 5, which scales the threshold and the band.
+        variance_ratio: ρ of Eq. 3, the share of variance that the active dimensions explain.
+        center: centre of the source means; `median` averages the two middle ones of an even count, `mean` is the
+            ablation.
+        denominator: denominator of Eq. 6. `literal` is |μ| + ε, as printed, which depends on the arbitrary sign of an
+            eigenvector; `signed` is sgn(μ)(|μ| + ε), which does not.
+        operation: `scale` multiplies a source's coordinates, as the paper does; `translate` shifts them by the shift of
+            the source's mean, and leaves the spread within the source.
+        contrast: embeddings that InfoNCE compares. `plain` takes them as they are; `debiased` subtracts the offset of
+            the source's reference mean from the centre in the variant dimensions, so that negatives of other sources
+            cannot be told by their source alone. `debiased` is our addition, not the paper's.
+        clip: whether to clip factors to [0, 1].
         epsilon_denominator: ε of Eq. 6.
-        epsilon_threshold: ε of Eq. 4, to be small beside the dispersions (1e-6 for unit vectors).
+        epsilon_threshold: ε of Eq. 4, which should be small compared with the dispersions (1e-6 for unit vectors).
     """
 
     loss_weight: NotNegative = 1.0
@@ -172,29 +173,29 @@ class RegularizerSettings(Settings):
 
 
 def distillation(settings: RegularizerSettings) -> RegularizerSettings:
-    """The same without anything of REZE's: relations stay as they were, and are compared as they are."""
+    """Return a copy of the settings for plain distillation, REZE's control: unchanged relations, plain InfoNCE."""
     return settings.model_copy(update={"target": "reference", "contrast": "plain"})
 
 
 class TrainingSettings(Settings):
-    """How the model is trained; the defaults are those of the REZE paper's Appendix B.
+    """Settings of the training; the defaults are those of the REZE paper's Appendix B.
 
     Attributes:
-        learning_rate: at the start of the cosine schedule.
-        batch_size: pairs a step and process; the positives of all processes are one another's negatives.
-        mini_batch_size: pairs in memory at once; smaller than `batch_size` caches gradients (GradCache).
-        epochs: over the mixture.
+        learning_rate: learning rate at the start of the cosine schedule.
+        batch_size: pairs for each step and process; positives of all processes are in-batch negatives of one another.
+        mini_batch_size: pairs in memory at once; if smaller than `batch_size`, gradients are cached (GradCache).
+        epochs: passes over the mixture.
         temperature: τ of Eq. 9.
-        warmup_ratio: of the steps, over which the learning rate grows.
-        weight_decay: of AdamW.
-        max_grad_norm: longer gradients are shortened to it.
-        precision: of the forward pass; `auto` is bfloat16 where the hardware has it.
-        max_length: tokens read of a text in training; the trained model keeps its own.
-        mask_identical: leave out negatives whose positive or anchor is the pair's own text.
-        checkpoint_steps: between checkpoints.
-        log_steps: between lines of progress.
-        seed: of the order of pairs and of dropout.
-        lora: trains a few small matrices in place of all weights; for encoders too large for that.
+        warmup_ratio: share of the steps over which the learning rate grows.
+        weight_decay: weight decay of AdamW.
+        max_grad_norm: maximum gradient norm; longer gradients are clipped.
+        precision: dtype of the forward pass; `auto` is bfloat16 if the hardware supports it.
+        max_length: maximum number of tokens of a text in training; the trained model keeps the base model's.
+        mask_identical: whether to exclude in-batch negatives whose anchor or positive text equals that of the pair.
+        checkpoint_steps: steps between checkpoints.
+        log_steps: steps between lines of the training log.
+        seed: seed of the order of pairs and of dropout.
+        lora: settings of low-rank adapters, for encoders too large to train all weights; None to train all.
     """
 
     learning_rate: Positive = 1e-4
@@ -215,14 +216,17 @@ class TrainingSettings(Settings):
 
 
 class DataSettings(Settings):
-    """What jobs and experiments share: an encoder and sources of pairs.
+    """Settings shared by jobs and experiments: encoder, sources, regulariser and training.
 
     Attributes:
-        encoder: as `lathe encoders` calls it, a folder, or a hub id; the default encoder unless given.
-        sources: at least one.
-        cap: pairs taken of a source at most, where it says nothing itself.
-        overlap: what becomes of pairs that share a text with the target's test set.
-        seed: of the drawing of capped sources.
+        encoder: name as in `lathe encoders`, a folder, or a hub id; None for the default encoder.
+        sources: sources of pairs, at least one.
+        cap: maximum number of pairs of a source that sets no `cap` itself.
+        overlap: what to do with pairs that share a text with the target's test: refuse the job, drop the pairs, or
+            allow.
+        seed: seed of the sample of pairs of a source over its cap.
+        regularizer: settings of the regulariser.
+        training: settings of the training.
     """
 
     encoder: str | None = None
@@ -235,13 +239,13 @@ class DataSettings(Settings):
 
 
 class Job(DataSettings):
-    """One training.
+    """Settings of one training job.
 
     Attributes:
-        target: the data set it must not see.
-        negatives: how hard negatives are mined; none are without it.
-        evaluate: what the model is measured on while it is trained.
-        evaluate_after: suites on which it is compared with its base.
+        target: the data set to leave out.
+        negatives: settings of hard-negative mining; None to mine none.
+        evaluate: settings of the evaluation during training; None for none.
+        evaluate_after: settings of the post-training evaluation; None for none.
     """
 
     target: TargetSettings | None = None
@@ -251,7 +255,7 @@ class Job(DataSettings):
 
     @model_validator(mode="after")
     def can_mine(self) -> Self:
-        """Refuse a source that asks for mined negatives where nothing says how to mine them."""
+        """Return the job; raise `ValueError` if a source asks for mined negatives, but the job has no such settings."""
         if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
             raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
         return self
@@ -261,10 +265,11 @@ Kind = TypeVar("Kind", bound=Settings)
 
 
 def read_settings(path: Path, kind: type[Kind]) -> Kind:
-    """The settings in a YAML file, its paths made absolute.
+    """Read settings from a YAML file, with paths made absolute, relative to the file's folder.
 
     Raises:
-        JobError: if it cannot be read, is no YAML, or has an unknown key or a wrong value, with its place.
+        JobError: if the file cannot be read, is not YAML, or has an unknown key or a wrong value; the message says
+            where.
     """
     try:
         written = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -281,9 +286,13 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
 
 
 def with_absolute_paths(written: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """The settings with the folders and files they name taken from where the YAML file lies.
+    """Return a copy of the settings in which relative paths of files and folders start at `beside`.
 
-    So are encoders and suites that lie there; others are known by name.
+    Encoders and suites become paths only if such a path exists there; else they stay names.
+
+    Args:
+        written: the settings as read from YAML.
+        beside: folder of the YAML file.
     """
     found = {
         name: [placed(item, beside) for item in value] if isinstance(value, list) else placed(value, beside)
@@ -298,17 +307,18 @@ def with_absolute_paths(written: dict[str, Any], beside: Path) -> dict[str, Any]
 
 
 NAMED_OR_PLACED = {"": ("encoder",), "negatives": ("model",), "evaluate_after": ("domain", "general")}
-"""Settings that are names, or paths where something lies there; by the part of the job they stand in."""
+"""Settings that hold a name, or a path if it exists, by the section of the job ("" for the top level)."""
 PLACES = ("folder", "jsonl", "corpus")
+"""Settings that always hold a path."""
 
 
 def lies_at(value: Any, beside: Path) -> bool:
-    """Whether a setting is a path of something."""
+    """Return whether a setting is a string that is the path of something that exists, relative to `beside`."""
     return isinstance(value, str) and (beside / value).exists()
 
 
 def placed(item: Any, beside: Path) -> Any:
-    """A part of the job with its paths made absolute; anything else as it is."""
+    """Return a section of the job with its paths made absolute, relative to `beside`; anything but a dict unchanged."""
     if not isinstance(item, dict):
         return item
     paths = {name: item[name] for name in PLACES if isinstance(item.get(name), str)}
@@ -316,7 +326,7 @@ def placed(item: Any, beside: Path) -> Any:
 
 
 def described(error: ValidationError, kind: type[BaseModel]) -> str:
-    """The first thing that is wrong, with where it stands and what would be right."""
+    """Format the first validation error: where it is, what is wrong, and what is allowed."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -329,7 +339,7 @@ def described(error: ValidationError, kind: type[BaseModel]) -> str:
 
 
 def fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """The names of the settings at a place."""
+    """Return the names of the settings allowed at location `loc` of a validation error, starting at model `kind`."""
     for part in loc:
         if isinstance(part, str) and part in kind.model_fields:
             annotation = kind.model_fields[part].annotation
@@ -338,7 +348,7 @@ def fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
 
 
 def nested_models(annotation: Any) -> list[type[BaseModel]]:
-    """The models in a type such as tuple[Model, …] or Model | None."""
+    """Return the pydantic models within a type annotation such as `tuple[Model, ...]` or `Model | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in nested_models(part)]

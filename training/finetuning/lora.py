@@ -1,4 +1,4 @@
-"""Low-rank adapters: a few small matrices are trained beside weights that stay, and merged into them at the end."""
+"""Low-rank adapters: small trained matrices beside frozen weights, merged into the weights after the training."""
 
 import shutil
 import warnings
@@ -14,19 +14,23 @@ from training.errors import JobError
 from training.finetuning.extras import LoraSettings
 
 WEIGHTS = "adapter.safetensors"
+"""File name of the adapters in a checkpoint."""
 NAMED_LAYERS = 12
+"""Maximum number of layer names that an error message lists."""
 
 
 class Adapter:
-    """The adapters of a sentence-transformers model, which are put into its transformer in place.
+    """Low-rank adapters of a sentence-transformers model. Creating one changes the model in place.
+
+    The adapters are inserted into the model's transformer, and all other weights of the model are frozen.
 
     Args:
-        model: whose other weights are not trained from then on.
-        settings: of the adapters.
-        seed: of the numbers they begin with.
+        model: sentence-transformers model that is changed.
+        settings: settings of the adapters.
+        seed: seed of the adapters' initial weights.
 
     Raises:
-        JobError: without peft, for a static encoder, and for a model that has no such layers.
+        JobError: if peft is not installed, the encoder is static, or the model has no layers of the given names.
     """
 
     def __init__(self, model: Any, settings: LoraSettings, seed: int) -> None:
@@ -55,34 +59,34 @@ class Adapter:
 
     @property
     def trained(self) -> int:
-        """How many numbers are trained."""
+        """Number of trained parameters: the adapters' elements."""
         return sum(weights.numel() for weights in self.weights().values())
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The adapters' own."""
+        """Return the adapters' tensors by name."""
         return {name: weights for name, weights in self.peft.state_dict().items() if "lora_" in name}
 
     def save(self, folder: Path) -> None:
-        """Write the adapters alone, for a checkpoint."""
+        """Write the adapters' tensors, without the model, to a file in a checkpoint folder."""
         save_file({name: weights.contiguous() for name, weights in self.weights().items()}, str(folder / WEIGHTS))
 
     def load(self, folder: Path) -> None:
-        """Take the adapters of a checkpoint."""
+        """Replace the adapters' tensors by those of a checkpoint folder."""
         self.peft.load_state_dict(load_file(str(folder / WEIGHTS)), strict=False)
 
     def export(self, folder: Path, base: str) -> None:
-        """Write the adapters as peft reads them, for the base model that is called so."""
+        """Delete the folder, if it exists, then write the adapters in peft's format, with base model `base`."""
         shutil.rmtree(folder, ignore_errors=True)
         self.peft.peft_config["default"].base_model_name_or_path = base
         self.peft.save_pretrained(str(folder), save_embedding_layers=False)  # they are as they were
         (folder / "README.md").unlink(missing_ok=True)  # a form that nobody filled in
 
     def merge(self) -> None:
-        """Add what was learned to the weights and take the adapters out: a plain model is left."""
+        """Add the adapters to the model's weights and remove them, which leaves a plain sentence-transformers model."""
         self.peft.merge_and_unload(safe_merge=True)
 
 
 def linear_layers(model: torch.nn.Module) -> Iterator[str]:
-    """The last names of its linear layers."""
+    """Yield the distinct last names of a model's linear layers, such as "query"; at most `NAMED_LAYERS` of them."""
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     yield from list(dict.fromkeys(names))[:NAMED_LAYERS]

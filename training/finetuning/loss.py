@@ -1,4 +1,4 @@
-"""The objective: InfoNCE over in-batch and hard negatives, and staying near the targets (Eqs. 8 to 10 of REZE)."""
+"""Training loss: InfoNCE over in-batch and hard negatives, plus the distance to the targets (Eqs. 8 to 10 of REZE)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,33 +16,39 @@ from training.encoder.unpadding import flatten_together
 from training.errors import JobError
 
 Features = Iterable[dict[str, Tensor]]
+"""Tokenized columns of a batch: anchors, positives and, if there are any, hard negatives."""
 
 
 class NonFiniteLossError(JobError):
-    """The loss, or the weights, are not numbers any more."""
+    """Error raised when the loss, a weight or an embedding is NaN or infinite."""
 
 
 @dataclass
 class Components:
-    """The means of both losses since they were last taken."""
+    """Running means of the parts of the loss since they were last read, for the training log.
+
+    Attributes:
+        sums: sum of each part over the steps, by name.
+        steps: number of steps.
+    """
 
     sums: dict[str, Tensor | float] = field(default_factory=dict)
     steps: int = 0
 
     def add(self, **losses: Tensor) -> None:
-        """Those of a step."""
+        """Add the parts of one step's loss to the sums, detached, and count the step."""
         for name, loss in losses.items():
             self.sums[name] = loss.detach() + self.sums.get(name, 0.0)
         self.steps += 1
 
     def take(self) -> dict[str, float]:
-        """The means, to begin anew."""
+        """Return the mean of each part since the last call, and reset the sums and the step count."""
         means = {name: float(total) / max(self.steps, 1) for name, total in self.sums.items()}
         self.sums, self.steps = {}, 0
         return means
 
     def share(self) -> None:
-        """Give every process of torchrun the means over all, which took as many steps; to be called by all of them."""
+        """Replace the sums by their means over all processes, in place; all processes of torchrun must call this."""
         if get_world_size() == 1:
             return
         found: list[dict[str, Any]] = [{} for _ in range(get_world_size())]
@@ -50,34 +56,35 @@ class Components:
         self.sums = {name: sum(one["sums"][name] for one in found) / len(found) for name in self.sums}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of them."""
+        """Return sums and steps as JSON-serializable values, for a checkpoint."""
         return {"sums": {name: float(total) for name, total in self.sums.items()}, "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what a checkpoint kept."""
+        """Set sums and steps to those of a checkpoint, as `state` returned them."""
         self.sums, self.steps = dict(state["sums"]), int(state["steps"])
 
 
 class ContrastiveLoss(nn.Module):
-    """InfoNCE, with REZE's regulariser where there are targets.
+    """InfoNCE, plus REZE's regulariser if there are targets.
 
-    Every row carries its number in the mixture as its label; the loss looks the pair's target up by it. Under torchrun
-    the positives of all processes are one another's negatives, so that a step's loss, and with it the gradient, is that
-    of one process with the whole batch.
+    The label of a row is the index of its pair in the mixture, by which the loss finds the pair's target. Under
+    torchrun the positives of all processes are in-batch negatives of one another, so loss and gradient of a step equal
+    those of one process with the whole batch.
 
     Args:
-        model: that is trained.
+        model: sentence-transformers model to train.
         temperature: τ of Eq. 9.
-        targets: r̂ of each pair, `(n, 2d)`; None for plain pre-finetuning.
+        targets: target relation r̂ of each pair, `(n, 2d)`; None for plain pre-finetuning.
         loss_weight: α of Eq. 10.
-        identical: numbers of each pair's anchor text and positive text, `(n, 2)`, equal where the texts are; negatives
-            that share either with the pair are then left out. None keeps all.
-        negatives: numbers of each pair's hard negatives, `(n, k)`, −1 where it has fewer; equal to the number of a
-            positive in `identical` where the texts are. None where no pair has any.
-        offsets: of each source, `(S, 2d)`, taken from its embeddings before InfoNCE compares them; None takes nothing.
-        sources: of each pair, `(n,)`; needed with offsets.
-        first_position: of a text's tokens, for a model that takes all texts as one row; None for one that needs them
-            padded. See `training.unpadding`.
+        identical: text ids of each pair's anchor and positive, `(n, 2)`, from `identical_texts`; in-batch negatives
+            with either text in common with the pair are excluded. None excludes none.
+        negatives: text ids of each pair's hard negatives, `(n, k)`, padded with −1; ids are those of positives in
+            `identical` if the texts are equal. None if no pair has any.
+        offsets: offset of each source, `(S, 2d)`, subtracted from its embeddings before InfoNCE compares them; None for
+            none.
+        sources: index of each pair's source, `(n,)`; needed if there are offsets.
+        first_position: position id of a text's first token, for a model that takes all texts as one row without padding
+            (`training.encoder.unpadding`); None for a model that takes padded texts.
     """
 
     def __init__(
@@ -105,7 +112,12 @@ class ContrastiveLoss(nn.Module):
         self.components = Components()
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """The loss of a batch: tokens of anchors, positives and what hard negatives they have; the pairs' numbers."""
+        """Encode the columns of a batch and return its loss, a scalar.
+
+        Args:
+            sentence_features: tokens of anchors, of positives, and of all hard negatives if there are any.
+            labels: indices of the pairs in the mixture, `(b,)`.
+        """
         columns = list(sentence_features)
         if self.first_position is None:
             anchors, positives, *negatives = (self.model(features)["sentence_embedding"] for features in columns)
@@ -116,16 +128,16 @@ class ContrastiveLoss(nn.Module):
         return self.objective(anchors, positives, labels, *negatives)
 
     def objective(self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None) -> Tensor:
-        """The loss of embeddings, in float32 whatever the model runs in.
+        """Return the loss of a batch of embeddings, a scalar computed in float32, and add its parts to `components`.
 
         Args:
             anchors: `(b, d)`.
             positives: `(b, d)`.
-            labels: numbers of the pairs, `(b,)`.
-            negatives: hard ones of all pairs, `(m, d)`, pair after pair; None where none of them has any.
+            labels: indices of the pairs in the mixture, `(b,)`.
+            negatives: hard negatives of all pairs, `(m, d)`, pair after pair; None if no pair has any.
 
         Raises:
-            NonFiniteLossError: if it is not a number.
+            NonFiniteLossError: if the loss is NaN or infinite.
         """
         with torch.autocast(anchors.device.type, enabled=False):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
@@ -147,9 +159,10 @@ class ContrastiveLoss(nn.Module):
     def compared(
         self, a: Tensor, p: Tensor, rows: NDArray[np.int64], negatives: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """What InfoNCE compares, unit vectors: anchors `(b, d)`, and positives with their hard negatives `(b, 1+k, d)`.
+        """Return the unit vectors that InfoNCE compares: anchors `(b, d)`, and positives and negatives `(b, 1+k, d)`.
 
-        They are the embeddings, without their source's offset where asked; zero where a pair has fewer negatives.
+        They are the embeddings, minus their source's offset if there are offsets. Missing hard negatives leave vectors
+        (zeros, if there are no offsets) that `excluded` masks.
         """
         candidates = p[:, None]
         if self.negatives is not None:
@@ -164,10 +177,11 @@ class ContrastiveLoss(nn.Module):
         return normalize(a - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
 
     def excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
-        """Which candidates are no negatives, `(b, B)`, or `(b, B + B·k)` with hard ones.
+        """Return a mask of candidates to exclude, `(b, B)`, or `(b, B + B·k)` with hard negatives; None if none can be.
 
-        Their anchor or positive is the pair's own text, or they are the pair. The last is so where the last batch of
-        several processes is filled up with pairs that it holds already.
+        Excluded are missing hard negatives, candidates whose anchor or positive text is the pair's own, and copies of
+        the pair itself: when several processes share the last batch, it is filled up with pairs that it may already
+        hold. B is the batch of all processes.
         """
         if self.identical is None and self.negatives is None and get_world_size() == 1:
             return None
@@ -186,21 +200,25 @@ class ContrastiveLoss(nn.Module):
 
 
 class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
-    """The same with gradients cached (GradCache): any batch size in the memory of a small one, at twice the time."""
+    """`ContrastiveLoss` with cached gradients (GradCache): any batch size in little memory, at twice the time."""
 
     def __init__(self, mini_batch_size: int, *args: Any, **options: Any) -> None:
-        """As `ContrastiveLoss`; `mini_batch_size` pairs are in memory at once."""
+        """Create the loss like `ContrastiveLoss`, but hold only `mini_batch_size` pairs in memory at once."""
         super().__init__(*args, **options)
         self.mini_batch_size = mini_batch_size
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """The loss of a batch, by mini-batches."""
+        """Encode the columns of a batch in mini-batches and return its loss, with cached gradients."""
         return self.forward_cached(sentence_features, labels)
 
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """The loss of all mini-batches' embeddings; the batch is small beside the model."""
+        """Return the loss of all mini-batches' embeddings; with `with_backward`, backpropagate and return it detached.
+
+        The library calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared
+        at once, since embeddings are small compared with the model.
+        """
         assert labels is not None  # the trainer always hands over the numbers of the pairs
         anchors, positives, *negatives = map(torch.cat, reps)
         loss = self.objective(anchors, positives, labels, *negatives)
@@ -211,26 +229,34 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
 
 
 def on_device(values: NDArray[np.float32], rows: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Rows of an array or memmap as a tensor."""
+    """Copy rows of an array or memmap to a tensor on the device."""
     return torch.from_numpy(np.ascontiguousarray(values[rows])).to(device)
 
 
 def everyones(values: Tensor) -> Tensor:
-    """The rows `(B, …)` of all processes, in their order; gradients flow back to each. Alone, those given."""
+    """Gather the rows of all processes, `(B, …)`, in rank order, with gradients; in one process, return the input."""
     if get_world_size() == 1:
         return values
     return all_gather_with_grad(values) if values.requires_grad else all_gather(values)
 
 
 def positives_first(candidates: Tensor) -> Tensor:
-    """Positives with their hard negatives `(B, 1+k, d)` as rows `(B + B·k, d)`, all positives before all negatives."""
+    """Reshape candidates `(B, 1+k, d)` to rows `(B + B·k, d)`: all positives, then all hard negatives."""
     return torch.cat([candidates[:, 0], candidates[:, 1:].flatten(0, 1)])
 
 
 def info_nce(
     anchors: Tensor, candidates: Tensor, temperature: float, excluded: Tensor | None = None, first: int = 0
 ) -> Tensor:
-    """Eq. 9: every anchor `(b, d)` finds its positive among `(B, d)`, the first its own at `first`; unit vectors."""
+    """Return the InfoNCE loss (Eq. 9): mean cross-entropy over anchors, with each anchor's positive as its class.
+
+    Args:
+        anchors: unit vectors, `(b, d)`.
+        candidates: unit vectors, `(m, d)`; the positive of anchor i is row `first + i`.
+        temperature: τ, which divides the cosines.
+        excluded: mask `(b, m)` of candidates that are left out; None for none.
+        first: index of the first anchor's positive.
+    """
     similarities = anchors @ candidates.T / temperature
     if excluded is not None:
         similarities = similarities.masked_fill(excluded, float("-inf"))

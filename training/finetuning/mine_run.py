@@ -1,4 +1,4 @@
-"""Mining as a job of its own, and as the first part of a training."""
+"""Hard-negative mining as a job of its own, and as the first step of a training."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +15,25 @@ from training.workspace import exclusive
 from transforms.progress import Progress
 
 NEGATIVES = "negatives"
+"""Folder of the mined negatives in the job's folder."""
 
 
 def mine(
     job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
 ) -> dict[str, Statistics]:
-    """Mine the hard negatives of a job, and write the page; a run in the same folder finds them there.
+    """Mine the hard negatives of a job, write its report, and return the statistics by source.
+
+    The negatives are stored in the job's folder, where a later training finds them.
+
+    Args:
+        job: settings of the job.
+        auxiliary: spec of the encoder to mine with.
+        device: device to encode on; None for the best there is.
+        out: the job's folder.
+        on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        JobError: if the job does not say how, a source has too few documents, or another job has the folder.
+        JobError: if the job has no settings for mining, a source has too few documents, or another job uses the folder.
     """
     if job.negatives is None:
         raise JobError("the job says nothing of hard negatives; add negatives: {num_negatives: 3}")
@@ -38,7 +48,10 @@ def mine(
 def mined(
     mixing: Mixing, job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
 ) -> dict[str, Statistics]:
-    """Give the sources' pairs hard negatives, where the job says how."""
+    """Mine hard negatives for the mixture's sources, add them to its pairs in place, and return statistics by source.
+
+    If the job has no settings for mining, nothing is changed and the dict is empty.
+    """
     if job.negatives is None:
         return {}
     from training.finetuning.mined import mine_sources

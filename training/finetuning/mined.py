@@ -1,8 +1,8 @@
-"""Hard negatives of a job's sources, mined once and kept.
+"""Mined hard negatives of a job's sources, stored on disk and reused.
 
 OUT/negatives/
-├── SOURCE.jsonl        a pair a line with its `negative` texts and their scores: a source for other jobs, too
-├── SOURCE.json         of what they were mined, and the statistics
+├── SOURCE.jsonl        a pair on each line with its `negative` texts and their scores: also a source for other jobs
+├── SOURCE.json         key of what the negatives depend on, and statistics
 └── vectors/            of queries and documents by the auxiliary encoder     reference.py
 """
 
@@ -30,22 +30,25 @@ from transforms.files import replace_synced
 from transforms.progress import Progress
 
 NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+"""Characters that are replaced by "_" in file names."""
 
 
 def mine_sources(
     mixing: Mixing, settings: NegativeSettings, encoder: Encoder, folder: Path, on_progress: Progress
 ) -> dict[str, Statistics]:
-    """Give the pairs of a mixture the hard negatives that are mined for them.
+    """Mine hard negatives for sources that want them, add them to the mixture's pairs; return statistics by source.
+
+    Negatives that the folder holds of the same pairs, documents, encoder and settings are reused.
 
     Args:
-        mixing: that is given them.
-        settings: how they are mined.
-        encoder: the auxiliary one.
-        folder: for what is mined; what it holds of the same pairs, documents, encoder and settings is not mined again.
-        on_progress: told a fraction and a sentence.
+        mixing: mixture under construction; its pairs are replaced in place.
+        settings: settings of the mining.
+        encoder: the auxiliary encoder.
+        folder: folder for the mined negatives and vectors.
+        on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        JobError: if a source has fewer documents than negatives are asked for, or there is no source to mine.
+        JobError: if a source has fewer documents than needed, or no source wants mined negatives.
         DataSetError: if a corpus cannot be read.
     """
     names = [name for name in mixing.kept if is_mined(mixing.sources[name], mixing.kept[name])]
@@ -56,6 +59,7 @@ def mine_sources(
     for place, name in enumerate(names):
 
         def report(fraction: float, sentence: str, place: int = place, name: str = name) -> None:
+            """Report one source's progress as progress of all sources, with the source's name before the message."""
             on_progress((place + fraction) / len(names), f"mining {name}: {sentence}")
 
         candidates = find_candidates(mixing.data[name], mixing.sources[name], mixing.kept[name], mixing.forbidden)
@@ -74,32 +78,32 @@ def mine_sources(
 
 
 def is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
-    """Whether hard negatives are mined for a source."""
+    """Return whether hard negatives are mined for a source: if it says so, or says nothing and no pair has any."""
     if source.negatives is not None:
         return source.negatives == "mined"
     return not any(pair.negatives for pair in pairs)
 
 
 def nothing(candidates: Candidates) -> list[Mined]:
-    """What is mined where there is no document beside the positives."""
+    """Return a result without positives and negatives for every query, used if only the positives are documents."""
     return [Mined(query, {}, {}) for query in candidates.queries.values()]
 
 
 def key_of(
     encoder: Encoder, candidates: Candidates, settings: NegativeSettings, pairs: Sequence[Pair], seed: int
 ) -> str:
-    """What mined negatives depend on."""
+    """Return a digest of everything the mined negatives depend on: encoder, candidates, settings, pairs and seed."""
     chosen = settings.model_dump(exclude={"model"}, exclude_defaults=True)
     return digest(encoder.fingerprint, candidates.digest(), chosen, [[p.anchor, p.positive] for p in pairs], seed)
 
 
 class Shelf:
-    """What was mined of one source, on disk.
+    """Cache of one source's mined negatives, on disk.
 
     Args:
-        folder: of all.
-        name: of the source.
-        key: of what it was mined.
+        folder: folder of all sources' mined negatives.
+        name: name of the source.
+        key: digest of what the negatives depend on, from `key_of`.
     """
 
     def __init__(self, folder: Path, name: str, key: str) -> None:
@@ -109,7 +113,7 @@ class Shelf:
         self.rows, self.about, self.key = folder / f"{plain}.jsonl", folder / f"{plain}.json", key
 
     def read(self) -> list[Mined] | None:
-        """What was mined; None if nothing was, or of something else."""
+        """Return the cached results, one for each query; None if there are none, or they have another key."""
         if not self.about.is_file() or orjson.loads(self.about.read_bytes()).get("key") != self.key:
             return None
         found: dict[str, Mined] = {}
@@ -121,7 +125,7 @@ class Shelf:
         return list(found.values())
 
     def write(self, pairs: Sequence[Pair], mined: Sequence[Mined], statistics: Statistics) -> None:
-        """Write every pair with what was mined for it, whole before what says so."""
+        """Write the mined negatives of every pair, then the key and statistics; a killed run leaves no valid key."""
         by_query = {normalized(one.query): one for one in mined}
         self.rows.parent.mkdir(parents=True, exist_ok=True)
         self.about.unlink(missing_ok=True)
@@ -131,12 +135,12 @@ class Shelf:
         replace_synced(self.about, orjson.dumps(about, option=orjson.OPT_INDENT_2))
 
     def statistics(self) -> Statistics:
-        """Of what is there."""
+        """Read the statistics of the cached negatives."""
         return Statistics(**orjson.loads(self.about.read_bytes())["statistics"])
 
 
 def row_of(pair: Pair, mined: Mined) -> dict[str, Any]:
-    """A pair as a line: the score of its positive, then those of its negatives."""
+    """Build the JSON object of a pair: its texts, its negatives, and the scores of the positive, then the negatives."""
     words = normalized(pair.positive)
     score = next((score for text, score in mined.positives.items() if normalized(text) == words), None)
     negatives = list(mined.negatives)

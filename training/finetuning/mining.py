@@ -1,4 +1,4 @@
-"""Hard negatives: documents that an auxiliary encoder finds near a query, and that do not answer it."""
+"""Hard-negative mining: documents that an auxiliary encoder finds near a query, and that do not answer it."""
 
 import contextlib
 import io
@@ -20,17 +20,17 @@ from training.finetuning.values import Prompts
 from transforms.progress import Progress
 
 BLOCK_SCORES = 50_000_000
-"""Scores of queries and documents that are in memory together: 200 MB."""
+"""Maximum number of query–document scores in memory at once: 200 MB."""
 
 
 @dataclass(frozen=True)
 class Mined:
-    """What was found for a query; everything with its score.
+    """Mining result of one query: texts with their scores, cosines by the auxiliary encoder.
 
     Attributes:
-        query: as it stands.
-        positives: documents that are known to answer it.
-        negatives: the hard ones, nearest first; fewer than asked for where no more are left.
+        query: the query.
+        positives: known answers and their scores.
+        negatives: hard negatives and their scores, best first; fewer than asked for if there are not enough.
     """
 
     query: str
@@ -39,46 +39,47 @@ class Mined:
 
 
 class Auxiliary:
-    """An encoder as the library's miner takes it, its vectors from a store on disk.
+    """Adapter of a cached encoder to the model interface of the library's `mine_hard_negatives`.
 
     Args:
-        reference: of the encoder; see there.
-        prompts: put before queries and documents.
+        reference: cached vectors of the encoder.
+        prompts: prompts put before queries and documents.
     """
 
     device = torch.device("cpu")
+    """Device of the scores; `mine_hard_negatives` reads it."""
 
     def __init__(self, reference: Reference, prompts: Prompts) -> None:
         self.reference, self.prompts = reference, prompts
 
     def encode(self, candidates: Candidates, on_progress: Progress) -> None:
-        """Encode what is not in the store yet."""
+        """Encode the queries and documents that the cache lacks, with their prompts, and store their vectors."""
         queries = [self.prompts.anchor + text for text in candidates.queries.values()]
         documents = [self.prompts.positive + text for text in candidates.documents.values()]
         self.reference.encode([*queries, *documents], on_progress)
 
     def encode_query(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Unit vectors `(n, d)` of queries."""
+        """Return the cached unit vectors of queries, `(n, d)`."""
         return self.reference.vectors([self.prompts.anchor + text for text in texts])
 
     def encode_document(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Unit vectors `(n, d)` of documents."""
+        """Return the cached unit vectors of documents, `(n, d)`."""
         return self.reference.vectors([self.prompts.positive + text for text in texts])
 
     def similarity(self, queries: Any, documents: Any) -> torch.Tensor:
-        """Cosines `(n, m)`."""
+        """Return the cosines of all queries with all documents, `(n, m)`."""
         return torch.as_tensor(queries) @ torch.as_tensor(documents).T
 
     def similarity_pairwise(self, queries: Any, documents: Any) -> torch.Tensor:
-        """Cosines `(n,)` of rows with their counterparts."""
+        """Return the cosine of each query with the document in the same row, `(n,)`."""
         return (torch.as_tensor(queries) * torch.as_tensor(documents)).sum(dim=1)
 
 
 def wanted(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
-    """How many negatives of each query can be had.
+    """Return the number of negatives to mine for each query: `num_negatives`, or fewer if `allow_fewer` permits.
 
     Raises:
-        JobError: if the documents are fewer than those asked for, and fewer will not do.
+        JobError: if there are too few documents and `allow_fewer` is not set.
     """
     room = max(0, len(candidates.documents) - 1 - settings.range_min)
     if room >= settings.num_negatives or settings.allow_fewer:
@@ -94,16 +95,16 @@ def wanted(candidates: Candidates, settings: NegativeSettings, name: str) -> int
 def mine(
     candidates: Candidates, auxiliary: Auxiliary, settings: NegativeSettings, count: int, seed: int
 ) -> list[Mined]:
-    """The hard negatives of each query, found by the library's own miner.
+    """Mine the hard negatives of each query with the library's `mine_hard_negatives`; return one result for each query.
 
-    Known positives of a query are never its negatives, nor are texts equal to one but for case and punctuation.
+    Known positives of a query are never its negatives, nor are texts equal to one except for case and punctuation.
 
     Args:
-        candidates: queries, documents, what answers what.
-        auxiliary: with the vectors of all of them.
+        candidates: queries, documents and known answers.
+        auxiliary: adapter with the vectors of all of them.
         settings: ranges, scores and margins.
-        count: of the negatives of each query, at least one.
-        seed: of random sampling.
+        count: number of negatives of each query, at least one.
+        seed: seed of random sampling.
     """
     answered = list(answers(candidates))
     rows = Dataset.from_dict({"query": [query for query, _ in answered], "positive": [text for _, text in answered]})
@@ -128,14 +129,14 @@ def mine(
 
 
 def answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
-    """Every query with every document that answers it, in the order of the documents."""
+    """Yield each query with each document that answers it; the answers of a query are sorted by normalized text."""
     for words, query in candidates.queries.items():
         for answer in sorted(candidates.answers[words]):
             yield query, candidates.documents[answer]
 
 
 def collected(candidates: Candidates, auxiliary: Auxiliary, found: Dataset) -> list[Mined]:
-    """The miner's triplets by query, those without a negative included."""
+    """Group the library's triplets by query, and add the scores of all known answers; negatives may be empty."""
     barred = {candidates.documents[words] for words in candidates.barred}
     negatives: dict[str, dict[str, float]] = {query: {} for query in candidates.queries.values()}
     for row in found:
@@ -152,7 +153,10 @@ def collected(candidates: Candidates, auxiliary: Auxiliary, found: Dataset) -> l
 
 @contextlib.contextmanager
 def library_quiet(seed: int) -> Iterator[None]:
-    """Without the miner's bars, which cannot be turned off; its global random numbers seeded, and left as they were."""
+    """Run the block without stderr, to hide the library's progress bars, and with Python's random state seeded.
+
+    The random state is restored afterwards.
+    """
     state = random.getstate()
     random.seed(seed)
     try:

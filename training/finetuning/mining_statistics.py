@@ -1,4 +1,4 @@
-"""What was mined, and why not more: counts, ranks, margins, examples."""
+"""Statistics of hard-negative mining: counts, reasons for rejection, ranks, margins, examples."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,28 +12,33 @@ from training.finetuning.extras import NegativeSettings
 from training.finetuning.mining import BLOCK_SCORES, Auxiliary, Mined
 
 EXAMPLES = 5
+"""Maximum number of example queries of a source."""
 SHOWN_CHARACTERS = 200
+"""Maximum number of characters of a text in an example."""
 BIN = 0.05
-"""Of the histogram of differences of cosines, from −1 to 1."""
+"""Bin width of the histogram of margins, which are differences of cosines."""
 SAMPLED_RANGE = 10
-"""The library looks at so many documents for each negative where no range is given and some may be passed over."""
+"""Number of documents that the library examines for each negative if no range is given and a score or margin limit
+is set."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What was mined of a source.
+    """Statistics of the negatives mined for one source.
 
     Attributes:
-        queries: distinct ones.
-        documents: distinct ones that were looked through.
-        asked: negatives of each query.
-        kept: negatives of all queries.
-        short: share of queries with fewer than asked for; `without` of those with none.
-        dropped: documents near a query that were no negatives of it, by why.
-        margin: quantiles of score(positive) − score(negative): 5 %, a quarter, half, three quarters, 95 %.
-        histogram: of the same, counts by the lower bound of their bin.
-        ranks: median, 95 % quantile and maximum of the negatives' ranks among documents that do not answer.
-        examples: queries with positives and negatives, each with its score.
+        queries: number of distinct queries.
+        documents: number of distinct documents searched.
+        asked: number of negatives asked for per query.
+        kept: number of negatives of all queries together.
+        short: share of queries with fewer negatives than asked for.
+        without: share of queries without any negative.
+        dropped: number of documents near a query that were rejected as negatives, by reason.
+        margin: quantiles of score(positive) − score(negative), at 5 %, 25 %, 50 %, 75 % and 95 %; empty without any.
+        histogram: number of margins by the lower bound of their bin.
+        ranks: median, 95 % quantile and maximum of the negatives' ranks among documents that are not known answers;
+            empty without any.
+        examples: queries with their positives and negatives, each with its score.
     """
 
     queries: int
@@ -49,14 +54,22 @@ class Statistics:
     examples: list[dict[str, Any]]
 
     def as_json(self) -> dict[str, Any]:
-        """As a file holds it."""
+        """Return the attributes as a JSON-serializable dict."""
         return asdict(self)
 
 
 def describe(
     candidates: Candidates, auxiliary: Auxiliary, settings: NegativeSettings, count: int, mined: Sequence[Mined]
 ) -> Statistics:
-    """The statistics of what was mined."""
+    """Compute the statistics of the negatives mined for a source.
+
+    Args:
+        candidates: queries, documents and known answers.
+        auxiliary: adapter with the vectors of all queries and documents.
+        settings: ranges, scores and margins of the mining.
+        count: number of negatives that were to be mined for each query.
+        mined: result of each query.
+    """
     tally = Tally(candidates, settings, count)
     documents = auxiliary.encode_document(list(candidates.documents.values()))
     step = max(1, BLOCK_SCORES // max(1, len(documents)))
@@ -83,7 +96,20 @@ def describe(
 
 
 class Tally:
-    """Why documents near a query are no negatives of it, and the ranks of those that are."""
+    """Counts of why documents near a query are not its negatives, and the ranks of its negatives.
+
+    The reasons are reconstructed from the scores, since the library does not report them.
+
+    Args:
+        candidates: queries, documents and known answers.
+        settings: ranges, scores and margins of the mining.
+        count: number of negatives that were to be mined for each query.
+
+    Attributes:
+        range: number of nearest documents that the library examines for each query.
+        ranks: rank of each negative among documents that are not known answers, from 1.
+        dropped: number of rejected documents by reason.
+    """
 
     def __init__(self, candidates: Candidates, settings: NegativeSettings, count: int) -> None:
         self.candidates, self.settings = candidates, settings
@@ -97,7 +123,12 @@ class Tally:
         self.dropped |= {"before range_min": 0, "not needed": 0}
 
     def add(self, one: Mined, scores: NDArray[Any]) -> None:
-        """A query with the scores `(m,)` of all documents."""
+        """Add one query's rejected documents and the ranks of its negatives to the counts.
+
+        Args:
+            one: mining result of the query.
+            scores: cosine of the query with every document, `(m,)`.
+        """
         known = np.zeros(len(scores), bool)
         known[[self.places[text] for text in one.positives]] = True
         looked = np.argsort(-scores, kind="stable")[: self.range]
@@ -119,7 +150,7 @@ class Tally:
             self.ranks.append(1 + len(others) - int(np.searchsorted(others, scores[self.places[text]], side="right")))
 
     def bound(self, worst: float) -> float:
-        """The score that a negative must not exceed beside that of the query's worst positive."""
+        """Return the maximum score that the margins allow, from the query's lowest positive score; inf if unlimited."""
         bounds = [np.inf]
         if self.settings.absolute_margin is not None:
             bounds.append(worst - self.settings.absolute_margin)
@@ -129,13 +160,13 @@ class Tally:
 
 
 def histogram(margins: NDArray[Any]) -> dict[str, int]:
-    """How many differences lie in each bin that has any."""
+    """Count the margins in each bin; return the counts by the bin's lower bound, as text, without empty bins."""
     places, counts = np.unique(np.floor(margins / BIN), return_counts=True)
     return {f"{place * BIN:.2f}": int(count) for place, count in zip(places, counts, strict=True)}
 
 
 def example(one: Mined) -> dict[str, Any]:
-    """A query with what was found."""
+    """Return a query with its positives, negatives and scores as JSON-serializable values; texts are shortened."""
     found: dict[str, Any] = {"query": one.query[:SHOWN_CHARACTERS]}
     for name, texts in (("positives", one.positives), ("negatives", one.negatives)):
         found[name] = [[text[:SHOWN_CHARACTERS], round(score, 4)] for text, score in texts.items()]

@@ -1,4 +1,4 @@
-"""Sources read and put into one mixture, without what the target must not know."""
+"""Reading of all sources into one mixture, without pairs that share texts with the target."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from training.finetuning.positives import Found, Pair, distinct_pairs, find_pair
 
 
 def mix(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
-    """Read every source; see `read_sources`."""
+    """Read every source and return the mixture of their pairs; arguments and errors as in `read_sources`."""
     return read_sources(settings, target, whole).finish()
 
 
@@ -26,16 +26,16 @@ def read_sources(
     whole: bool = False,
     measured: Collection[str] = (),
 ) -> "Mixing":
-    """Read every source.
+    """Read the pairs of every source and return them as a `Mixing`, to which mined negatives can be added.
 
     Args:
-        settings: sources, caps, what to do about overlap.
-        target: the data set that is left out, with what shares texts with its test.
-        whole: leave out what shares texts with its training rows too.
-        measured: normalized texts that the model is measured on while it is trained; pairs with one are left out.
+        settings: sources, caps, and what to do about overlap with the target.
+        target: data set to leave out, whose test texts must not be trained on; None for none.
+        whole: whether texts of the target's training split count as overlap too.
+        measured: normalized texts of the evaluation during training; pairs that share one are dropped.
 
     Raises:
-        JobError: if a source is not there, shares texts with the target, or nothing is left.
+        JobError: if a source is missing or shares texts with the target although that is refused, or no pair is left.
         DataSetError: if a data set that the job names itself cannot be used.
     """
     mixing = Mixing(settings, target, whole, measured)
@@ -47,13 +47,14 @@ def read_sources(
 
 
 class Mixing:
-    """A mixture under way; see `read_sources`.
+    """Mixture under construction, made by `read_sources`.
 
     Attributes:
-        forbidden: normalized texts of the target.
-        data: the data sets that pairs are kept of.
-        sources: what the job says of each.
-        kept: the pairs of each.
+        forbidden: normalized texts of the target that must not be trained on.
+        data: data sets that pairs were taken from, by name.
+        sources: the job's settings of each data set, by name.
+        kept: training pairs of each data set, by name.
+        reports: what was kept and dropped of each data set, including unused ones.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Mixing:
         self.known: set[tuple[str, str]] = set()
 
     def opened(self, source: SourceSettings) -> Iterator[DataSet]:
-        """The data sets of a source; those that are not used are reported."""
+        """Yield the usable data sets of a source; add a report for each other one, including the target."""
         found, problems = open_source(source)
         self.reports += [SourceReport(name, problem=problem) for name, problem in problems.items()]
         for data in found:
@@ -83,11 +84,13 @@ class Mixing:
                 yield data
 
     def take(self, data: DataSet, source: SourceSettings) -> None:
-        """Take the pairs of a data set that are trained on.
+        """Add the training pairs of a data set, and a report of what was kept and dropped.
+
+        A data set that cannot be used is only reported if it was found in a folder of data sets.
 
         Raises:
-            JobError: if another has its name.
-            DataSetError: if it cannot be used, and the job names it itself.
+            JobError: if another data set has the same name.
+            DataSetError: if the data set cannot be used, and the job names it itself.
         """
         if data.name in self.kept:
             raise JobError(f"two sources are called {data.name}; give one a name")
@@ -104,7 +107,14 @@ class Mixing:
             self.data[data.name], self.kept[data.name], self.sources[data.name] = data, pairs, source
 
     def chosen(self, found: Found, source: SourceSettings, report: SourceReport) -> tuple[list[Pair], SourceReport]:
-        """The pairs that are kept: each once, none the target knows, at most the cap."""
+        """Select the training pairs of a data set, and return them with the completed report.
+
+        Duplicates, pairs that share texts with the evaluation during training, false negatives and pairs over the cap
+        are dropped. Pairs that share texts with the target are dropped if `overlap` is `drop`, else only counted.
+
+        Raises:
+            DataSetError: if the job wants the negatives that rows give, and none can be used.
+        """
         dropped = {why: len(places) for why, places in found.dropped.places.items()}
         pairs = distinct_pairs(found.pairs)
         if len(pairs) < len(found.pairs):
@@ -145,7 +155,7 @@ class Mixing:
         )
 
     def require_pairs(self) -> None:
-        """Raise `JobError` if sources share texts with the target and that is to be refused, or nothing is left."""
+        """Raise `JobError` if sources share texts with the target although that is refused, or no pair is left."""
         if self.target and self.settings.overlap == "refuse":
             refuse_shared({report.name: report.shared for report in self.reports if report.shared}, self.target.name)
         if not self.kept:
@@ -153,13 +163,13 @@ class Mixing:
             raise JobError(f"there is no pair to train on. {reasons}")
 
     def give(self, name: str, negatives: Sequence[tuple[str, ...]]) -> None:
-        """Take what was mined for the pairs of a source."""
+        """Replace the negatives of a source's pairs, a tuple for each pair, and their number in the source's report."""
         self.kept[name] = [replace(pair, negatives=n) for pair, n in zip(self.kept[name], negatives, strict=True)]
         count = sum(map(len, negatives))
         self.reports = [replace(one, negatives=count) if one.name == name else one for one in self.reports]
 
     def finish(self) -> Mixture:
-        """The mixture, with the prompts of its sources."""
+        """Return the mixture of all pairs, source after source, with each source's prompts put before its texts."""
         pairs = [(self.sources[name].prompts, pair) for name, some in self.kept.items() for pair in some]
         negatives = [tuple(prompts.positive + text for text in pair.negatives) for prompts, pair in pairs]
         return Mixture(
@@ -174,7 +184,7 @@ class Mixing:
 
 
 def place_of(data: DataSet) -> Path:
-    """Where a data set lies; one of the hub lies nowhere."""
+    """Return the resolved path of a data set's folder or file; the empty path for a data set of the hub."""
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()
     return data.path.resolve() if isinstance(data, FileDataSet) else Path()

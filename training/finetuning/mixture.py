@@ -1,4 +1,4 @@
-"""One mixture of all sources' pairs, and what became of each source."""
+"""Mixture of all sources' pairs, and a report on each source."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Lengths:
-    """Characters of texts."""
+    """Statistics of the lengths of texts, in characters."""
 
     mean: float
     min: int
@@ -19,29 +19,29 @@ class Lengths:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Lengths":
-        """Those of some texts, at least one."""
+        """Compute the statistics of some texts, at least one."""
         counts = np.array([len(text) for text in texts])
         return cls(float(counts.mean()), int(counts.min()), int(counts.max()), float(np.median(counts)))
 
 
 @dataclass(frozen=True)
 class SourceReport:
-    """What became of a source.
+    """Report on what was kept and dropped of one source.
 
     Attributes:
-        name: of the data set.
-        task: of it.
-        split: pairs are made of.
-        rows: of the split, judgements of a retrieval.
-        found: pairs with an explicit positive.
-        kept: pairs trained on.
-        dropped: rows and pairs left out, by why.
-        shared: pairs that share a text with the target.
-        repeated: kept pairs that an earlier source has too.
-        negatives: hard ones of the kept pairs.
-        anchors: lengths of what is kept.
-        positives: likewise.
-        problem: why nothing of it is used.
+        name: name of the data set.
+        task: task of the data set.
+        split: split that the pairs were made of.
+        rows: number of rows of the split; of judgements, for retrieval.
+        found: number of pairs with an explicit positive.
+        kept: number of pairs trained on.
+        dropped: number of rows and pairs left out, by reason.
+        shared: number of pairs that share a text with the target.
+        repeated: number of kept pairs that an earlier source has too.
+        negatives: number of hard negatives of the kept pairs.
+        anchors: lengths of the kept anchors; None if nothing is kept.
+        positives: lengths of the kept positives; None if nothing is kept.
+        problem: why nothing is used; None if pairs are kept.
     """
 
     name: str
@@ -61,16 +61,16 @@ class SourceReport:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Pairs of all sources, source after source.
+    """Training pairs of all sources, source after source.
 
     Attributes:
-        anchors: texts, with the source's prompt.
-        positives: likewise.
-        sources: the source of each pair, `(n,)`.
-        names: of the sources.
-        reports: of the sources, those of which nothing is used included.
-        notes: what else a user should know of it.
-        negatives: hard ones of each pair, with the source's prompt of documents; empty where no pair has any.
+        anchors: anchor texts, with their source's prompt.
+        positives: positive texts, with their source's prompt.
+        sources: index of each pair's source in `names`, `(n,)`.
+        names: names of the sources.
+        reports: report on each source, including those of which nothing is used.
+        notes: further notes for the user.
+        negatives: hard negatives of each pair, with their source's prompt for positives; empty if no pair has any.
     """
 
     anchors: list[str]
@@ -82,25 +82,25 @@ class Mixture:
     negatives: Sequence[tuple[str, ...]] = ()
 
     def __len__(self) -> int:
-        """Pairs."""
+        """Return the number of pairs."""
         return len(self.anchors)
 
     def digest(self) -> str:
-        """What tells two mixtures apart."""
+        """Return a digest of source names, pairs and their negatives, 32 hexadecimal digits."""
         found = hashlib.sha256(self.digest_of_pairs().encode())
         for place, negatives in enumerate(self.negatives):
             found.update("\0".join((f"\0{place}", *negatives)).encode(errors="surrogatepass"))
         return found.hexdigest()[:32]
 
     def digest_of_pairs(self) -> str:
-        """The same, whatever their negatives are."""
+        """Return a digest of source names and pairs, ignoring negatives, 32 hexadecimal digits."""
         found = hashlib.sha256("\0".join(self.names).encode())
         for source, anchor, positive in zip(self.sources.tolist(), self.anchors, self.positives, strict=True):
             found.update(f"\0{source}\0{anchor}\0{positive}".encode(errors="surrogatepass"))
         return found.hexdigest()[:32]
 
     def rows(self, places: NDArray[np.int64]) -> "Mixture":
-        """Some of the pairs."""
+        """Return a mixture of the pairs at the given indices, with the same sources and reports."""
         return replace(
             self,
             anchors=[self.anchors[place] for place in places],
@@ -110,7 +110,12 @@ class Mixture:
         )
 
     def warnings(self, dimensions: int, regularized: bool) -> list[str]:
-        """What a user should know before such a mixture is trained on with an encoder of that width."""
+        """Return warnings for the user before training: the mixture's notes, and too few sources or pairs.
+
+        Args:
+            dimensions: d, dimensions of the encoder; relations have 2d.
+            regularized: whether REZE's shrinkage is fitted on the mixture.
+        """
         found = list(self.notes)
         if regularized and len(self.names) == 1:
             found.append("there is one source: no direction separates it from others, and nothing is shrunk")

@@ -1,4 +1,4 @@
-"""Texts as numbers that are equal where the texts are."""
+"""Text ids: integers that are equal if and only if the texts are."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 
 def identical_texts(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
-    """Numbers of texts `(n, 2)`, equal where the texts are."""
+    """Return the text ids of each pair's anchor and positive, `(n, 2)`; within a column, equal texts have equal ids."""
     numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
     return np.array([[numbers[0][a], numbers[1][p]] for a, p in zip(anchors, positives, strict=True)], np.int64)
 
 
 def numbered_negatives(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
-    """Numbers of each pair's hard negatives `(n, k)`, as `identical_texts` numbers positives; −1 where it has fewer.
+    """Return the text ids of each pair's hard negatives, `(n, k)`, padded with −1; None if no pair has any.
 
-    None where no pair has any.
+    A negative equal to a positive gets the id that `identical_texts` gives the positive.
     """
     most = max(map(len, negatives), default=0)
     if not most:

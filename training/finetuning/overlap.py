@@ -1,4 +1,4 @@
-"""Pairs that share texts with the target: what is measured there must not have been trained on."""
+"""Overlap with the target: pairs that share texts with its test, which must not be trained on."""
 
 import re
 from collections.abc import Iterator
@@ -11,28 +11,37 @@ from training.finetuning.job import SourceSettings
 from training.finetuning.positives import Pair, find_pairs
 
 NAMED_SOURCES = 5
+"""Maximum number of sources that an error message lists."""
 BETWEEN_WORDS = re.compile(r"[\W_]+")
+"""Spaces and punctuation, which normalizing replaces by one space."""
 
 
 def normalized(text: str) -> str:
-    """A text without what does not make it another one: case, spaces and punctuation."""
+    """Return the text case-folded, with spaces and punctuation as single spaces, to compare texts up to these.
+
+    A text of punctuation alone is only stripped.
+    """
     return BETWEEN_WORDS.sub(" ", text.casefold()).strip() or text.strip()
 
 
 def test_texts(target: FolderDataSet) -> set[str]:
-    """Every text of a data set's test: inputs, queries and documents, normalized; none where it has no test.
+    """Return the normalized texts of a data set's test: inputs, queries and documents; an empty set without a test.
 
     Raises:
-        DataSetError: if it cannot be read.
+        DataSetError: if the data set cannot be read.
     """
     return {normalized(text) for text in tested_texts(target)} if "test" in target.splits() else set()
 
 
 def training_texts(target: FolderDataSet, settings: SourceSettings | None = None) -> set[str]:
-    """Every text of its training pairs, normalized; none where it has no training split.
+    """Return the normalized texts of a data set's training pairs; an empty set if there is no training split.
+
+    Args:
+        target: the data set.
+        settings: settings of how its rows become pairs; None for the defaults.
 
     Raises:
-        DataSetError: if it cannot be read.
+        DataSetError: if the data set cannot be read.
     """
     if "train" not in target.splits():
         return set()
@@ -41,17 +50,23 @@ def training_texts(target: FolderDataSet, settings: SourceSettings | None = None
 
 
 def test_queries(target: FolderDataSet) -> set[str] | None:
-    """The queries of a search's test, normalized, whose documents are rightly known; None of any other task.
+    """Return the normalized queries of a retrieval or reranking test; None for any other task.
+
+    Documents of a search may rightly be known from training, so only its queries are compared.
 
     Raises:
-        DataSetError: if it cannot be read.
+        DataSetError: if the data set cannot be read.
     """
     data = READERS[target.task](target.folder, Warnings())
     return {normalized(text) for text in data.queries.values()} if isinstance(data, Search) else None
 
 
 def tested_texts(target: FolderDataSet) -> Iterator[str]:
-    """The texts of a data set's test as they stand; documents with their title and without."""
+    """Yield the texts of a data set's test, not normalized; documents both with their title and without.
+
+    Raises:
+        DataSetError: if the data set cannot be read.
+    """
     data = READERS[target.task](target.folder, Warnings())
     if isinstance(data, Search):
         yield from data.queries.values()
@@ -64,12 +79,17 @@ def tested_texts(target: FolderDataSet) -> Iterator[str]:
 
 
 def shared_places(pairs: list[Pair], forbidden: set[str]) -> set[int]:
-    """Places of the pairs that have one of the texts."""
+    """Return the indices of the pairs that contain one of the normalized texts in `forbidden`."""
     return {place for place, pair in enumerate(pairs) if any(normalized(text) in forbidden for text in pair.parts)}
 
 
 def refuse_shared(shared: dict[str, int], target: str) -> None:
-    """Raise `JobError` if any source shares texts with the target."""
+    """Raise `JobError` if any source shares texts with the target.
+
+    Args:
+        shared: number of pairs that share a text, by source; empty if there are none.
+        target: name of the target.
+    """
     if not shared:
         return
     named = ", ".join(f"{name} ({count:,} pairs)" for name, count in list(shared.items())[:NAMED_SOURCES])

@@ -1,4 +1,4 @@
-"""The page of a job, written before the training and again when there is more to say."""
+"""HTML report of a job, written before the training and again after it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from transforms.files import replace_synced
 
 @dataclass(frozen=True)
 class Page:
-    """What is known before the training.
+    """Contents of a job's report that are known before the training.
 
     Attributes:
         out: the job's folder.
         mixture: the pairs.
-        targets: of the regulariser.
-        regularizer: its settings; None without one.
-        warnings: what to know.
-        mined: what was mined of each source.
+        targets: targets of the regulariser; None without one.
+        regularizer: settings of the regulariser; None without one.
+        warnings: warnings for the user.
+        mined: statistics of the mined negatives, by source.
     """
 
     out: Path
@@ -35,17 +35,18 @@ class Page:
 
     @cached_property
     def pictures(self) -> Mapping[str, str]:
-        """SVG of the targets by what it shows; drawn once, as that takes seconds and training changes nothing in it."""
+        """SVG figures of the targets by title; drawn once, which takes seconds, since training does not change them."""
         from training.finetuning.plots import pictures
 
         return pictures(self.mixture, self.targets) if self.targets is not None else {}
 
     def write(self, kept: int | None = None, compared: Mapping[str, Compared] | None = None) -> None:
-        """Write the table of the sources, and the page.
+        """Write `sources.csv` and `report.html` to the job's folder, replacing earlier ones.
 
         Args:
-            kept: the step whose model is kept, once trained.
-            compared: the model against its base, by suite.
+            kept: step whose model is kept; None before the training. With a step, the evaluations during training are
+                read from the training log and added.
+            compared: comparison of the model with its base, by suite; None or empty leaves it out.
         """
         from training.finetuning.parts import comparison_part, curve_part, mining_part
         from training.finetuning.progress import read_lines

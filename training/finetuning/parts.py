@@ -1,4 +1,4 @@
-"""What the page of a job says beside its offline phase: mining, measures on the way, the comparison afterwards."""
+"""Sections of a job's report besides the offline phase: mining, evaluation during training and after it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,11 @@ from training.finetuning.afterwards import Compared, category_rows, task_rows, v
 from training.finetuning.mining_statistics import BIN, Statistics
 
 QUANTILES = ("5 %", "25 %", "median", "75 %", "95 %")
+"""Column headers of the quantiles in `Statistics.margin`."""
 
 
 def mining_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
-    """The table of what was mined, its header first."""
+    """Build the table of what was mined of each source as rows of text, the header first."""
     header = ["source", "queries", "documents", "negatives", "fewer than asked", "none", "median rank", "median margin"]
     return [header] + [
         [
@@ -32,7 +33,7 @@ def mining_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
 
 
 def dropped_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
-    """Why near documents are no negatives."""
+    """Build the table of how many near documents were rejected, by source and reason, the header first."""
     reasons = list(dict.fromkeys(why for one in mined.values() for why in one.dropped))
     return [["source", *reasons]] + [
         [name, *(f"{one.dropped.get(why, 0):,}" for why in reasons)] for name, one in mined.items()
@@ -40,14 +41,14 @@ def dropped_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
 
 
 def margin_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
-    """Quantiles of how much nearer positives are than negatives."""
+    """Build the table of each source's margin quantiles, the header first; sources without negatives are left out."""
     return [["source", *QUANTILES]] + [
         [name, *(f"{value:.3f}" for value in one.margin)] for name, one in mined.items() if one.margin
     ]
 
 
 def example_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
-    """A query of each source with its positives and negatives."""
+    """Build the table of one example query of each source, with positives, negatives and scores, the header first."""
     rows = [["source", "score", "", "text"]]
     for name, one in mined.items():
         for found in one.examples[:1]:
@@ -58,7 +59,7 @@ def example_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
 
 
 def mining_part(mined: Mapping[str, Statistics]) -> Part:
-    """Hard negatives: counts, margins, examples."""
+    """Build the report's section on hard negatives: totals, a histogram of margins, and tables."""
     total, queries = sum(one.kept for one in mined.values()), sum(one.queries for one in mined.values())
     said = [f"{total:,} hard negatives were mined for {queries:,} queries of {len(mined)} sources."]
     short = [name for name, one in mined.items() if one.short > 0.5]
@@ -76,7 +77,7 @@ def mining_part(mined: Mapping[str, Statistics]) -> Part:
 
 
 def margins(mined: Mapping[str, Statistics]) -> Any:
-    """How many pairs of positive and negative lie how far apart."""
+    """Plot the histogram of margins, positive's cosine minus negative's, over all sources, and return the figure."""
     counts: dict[float, int] = {}
     for one in mined.values():
         for bound, count in one.histogram.items():
@@ -90,7 +91,12 @@ def margins(mined: Mapping[str, Statistics]) -> Any:
 
 
 def curve_part(lines: Sequence[Mapping[str, Any]], kept: int) -> Part:
-    """What was measured on the way."""
+    """Build the report's section on the evaluation during training: the best step, a curve and a table.
+
+    Args:
+        lines: entries of the training log.
+        kept: step whose model is kept.
+    """
     measured = {line["step"]: line["measured"] for line in lines if "measured" in line}
     metric = next(line["metric"] for line in lines if "measured" in line)
     said = [f"{metric} was best at step {kept:,}, which is kept: {measured[kept]:.4f}."]
@@ -103,7 +109,7 @@ def curve_part(lines: Sequence[Mapping[str, Any]], kept: int) -> Part:
 
 
 def curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
-    """The measure by step, the kept one marked."""
+    """Plot the metric by step, with a line at the kept step, and return the figure."""
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     axis.plot(list(measured), list(measured.values()), marker="o", markersize=3, linewidth=1.2)
     axis.axvline(kept, color="black", linewidth=0.8, linestyle="--")
@@ -113,7 +119,7 @@ def curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
 
 
 def comparison_part(found: Mapping[str, Compared]) -> Part:
-    """The trained model against its base."""
+    """Build the report's section on the post-training evaluation: sentences, and tables by category and by task."""
     tables = {
         "By category: paired t-tests over tasks, p by Holm within a suite": category_rows(found),
         "By task": task_rows(found),

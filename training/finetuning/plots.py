@@ -1,4 +1,4 @@
-"""REZE's offline phase as pictures: what separates the sources, and what is done about it."""
+"""Figures of REZE's offline phase: which directions separate the sources, and how they are shrunk."""
 
 from typing import Any
 
@@ -11,11 +11,14 @@ from training.finetuning.shrinkage import Shrinkage
 from training.finetuning.targets import Targets
 
 SHOWN_DIMENSIONS = 60
-"""Columns of the map of factors: those that separate the sources most."""
+"""Maximum number of columns of the heat map: the dimensions that separate the sources most."""
 
 
 def pictures(mixture: Mixture, targets: Targets) -> dict[str, str]:
-    """Every picture of the targets, as SVG by what it shows."""
+    """Draw every figure of the targets and return them as SVG by title; an empty dict for plain distillation.
+
+    Figures that have nothing to show, such as dispersions without active dimensions, are left out.
+    """
     shrinkage, geometry = targets.shrinkage, targets.geometry
     if shrinkage is None or geometry is None:
         return {}
@@ -37,7 +40,7 @@ def pictures(mixture: Mixture, targets: Targets) -> dict[str, str]:
 
 
 def spectrum(shrinkage: Shrinkage) -> Any:
-    """Eigenvalues and what they explain."""
+    """Plot the eigenvalues of the relations on a log scale, the active dimensions shaded, and return the figure."""
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     ranks = np.arange(1, len(shrinkage.eigenvalues) + 1)
     axis.semilogy(ranks, np.maximum(shrinkage.eigenvalues, 1e-12), linewidth=1.2)
@@ -49,7 +52,7 @@ def spectrum(shrinkage: Shrinkage) -> Any:
 
 
 def dispersion(shrinkage: Shrinkage) -> Any:
-    """Dispersions by dimension, those that are shrunk marked."""
+    """Plot the dispersion of each active dimension with the threshold, shrunk ones in red, and return the figure."""
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     values = np.maximum(shrinkage.dispersion[: shrinkage.active], 1e-12)
     ranks = np.arange(1, len(values) + 1)
@@ -66,7 +69,7 @@ def dispersion(shrinkage: Shrinkage) -> Any:
 
 
 def factors(mixture: Mixture, shrinkage: Shrinkage) -> Any:
-    """Sources by the dimensions that separate them most, coloured by how far they are pulled."""
+    """Plot a heat map of how far each source is pulled in the dimensions that separate most, and return the figure."""
     changed = shrinkage.changed
     shown = np.sort(changed[np.argsort(-shrinkage.dispersion[changed])][:SHOWN_DIMENSIONS])
     figure, axis = plt.subplots(figsize=(8, 1.2 + 0.28 * len(mixture.names)), layout="constrained")
@@ -81,14 +84,17 @@ def factors(mixture: Mixture, shrinkage: Shrinkage) -> Any:
 
 
 def pulled(shrinkage: Shrinkage) -> Any:
-    """How far each source is pulled in each dimension, `(S, D)`; 0 is left alone."""
+    """Return how far each source is pulled towards the centre in each dimension, `(S, D)`; 0 means unchanged.
+
+    For scaled sources this is 1 − α; for shifted ones the shift as a share of the deviation from the centre.
+    """
     deviation = shrinkage.source_means - shrinkage.center
     share = np.divide(-shrinkage.shift, deviation, out=np.zeros_like(deviation), where=deviation != 0)
     return np.where(shrinkage.shift != 0, share, 1 - shrinkage.shrink)
 
 
 def between(mixture: Mixture, shrinkage: Shrinkage) -> Any:
-    """The variance of the sources' means along each dimension."""
+    """Plot the cumulative between-source variance of the active dimensions, before and after; return the figure."""
     counts = np.bincount(mixture.sources, minlength=len(mixture.names))[:, None] / len(mixture)
     before = (counts * shrinkage.source_means**2).sum(axis=0)[: shrinkage.active]
     means = shrinkage.source_means * shrinkage.shrink + shrinkage.shift
@@ -104,7 +110,7 @@ def between(mixture: Mixture, shrinkage: Shrinkage) -> Any:
 
 
 def cosines(mixture: Mixture, targets: Targets) -> Any:
-    """How far the targets are from where the relations were, by source."""
+    """Plot a box plot of the cosines between relations and targets for each source, and return the figure."""
     assert targets.geometry is not None  # checked by the caller
     values = [targets.geometry.cosines[mixture.sources == source] for source in range(len(mixture.names))]
     figure, axis = plt.subplots(figsize=(7, 1 + 0.28 * len(values)), layout="constrained")

@@ -1,17 +1,17 @@
 """Anchor–positive pairs of a data set, by its task: positives only, as the REZE paper's Appendix C.1 makes them.
 
-| task | anchor | positive | what is left out |
+| task | anchor | positive | left out |
 |---|---|---|---|
-| retrieval | query | each relevant document | queries and documents nobody judged relevant |
+| retrieval | query | each relevant document | queries and documents without a relevance judgement |
 | reranking | query | each positive | queries without one |
 | classification | text | the label's description, else its name | |
 | pair_classification | first text | second text | pairs not labelled 1 |
 | summarization | document | each reference summary | rows whose `valid` is false |
-| clustering | some texts of a cluster, a line each | the cluster's name | |
+| clustering | some texts of a cluster, one per line | the cluster's name | |
 | sts | first sentence | second sentence | scores below four fifths of the scale |
 | pairs | anchor | positive | |
 
-STS has no place in that appendix; a high score is its explicit positive.
+STS is not in that appendix; a high score is its explicit positive.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,21 +25,22 @@ from training.finetuning.datasets import DataSet, FileDataSet
 from training.finetuning.job import SourceSettings
 
 PAIRED_LINES = ("pairs", "retrieval")
-"""Tasks of which a file of JSON lines holds an anchor and a positive each."""
+"""Tasks for which each line of a JSON lines file holds an anchor and a positive."""
 STS_SHARE = 0.8
-"""Of the scale of scores: 4 of 5 is where STS begins to say "mostly equivalent"."""
+"""Default minimum score of an STS positive, as a share of the range: of 5, 4 is where STS begins to say "mostly
+equivalent"."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An anchor with its positive.
+    """Anchor with its positive.
 
     Attributes:
-        anchor: a text.
-        positive: what belongs to it.
-        place: the row it comes from.
-        texts: whose overlap with other data counts; the members of a cluster's anchor, else anchor and positive.
-        negatives: hard ones that its row gives.
+        anchor: anchor text.
+        positive: positive text.
+        place: row that the pair comes from, for messages.
+        texts: texts to check for overlap with other data, if not anchor and positive: the texts of a cluster's anchor.
+        negatives: hard negatives that the row supplies.
     """
 
     anchor: str
@@ -50,13 +51,20 @@ class Pair:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The texts that must not be known elsewhere."""
+        """Texts to check for overlap with other data: `texts`, or if it is empty, anchor and positive."""
         return self.texts or (self.anchor, self.positive)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The pairs of a data set: from which split, of how many rows, and what was left out."""
+    """Pairs of a data set, before duplicates and overlap are removed.
+
+    Attributes:
+        pairs: the pairs.
+        split: split that they were made of.
+        rows: number of rows read.
+        dropped: rows left out, by reason.
+    """
 
     pairs: list[Pair]
     split: str
@@ -65,7 +73,17 @@ class Found:
 
 
 class Rows:
-    """A data set's split while pairs are made of it: rows counted, what is left out noted."""
+    """Reader of a data set's split that counts its rows and notes which are left out.
+
+    Args:
+        data: the data set.
+        split: the split.
+        settings: the job's settings of the source.
+
+    Attributes:
+        count: number of rows read so far.
+        dropped: rows left out, by reason.
+    """
 
     def __init__(self, data: DataSet, split: str, settings: SourceSettings) -> None:
         self.data, self.split, self.settings = data, split, settings
@@ -73,14 +91,18 @@ class Rows:
         self.dropped = Warnings()
 
     def read(self, *fields: str) -> Iterator[Record]:
-        """The rows of the split, which must have the fields."""
+        """Yield and count the rows of the split; raise `DataSetError` at a row that lacks one of the fields."""
         for record in self.data.rows(self.split):
             require(record, fields)
             self.count += 1
             yield record
 
     def texts(self, *fields: str) -> Iterator[Record]:
-        """The rows whose first field holds a text; the others are left out with their place."""
+        """Yield the rows whose first field is not blank; record the others as left out.
+
+        Raises:
+            DataSetError: if a row lacks one of the fields.
+        """
         for record in self.read(*fields):
             if blank(record[fields[0]]):
                 self.dropped.add("blank text", record.place)
@@ -88,10 +110,15 @@ class Rows:
                 yield record
 
     def paired(self, anchor: str, positive: str, keep: Callable[[Record], bool] = lambda record: True) -> list[Pair]:
-        """Rows that hold both texts.
+        """Build a pair of each row that `keep` accepts, from two fields; record rows with a blank anchor as left out.
+
+        Args:
+            anchor: name of the anchor's field.
+            positive: name of the positive's field.
+            keep: predicate of rows to use; the default uses all.
 
         Raises:
-            DataSetError: for rows without a positive, by their places: a relation needs both.
+            DataSetError: if an accepted row has no positive, or a row has no anchor field; the message names rows.
         """
         pairs, missing = [], []
         for record in self.data.rows(self.split):
@@ -112,10 +139,10 @@ class Rows:
         return pairs
 
     def negatives_of(self, record: Record) -> tuple[str, ...]:
-        """The hard negatives a row gives, without blank ones.
+        """Return the distinct, non-blank hard negatives that a row supplies; none if the job wants mined ones or none.
 
         Raises:
-            DataSetError: if the job wants those the rows give, and this one has no such field.
+            DataSetError: if the job wants supplied negatives, and the row has no such field.
         """
         field, which = self.settings.negative, self.settings.negatives
         if which in ("mined", "none") or (which is None and field not in record.fields):
@@ -125,10 +152,10 @@ class Rows:
 
 
 def find_pairs(data: DataSet, settings: SourceSettings) -> Found:
-    """The pairs of a data set.
+    """Build the anchor–positive pairs of a data set's split, by its task.
 
     Raises:
-        DataSetError: if there is no split, a row lacks a field, or nothing positive is left.
+        DataSetError: if there is no such split, a row lacks a field, or no pair is found.
     """
     splits = data.splits()
     if not splits:
@@ -146,7 +173,7 @@ def find_pairs(data: DataSet, settings: SourceSettings) -> Found:
 
 
 def retrieval_pairs(rows: Rows) -> list[Pair]:
-    """Queries with each document judged relevant."""
+    """Build a pair of query and document for each positive relevance judgement; record other judgements as left out."""
     queries = {str(row["_id"]): text_of(row, "text") for row in records(rows.data, "queries", "_id", "text")}
     documents = {str(row["_id"]): document_text(row) for row in records(rows.data, "corpus", "_id", "text")}
     pairs = []
@@ -164,7 +191,7 @@ def retrieval_pairs(rows: Rows) -> list[Pair]:
 
 
 def reranking_pairs(rows: Rows) -> list[Pair]:
-    """Queries with each of their positives."""
+    """Build a pair of query and positive for each positive of each row; record queries without one as left out."""
     pairs = []
     for row in rows.texts("query", "positive"):
         positives = texts_of(row, "positive")
@@ -176,14 +203,17 @@ def reranking_pairs(rows: Rows) -> list[Pair]:
 
 
 def classification_pairs(rows: Rows) -> list[Pair]:
-    """Texts with the text of their label."""
+    """Build a pair of each text and the text of its label."""
     found = list(rows.texts("text", "label"))
     texts = label_texts(rows, found)
     return [Pair(text_of(row, "text"), texts[str(row["label"])], row.place, (row["text"],)) for row in found]
 
 
 def clustering_pairs(rows: Rows) -> list[Pair]:
-    """Some texts of a cluster together, with its name; those left over make a smaller anchor."""
+    """Build pairs of up to `texts_per_cluster` texts of a cluster, joined by newlines, and the text of its label.
+
+    The last anchor of a cluster may be smaller.
+    """
     found = [row for record in rows.read() for row in members(record)]
     clusters: dict[str, list[Record]] = {}
     for row in found:
@@ -202,7 +232,11 @@ def clustering_pairs(rows: Rows) -> list[Pair]:
 
 
 def members(record: Record) -> list[Record]:
-    """A row of a clustering as it stands, or the many that mteb's older data sets hold in one."""
+    """Return a clustering row as a list: itself, or a record per sentence if it holds lists, as in old mteb sets.
+
+    Raises:
+        DataSetError: if the lists have different lengths.
+    """
     sentences, labels = record.get("sentences"), record.get("labels")
     if not isinstance(sentences, list) or not isinstance(labels, list):
         return [record]
@@ -212,9 +246,14 @@ def members(record: Record) -> list[Record]:
 
 
 def same_meaning_pairs(rows: Rows) -> list[Pair]:
-    """Pairs labelled 1."""
+    """Build a pair of the two sentences of each row labelled 1; record rows labelled 0 as left out.
+
+    Raises:
+        DataSetError: if a label is neither 0 nor 1.
+    """
 
     def positive(row: Record) -> bool:
+        """Return whether a row is labelled 1; record it as left out if it is labelled 0."""
         require(row, ("label",))
         if str(row["label"]) not in ("0", "1"):
             raise DataSetError(f"{row.place}: 'label' must be 0 or 1, not {row['label']!r}")
@@ -226,7 +265,13 @@ def same_meaning_pairs(rows: Rows) -> list[Pair]:
 
 
 def sts_pairs(rows: Rows) -> list[Pair]:
-    """Pairs with a high score."""
+    """Build a pair of the two sentences of each row with a score of at least `min_score`; record others as left out.
+
+    Without `min_score`, the threshold is `STS_SHARE` of the way from the lowest score to the highest.
+
+    Raises:
+        DataSetError: if a score is not a number, or all are equal and there is no `min_score`.
+    """
     scores = []
     for row in rows.data.rows(rows.split):
         require(row, ("score",))
@@ -240,6 +285,7 @@ def sts_pairs(rows: Rows) -> list[Pair]:
         least = min(scores) + STS_SHARE * (max(scores) - min(scores))
 
     def positive(row: Record) -> bool:
+        """Return whether a row's score reaches the threshold; record the row as left out if not."""
         if row["score"] < least:
             rows.dropped.add(f"score below {least:g}", row.place)
         return bool(row["score"] >= least)
@@ -248,7 +294,7 @@ def sts_pairs(rows: Rows) -> list[Pair]:
 
 
 def summarization_pairs(rows: Rows) -> list[Pair]:
-    """Documents with each reference summary."""
+    """Build a pair of document and summary for each reference summary; record invalid and empty rows as left out."""
     pairs = []
     for row in rows.texts("text", "human_summaries"):
         summaries = texts_of(row, "human_summaries")
@@ -262,15 +308,15 @@ def summarization_pairs(rows: Rows) -> list[Pair]:
 
 
 def plain_pairs(rows: Rows) -> list[Pair]:
-    """Pairs as they stand."""
+    """Build a pair of each row, from the fields that the job names as anchor and positive."""
     return rows.paired(rows.settings.anchor, rows.settings.positive)
 
 
 def label_texts(rows: Rows, found: list[Record]) -> dict[str, str]:
-    """What each label says.
+    """Return the text of each label among the rows: from the job, else the data set, else the label itself.
 
     Raises:
-        DataSetError: for labels that are numbers and nothing says what they mean.
+        DataSetError: if a label is neither string nor number, or its text has nothing but digits and punctuation.
     """
     for row in found:
         if not is_label(row["label"]) or isinstance(row["label"], bool):
@@ -288,29 +334,29 @@ def label_texts(rows: Rows, found: list[Record]) -> dict[str, str]:
 
 
 def records(data: DataSet, name: str, *fields: str) -> Iterator[Record]:
-    """The rows of a file that must have the fields."""
+    """Yield the rows of a data set's file; raise `DataSetError` at a row that lacks one of the fields."""
     for record in data.rows(name):
         require(record, fields)
         yield record
 
 
 def document_text(record: Record) -> str:
-    """A document as mteb gives it to an encoder: the title before the text."""
+    """Return a document's title and text, joined by a space, as mteb passes it to an encoder."""
     return f"{record.get('title') or ''} {text_of(record, 'text')}".strip()
 
 
 def require(record: Record, fields: tuple[str, ...]) -> None:
-    """Raise `DataSetError` for a field that is missing."""
+    """Raise `DataSetError` if a row lacks one of the fields."""
     for name in fields:
         if name not in record.fields:
             raise DataSetError(f"{record.place}: no field {name!r}; it has {', '.join(record.fields) or 'none'}")
 
 
 def text_of(record: Record, name: str) -> str:
-    """A field that holds a text.
+    """Return a row's field, which must be a string.
 
     Raises:
-        DataSetError: if it holds something else.
+        DataSetError: if it is not a string.
     """
     if not isinstance(record[name], str):
         raise DataSetError(f"{record.place}: {name!r} must be a string, not {shortened(record[name])}")
@@ -318,10 +364,10 @@ def text_of(record: Record, name: str) -> str:
 
 
 def texts_of(record: Record, name: str) -> list[str]:
-    """The texts of a field that holds one or several, without blank ones.
+    """Return the texts of a row's field, a string or a list of strings, without blank ones; an empty list for null.
 
     Raises:
-        DataSetError: if it holds something else.
+        DataSetError: if the field holds anything else.
     """
     value = record[name]
     listed = [value] if isinstance(value, str) else value or []
@@ -331,7 +377,7 @@ def texts_of(record: Record, name: str) -> list[str]:
 
 
 def distinct_pairs(pairs: list[Pair]) -> list[Pair]:
-    """Pairs without repetitions, in the order in which they first stand; each with the negatives of all its rows."""
+    """Remove duplicate pairs, keeping the first of each in order, with the negatives of all its duplicates."""
     found: dict[tuple[str, str], Pair] = {}
     for pair in pairs:
         known = found.setdefault((pair.anchor, pair.positive), pair)
@@ -341,7 +387,7 @@ def distinct_pairs(pairs: list[Pair]) -> list[Pair]:
 
 
 def blank(value: Any) -> bool:
-    """Whether there is no text: none at all, or only spaces."""
+    """Return whether a value is None or a string of spaces only."""
     return value is None or (isinstance(value, str) and not value.strip())
 
 
@@ -355,4 +401,4 @@ MAKERS: dict[str, Callable[[Rows], list[Pair]]] = {
     "sts": sts_pairs,
     "pairs": plain_pairs,
 }
-"""How pairs are made, by the task of a data set."""
+"""Function that makes the pairs of a data set, by its task."""

@@ -1,4 +1,4 @@
-"""How a training is told of and taken up again: a line of losses every few steps, checkpoints that are whole."""
+"""Progress of a training: a log line every few steps, and checkpoints that are marked when complete."""
 
 import shutil
 import time
@@ -14,17 +14,18 @@ from transforms.files import replace_synced
 from transforms.progress import Progress
 
 WHOLE = "whole.json"
-"""A file that a checkpoint gets when everything of it is written: the losses since the last line, pairs of a step."""
+"""File that marks a checkpoint as complete; it holds the loss sums since the last log line, and the pairs of a step."""
 PREFIX = "checkpoint-"
+"""Prefix of the names of checkpoint folders, before the step; set by transformers."""
 
 
 class Reporter(TrainerCallback):
-    """Writes the losses down and tells of them, on the first process.
+    """Trainer callback that writes losses to the training log and reports progress, in the first process of torchrun.
 
     Args:
-        path: of the lines, JSON each.
-        components: where the loss leaves its parts.
-        on_progress: told the fraction and a sentence.
+        path: training log, JSON lines.
+        components: running means of the parts of the loss.
+        on_progress: called with progress in [0, 1] and a message.
     """
 
     def __init__(self, path: Path, components: Components, on_progress: Progress) -> None:
@@ -35,7 +36,7 @@ class Reporter(TrainerCallback):
         self.first = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Forget what came after the checkpoint that is gone on from."""
+        """Restore the loss sums of the checkpoint resumed from, and remove later lines from the training log."""
         self.begun, self.first = time.monotonic(), state.global_step
         whole = self.path.parent / f"{PREFIX}{state.global_step}" / WHOLE
         if whole.is_file():
@@ -52,7 +53,7 @@ class Reporter(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """A line, where the trainer logs a loss."""
+        """Append step, mean losses and learning rate to the log, and report progress; do nothing without a loss."""
         if logs is None or "loss" not in logs:
             return
         self.components.share()
@@ -73,12 +74,12 @@ class Reporter(TrainerCallback):
 
 
 class Checkpoints(TrainerCallback):
-    """Marks checkpoints whole once they are; sees to it that the model in them is sound.
+    """Trainer callback that marks checkpoints as complete, and checks the model before each is saved.
 
     Args:
-        components: of the loss, kept with the checkpoint.
-        batch: pairs of a step in all processes, kept likewise.
-        require_finite: raises if the model is not sound.
+        components: running means of the parts of the loss, stored with the checkpoint.
+        batch: number of pairs of a step over all processes, stored with the checkpoint.
+        require_finite: function that raises if a weight or embedding of the model is not finite.
     """
 
     def __init__(self, components: Components, batch: int, require_finite: Callable[[], None]) -> None:
@@ -87,12 +88,12 @@ class Checkpoints(TrainerCallback):
         self.require_finite = require_finite
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Before anything is saved."""
+        """Check that the model is finite if a checkpoint is about to be saved."""
         if control.should_save:
             self.require_finite()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Everything of this step is on disk."""
+        """Write the file that marks the checkpoint of this step as complete."""
         self.components.share()
         if state.is_world_process_zero:
             folder = Path(str(args.output_dir)) / f"{PREFIX}{state.global_step}"
@@ -100,12 +101,12 @@ class Checkpoints(TrainerCallback):
 
 
 def batch_of(checkpoint: Path) -> int:
-    """Pairs of a step in all processes that made a checkpoint."""
+    """Return the number of pairs of a step, over all processes, of the run that wrote a checkpoint."""
     return int(orjson.loads((checkpoint / WHOLE).read_bytes())["batch"])
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The last whole checkpoint; later ones, which a kill left half written, are removed."""
+    """Return the folder of the last complete checkpoint, or None; delete later, incomplete ones of a killed run."""
     numbers = {path.name.removeprefix(PREFIX): path for path in folder.glob(f"{PREFIX}*")}
     for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):
         path = numbers[number]
@@ -116,7 +117,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines written so far; one that a kill cut off is left out."""
+    """Return the entries of the training log, up to the first damaged line; an empty list if there is no log."""
     lines = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         try:

@@ -1,4 +1,4 @@
-"""A job's sources, without what the target and the measures on the way must not have been trained on."""
+"""Reading of a job's sources, without texts of the target or of the evaluation during training."""
 
 from training.finetuning.datasets import open_target
 from training.finetuning.development import Development, Task, hold_out, measured_texts, open_development
@@ -8,13 +8,17 @@ from training.finetuning.mixture import Mixture
 
 
 class Sources:
-    """The sources of a job, read.
+    """Sources of a job, read when the object is created.
 
     Args:
-        job: the settings.
+        job: settings of the job.
+
+    Attributes:
+        mixing: mixture under construction, to which mined negatives can be added.
 
     Raises:
-        JobError: if a source cannot be used, or what is measured on the way is the target.
+        JobError: if a source cannot be used, or the evaluation during training shares texts with the target's test.
+        DataSetError: if a data set that the job names itself cannot be used.
     """
 
     def __init__(self, job: Job) -> None:
@@ -26,7 +30,10 @@ class Sources:
         self.mixing = read_sources(job, self.target, measured=texts)
 
     def split(self) -> tuple[Mixture, Development | None]:
-        """What is trained on, and what the model is measured on meanwhile; None where the job measures nothing."""
+        """Return the mixture to train on, and the evaluation during training; None if the job has none.
+
+        Without a data set to evaluate on, some pairs are held out of the mixture.
+        """
         mixture, wanted = self.mixing.finish(), self.job.evaluate
         if wanted is None:
             return mixture, None

@@ -1,4 +1,4 @@
-"""Relations of pairs: what the encoder, as it was before training, makes of them, on disk."""
+"""Reference vectors: what the encoder gave for each text before training, cached on disk, and relations of pairs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,16 +18,17 @@ from transforms.statistics import Moments
 from transforms.vectors import FloatArray
 
 ENCODE_TEXTS = 2048
-"""Texts between two writes to the store."""
+"""Number of texts encoded between two writes to the cache."""
 BLOCK_PAIRS = 16_384
+"""Number of pairs whose relations are in memory at once."""
 
 
 class Reference:
-    """The vectors of an encoder's texts, each encoded once, shared by all jobs that use the folder.
+    """Cache of an encoder's vectors on disk, shared by all jobs that use the same folder.
 
     Args:
-        encoder: the model as it is before training; its prompts are not put before the texts, which carry their own.
-        root: of the stores; each encoder's lies under its fingerprint.
+        encoder: the model before training; its own prompts are not used, since the texts already carry theirs.
+        root: folder of the caches; each encoder has its own, named by its fingerprint.
     """
 
     def __init__(self, encoder: Encoder, root: Path) -> None:
@@ -35,7 +36,10 @@ class Reference:
         self.store = VectorStore(root / encoder.fingerprint, encoder.dimensions)
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode what is not in the store yet; a killed run goes on after its last write."""
+        """Encode the texts that the cache lacks, and store their vectors every `ENCODE_TEXTS` texts.
+
+        A killed run resumes after its last write. Another process that uses the cache is waited for.
+        """
         self.store.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.store.folder / ".lock"):
             self.store.read()
@@ -49,10 +53,11 @@ class Reference:
                 on_progress(done / len(missing), f"encoding the reference, {done:,} of {len(missing):,} texts")
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit vectors `(n, d)` of texts that were encoded.
+        """Return the cached unit vectors of texts, `(n, d)`.
 
         Raises:
-            JobError: for a vector that is not finite or zero: no relation can be made of it.
+            JobError: if a vector is zero or not finite, since it has no direction.
+            KeyError: if a text was not encoded.
         """
         found = self.store.get([text_key(text) for text in texts])
         lengths = np.linalg.norm(found, axis=1)
@@ -62,26 +67,37 @@ class Reference:
         return found
 
     def relations(self, mixture: Mixture, rows: slice | None = None) -> NDArray[np.float32]:
-        """Relations [a; p] `(n, 2d)` of pairs that were encoded (Section 3.1 of the REZE paper)."""
+        """Return the relations [a; p] of pairs, `(n, 2d)`, from cached vectors (Section 3.1 of the REZE paper).
+
+        Args:
+            mixture: pairs whose texts were encoded.
+            rows: slice of the pairs; None for all.
+        """
         rows = rows or slice(None)
         return np.hstack([self.vectors(mixture.anchors[rows]), self.vectors(mixture.positives[rows])])
 
 
 def unprompted(encoder: Encoder, prompts: Iterable[Prompts]) -> Iterator[str]:
-    """Whether the encoder, when it serves, puts something before texts that nothing stands before here."""
+    """Yield a warning if the encoder puts a prompt before texts when it serves, but a source has none for anchors."""
     default = encoder.prompt(None)
     if default and any(not given.anchor for given in prompts):
         yield f"{encoder.name} serves texts with {default!r} before them; here only the prompts of the job are used"
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Rows that are held in memory together."""
+    """Yield slices of at most `BLOCK_PAIRS` rows that together cover `count` rows."""
     for start in range(0, count, BLOCK_PAIRS):
         yield slice(start, min(start + BLOCK_PAIRS, count))
 
 
 def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int) -> list[Moments]:
-    """The moments of every source's relations, in one pass."""
+    """Return the moments of each source's relations, in one pass over the rows.
+
+    Args:
+        relations: `(n, D)`.
+        sources: index of each row's source, `(n,)`.
+        count: number of sources.
+    """
     found = [Moments() for _ in range(count)]
     for rows in blocks(len(relations)):
         block = np.asarray(relations[rows])
@@ -91,7 +107,7 @@ def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int
 
 
 def open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """A file of rows in float32 as a memmap; None if it is not there or not whole."""
+    """Open a .npy file as a read-only memmap; None if it is missing, damaged, or not float32 of this shape."""
     with suppress(OSError, ValueError):
         rows = np.lib.format.open_memmap(path, mode="r")
         if rows.shape == shape and rows.dtype == np.float32:

@@ -1,4 +1,4 @@
-"""What a job is trained on and pulled towards, written down: a table, a page, lines for the terminal."""
+"""Report on what a job is trained on and pulled towards: a CSV table, an HTML page, sentences for the terminal."""
 
 import csv
 import io
@@ -13,13 +13,17 @@ from training.finetuning.plots import pulled
 from training.finetuning.targets import Targets
 
 REFERENCE = "https://arxiv.org/abs/2604.17257"
+"""Address of the REZE paper."""
 COUNTS = ("rows", "pairs", "kept", "shared with the target", "also in others", "negatives")
+"""Column headers of the numbers in the table of sources."""
 HEADER = ("source", "task", "split", *COUNTS, "left out")
+"""Column headers of the table of sources."""
 LENGTHS = ("mean", "min", "max", "median")
+"""Attributes of `Lengths`, in the order of the tables' columns."""
 
 
 def source_rows(mixture: Mixture) -> list[list[str]]:
-    """The table of the sources, its header first."""
+    """Build the table of sources with counts and reasons for what was left out, as rows of text, the header first."""
     return [list(HEADER)] + [
         [
             report.name,
@@ -38,14 +42,14 @@ def source_rows(mixture: Mixture) -> list[list[str]]:
 
 
 def left_out(report: SourceReport) -> str:
-    """Why a source gives no more than it does."""
+    """Return why a source is unused, else how many rows and pairs were left out for which reason; "" if none were."""
     if report.problem:
         return report.problem
     return "; ".join(f"{count:,} {why}" for why, count in report.dropped.items())
 
 
 def length_rows(mixture: Mixture) -> list[list[str]]:
-    """Characters of the texts that are kept, as Table 4 of the paper has them."""
+    """Build the table of the lengths of kept texts, in characters, as in the paper's Table 4, the header first."""
     header = ["source", *(f"{of} {name}" for of in ("anchor", "positive") for name in LENGTHS)]
     kept = [report for report in mixture.reports if report.anchors and report.positives]
     return [header] + [
@@ -55,12 +59,12 @@ def length_rows(mixture: Mixture) -> list[list[str]]:
 
 
 def lengths(report: SourceReport) -> list[Lengths]:
-    """Of anchors and positives."""
+    """Return the length statistics of a source's anchors and positives; an empty list if nothing is kept."""
     return [part for part in (report.anchors, report.positives) if part is not None]
 
 
 def sources_csv(mixture: Mixture) -> str:
-    """Everything about the sources, for other software."""
+    """Format counts, reasons and text lengths of all sources as CSV, with unformatted numbers for other software."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [f"{of}_{name}" for of in ("anchor", "positive") for name in LENGTHS]
@@ -74,7 +78,10 @@ def sources_csv(mixture: Mixture) -> str:
 
 
 def shrinkage_rows(mixture: Mixture, targets: Targets) -> list[list[str]]:
-    """What is done to each source."""
+    """Build the table of how each source is shrunk, as rows of text, the header first.
+
+    Columns: pairs, dimensions shrunk, mean and largest pull in these, mean cosine of relation and target.
+    """
     assert targets.shrinkage is not None and targets.geometry is not None  # checked by the caller
     share = pulled(targets.shrinkage)
     rows = [["source", "pairs", "dimensions shrunk", "mean pull there", "largest pull", "mean cos(r, r̂)"]]
@@ -94,7 +101,7 @@ def shrinkage_rows(mixture: Mixture, targets: Targets) -> list[list[str]]:
 
 
 def sentences(mixture: Mixture, targets: Targets | None, settings: RegularizerSettings | None) -> list[str]:
-    """What the offline phase found."""
+    """Summarize the offline phase: pairs and sources, active and shrunk dimensions, variance before and after."""
     used = sum(report.kept > 0 for report in mixture.reports)
     said = [f"{len(mixture):,} pairs of {used} sources are trained on."]
     if settings is None or targets is None:
@@ -118,7 +125,7 @@ def sentences(mixture: Mixture, targets: Targets | None, settings: RegularizerSe
 
 
 def share_of(part: float, whole: float) -> str:
-    """A share in per cent."""
+    """Format a part as a percentage of the whole: "40% of it", or "nothing to begin with" if the whole is 0."""
     return f"{part / whole:.0%} of it" if whole > 0 else "nothing to begin with"
 
 
@@ -130,7 +137,16 @@ def offline_page(
     warnings: Sequence[str],
     parts: Sequence[Part] = (),
 ) -> str:
-    """The page of the offline phase, which needs nothing but itself; then further parts."""
+    """Render the offline phase, and then further sections, as one self-contained HTML page.
+
+    Args:
+        mixture: the pairs.
+        targets: targets of the regulariser; None without one.
+        settings: settings of the regulariser; None without one.
+        pictures: SVG figures by title.
+        warnings: warnings for the user.
+        parts: further sections.
+    """
     tables = {"Sources: what was kept and dropped, and why": source_rows(mixture)}
     tables["Characters of the texts"] = length_rows(mixture)
     shrunk = targets is not None and targets.shrinkage is not None

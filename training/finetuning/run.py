@@ -1,16 +1,16 @@
-"""A training job from its settings to a model that can be served.
+"""A training job, from its settings to a model that can be served.
 
 OUT/
-├── job.json         what was asked, and of which base model
+├── job.json         settings and base model, to resume only the same job
 ├── sources.csv      what was kept of each source, and why not more
-├── negatives/       what was mined                                 mined.py
+├── negatives/       mined hard negatives                           mined.py
 ├── reference/       vectors of single texts by the base model      reference.py
-├── targets/         what the regulariser pulls towards             targets.py
-├── report.html      the page                                       report.py, parts.py
-├── training/        checkpoints, and progress.jsonl                trainer.py
-├── training.json    how it went
+├── targets/         targets of the regulariser                     targets.py
+├── report.html      the report                                     report.py, parts.py
+├── training/        checkpoints, and the log progress.jsonl        trainer.py
+├── training.json    summary of the training
 ├── model/           a plain sentence-transformers model
-├── adapter/         what LoRA learned, where the job keeps it      lora.py
+├── adapter/         LoRA's adapters, if the job keeps them         lora.py
 └── evaluation/      the model against its base, comparison.json    afterwards.py
 """
 
@@ -49,26 +49,30 @@ if TYPE_CHECKING:
     from training.finetuning.lora import Adapter
 
 Method = Literal["reze", "pft", "ft", "distill"]
+"""Training method: REZE, plain pre-finetuning, fine-tuning on one target, or distillation, REZE's control."""
 REGULARIZED: tuple[Method, ...] = ("reze", "distill")
+"""Methods that use the regulariser."""
 OFFLINE_SHARE = 0.2
-"""Of the work, for the progress: the reference costs one forward pass where training costs three."""
+"""Share of the progress for the work before training: encoding the texts costs one forward pass, training costs
+three."""
 OFFLINE_HOURS = 24
-"""How long the other processes of torchrun wait for the first one's reference."""
+"""Hours that the other processes of torchrun wait for the first one's work before training."""
 MODEL, JOB, SUMMARY, ADAPTER = "model", "job.json", "training.json", "adapter"
+"""Names of files and folders in the job's folder."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished job.
+    """Result of a finished job.
 
     Attributes:
-        mixture: the pairs trained on.
-        targets: where there are some.
-        summary: how training went.
-        warnings: what to know of it.
-        model: its folder.
-        mined: what was mined of each source; empty where nothing was.
-        compared: the model against its base, by suite; empty where that was not asked for.
+        mixture: pairs trained on.
+        targets: targets of the regulariser; None without one.
+        summary: summary of the training, as in training.json.
+        warnings: warnings for the user.
+        model: folder of the trained model.
+        mined: statistics of the mined negatives by source; empty if none were mined.
+        compared: comparison of the model with its base, by suite; empty if the job asks for none.
     """
 
     mixture: Mixture
@@ -81,7 +85,7 @@ class Outcome:
 
 
 def settings_of(method: Method, given: RegularizerSettings) -> RegularizerSettings:
-    """The regulariser of a method."""
+    """Return the regulariser's settings for a method: plain distillation's for `distill`, else the given ones."""
     return distillation(given) if method == "distill" else given
 
 
@@ -94,19 +98,19 @@ def run(
     on_progress: Progress,
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
 ) -> Outcome:
-    """Do a job; one that was stopped is taken up again where it was.
+    """Run a training job, or resume it where it stopped, and return its outcome; everything is written to `out`.
 
     Args:
         method: `reze`, its control `distill`, plain `pft`, or `ft`, the same on one target's own rows.
-        job: the settings.
-        spec: the base model.
-        device: to train on; None for the best there is.
-        out: the folder for everything.
-        on_progress: told a fraction and a sentence.
-        auxiliary: what hard negatives are mined with.
+        job: settings of the job.
+        spec: spec of the base model.
+        device: device to train on; None for the best there is.
+        out: the job's folder.
+        on_progress: called with progress in [0, 1] and a message.
+        auxiliary: spec of the encoder that hard negatives are mined with.
 
     Raises:
-        JobError: if the job cannot be done as described, or the folder holds another one.
+        JobError: if the job cannot be done as described, or the folder holds another job or a finished one.
     """
     only = Run(method, job, spec, device, out, on_progress, auxiliary)
     if process_rank() > 0:  # of torchrun; the first one holds the folder
@@ -116,13 +120,16 @@ def run(
 
 
 def process_rank() -> int:
-    """Which process of torchrun this is; 0 alone."""
+    """Return the rank of this process under torchrun; 0 without torchrun."""
     return int(os.environ.get("RANK", "0"))
 
 
 @contextmanager
 def first_process_first(device: str | None) -> Iterator[None]:
-    """Under torchrun, let the first process do the work and the others find it done."""
+    """Under torchrun, run the block in the first process, then in the others, which find its results on disk.
+
+    Without torchrun, the block just runs.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
@@ -134,7 +141,7 @@ def first_process_first(device: str | None) -> Iterator[None]:
 
 
 class Run:
-    """One job; see `run`."""
+    """One training job, run by `run`, which describes the arguments."""
 
     def __init__(
         self,
@@ -154,7 +161,13 @@ class Run:
         self.auxiliary = auxiliary
 
     def finish(self) -> Outcome:
-        """Everything, in order."""
+        """Do every step of the job that is not done yet, and return the outcome.
+
+        Steps: read sources, mine negatives, compute targets, write the report, train, evaluate against the base model.
+
+        Raises:
+            JobError: if the folder holds a trained model already, and no evaluation is left to do.
+        """
         trained = (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file()
         if trained and (self.job.evaluate_after is None or (self.out / COMPARISON).is_file()):
             raise JobError(f"{self.out} holds a trained model already; name another folder with --out, or remove it")
@@ -185,7 +198,7 @@ class Run:
         return Outcome(mixture, targets, summary, warnings, self.out / MODEL, found, compared)
 
     def compare(self, mixture: Mixture, suites: dict[str, Suite]) -> dict[str, Compared]:
-        """The model against its base, where the job names suites."""
+        """Evaluate model and base on the suites, and return the comparison by suite; empty if none was asked for."""
         if self.job.evaluate_after is None:
             return {}
         texts = [*mixture.anchors, *mixture.positives]
@@ -193,7 +206,7 @@ class Run:
         return compare_models(suites, limit, self.base, model, texts, self.device, self.out, self.on_progress)
 
     def targets(self, encoder: Encoder, mixture: Mixture) -> Targets:
-        """What the regulariser pulls towards."""
+        """Compute the regulariser's targets, or load them from the job's folder."""
         return prepare_targets(
             encoder,
             mixture,
@@ -204,11 +217,11 @@ class Run:
         )
 
     def offline_progress(self, fraction: float, sentence: str) -> None:
-        """Progress of what comes before the training."""
+        """Report progress of the work before training, scaled to the first `OFFLINE_SHARE` of the whole."""
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
     def require_same_job(self, encoder: Encoder, mixture: Mixture) -> None:
-        """Raise `JobError` if the folder was begun with another job, model or data."""
+        """Write job.json if there is none; else raise `JobError` if it names another job, base model or data."""
         path = self.out / JOB
         described = {
             "method": self.method,
@@ -231,7 +244,10 @@ class Run:
                 raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
 
     def train(self, mixture: Mixture, targets: Targets | None, development: Development | None) -> dict[str, Any]:
-        """Train, and save the model with the length that the base model reads."""
+        """Train the base model, save model and training.json, delete the checkpoints, and return the summary.
+
+        The saved model reads texts of the base model's maximum length, also if training cut them shorter.
+        """
         from training.finetuning.trainer import train
 
         share = OFFLINE_SHARE if self.regularized else 0.0
@@ -268,14 +284,14 @@ class Run:
         return summary
 
     def export(self, adapter: "Adapter") -> None:
-        """Write the adapters beside the model where the job keeps them."""
+        """Write the adapters to the job's folder if the job keeps them; only the first process of torchrun does."""
         lora = self.job.training.lora
         if lora is not None and lora.keep_adapter and process_rank() == 0:
             adapter.export(self.out / ADAPTER, self.base.model)
 
 
 def save_model(model: Any, path: Path) -> None:
-    """Write a model whole or not at all."""
+    """Write a sentence-transformers model to a folder in one step: a killed run leaves no half-written model."""
     written = path.with_name(f".{path.name}")
     shutil.rmtree(written, ignore_errors=True)
     model.save_pretrained(str(written), create_model_card=False)

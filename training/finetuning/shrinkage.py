@@ -1,7 +1,7 @@
-"""REZE's offline mathematics: which directions separate the sources, and how far each source is pulled back.
+"""REZE's offline mathematics: which directions separate the sources, and how far each source is shrunk in them.
 
-Relations r = [a; p] `(n, 2d)` of a frozen reference encoder → moments of every source → eigenspace of all →
-what is done to each source in each of its directions → targets r̂ (Section 3.1 of the REZE paper, its Algorithm 1).
+Relations r = [a; p] `(n, 2d)` of a frozen reference encoder → moments of each source → eigenspace of all relations →
+factor or shift of each source in each direction → targets r̂ (Section 3.1 of the REZE paper, its Algorithm 1).
 """
 
 from collections.abc import Sequence
@@ -16,27 +16,28 @@ from transforms.statistics import Moments
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-12
-"""Relative: without it, a share of 1 might never be reached, and sources on the band might lie beyond it."""
+"""Relative tolerance for rounding: without it, a variance ratio of 1 might never be reached, and sources on the band
+might count as outside it."""
 
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """What is done to the relations of S sources in an eigenspace of D = 2d dimensions.
+    """Shrinkage of the relations of S sources in their common eigenspace of D = 2d dimensions.
 
     Attributes:
-        mean: u, `(D,)`.
-        basis: W, `(D, D)`, eigenvectors in columns, by falling eigenvalue (Eq. 1).
+        mean: u, `(D,)`, mean of all relations.
+        basis: W, `(D, D)`, eigenvectors in columns, by descending eigenvalue (Eq. 1).
         eigenvalues: λ, `(D,)`.
-        source_means: μ_s in the eigenspace, `(S, D)`.
-        center: m, `(D,)`.
-        dispersion: v, `(D,)` (Eq. 2).
-        active: k, the leading dimensions that may be shrunk (Eq. 3).
+        source_means: μ_s in the eigenspace, relative to u, `(S, D)`.
+        center: m, `(D,)`, centre of the source means.
+        dispersion: v, `(D,)`, mean squared deviation of the source means from the centre (Eq. 2).
+        active: k, number of leading dimensions that may be shrunk (Eq. 3).
         dispersion_threshold: θ (Eq. 4).
-        band: θ_j, `(D,)` (Eq. 5).
-        shrink: α, `(S, D)`; 1 changes nothing (Eq. 6).
-        shift: added in the eigenspace, `(S, D)`; zero unless sources are translated.
-        variant: the dimensions that separate the sources: active, and of a dispersion above the threshold.
-        clipped: factors that were outside [0, 1] before they were clipped.
+        band: θ_j, `(D,)`, deviation from the centre that is left unchanged (Eq. 5).
+        shrink: α, `(S, D)`, factor of each source; 1 changes nothing (Eq. 6).
+        shift: shift of each source in the eigenspace, `(S, D)`; zero unless `operation` is `translate`.
+        variant: mask `(D,)` of the dimensions that separate the sources: active, with a dispersion above the threshold.
+        clipped: number of factors that clipping changed, outside [0, 1] before.
     """
 
     mean: Array
@@ -55,17 +56,22 @@ class Shrinkage:
 
     @property
     def changed(self) -> NDArray[np.int64]:
-        """The dimensions in which any source is changed."""
+        """Indices of the dimensions in which any source is scaled or shifted."""
         touched = (self.shrink != 1).any(axis=0) | (self.shift != 0).any(axis=0)
         return np.flatnonzero(touched)
 
     def offsets(self) -> NDArray[np.float32]:
-        """How far each source's mean lies from the centre in the variant dimensions, as relations `(S, D)`."""
+        """Return each source mean's deviation from the centre in the variant dimensions, as a relation, `(S, D)`."""
         deviation = np.where(self.variant, self.source_means - self.center, 0.0)
         return (deviation @ self.basis.T).astype(np.float32)
 
     def apply(self, relations: NDArray[np.floating], sources: NDArray[np.int64]) -> NDArray[np.float32]:
-        """r̂ = W A_s Wᵀ (r − u) + u of relations `(n, D)`, each by its source `(n,)` (Eq. 7), in float32."""
+        """Compute the targets r̂ = W A_s Wᵀ (r − u) + u of relations, plus the source's shift, as float32 (Eq. 7).
+
+        Args:
+            relations: `(n, D)`.
+            sources: index of each relation's source, `(n,)`.
+        """
         changed = self.changed
         basis = self.basis[:, changed]
         coordinates = (relations.astype(np.float64) - self.mean) @ basis
@@ -74,10 +80,10 @@ class Shrinkage:
 
 
 def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
-    """What to do to every source, from the moments of its relations.
+    """Fit the shrinkage of every source from the moments of its relations (Eqs. 1 to 6).
 
     Args:
-        sources: moments of the relations of each, of one width.
+        sources: moments of each source's relations, all of the same dimensions.
         settings: the paper's parameters.
     """
     pooled = merged(sources)
@@ -119,13 +125,13 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
 
 
 def eigenspace(pooled: Moments) -> tuple[Array, Array]:
-    """Eigenvalues, largest first, and eigenvectors of the covariance with ddof=0 (Eq. 1)."""
+    """Return eigenvalues, largest first, and eigenvectors in columns of the covariance with ddof=0 (Eq. 1)."""
     values, vectors = np.linalg.eigh(pooled.covariance(ddof=0))
     return np.clip(values[::-1], 0, None), np.ascontiguousarray(vectors[:, ::-1])
 
 
 def active_dimensions(eigenvalues: Array, ratio: float) -> int:
-    """The fewest leading dimensions that explain the ratio of all variance (Eq. 3)."""
+    """Return the smallest number of leading dimensions that explain `ratio` of the variance (Eq. 3); 0 if it is 0."""
     total = eigenvalues.sum()
     if total <= 0:
         return 0
@@ -134,7 +140,7 @@ def active_dimensions(eigenvalues: Array, ratio: float) -> int:
 
 
 def dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:
-    """θ = median + γ (MAD + ε) of the active dimensions' dispersions (Eq. 4); infinite where none is active."""
+    """Return θ = median + γ (MAD + ε) of the active dimensions' dispersions (Eq. 4); inf if none is active."""
     if not len(dispersion):
         return float("inf")
     middle = float(np.median(dispersion))
@@ -143,13 +149,13 @@ def dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> fl
 
 
 def denominators(means: Array, settings: RegularizerSettings) -> Array:
-    """What Eq. 6 divides by, `(S, D)`; never zero."""
+    """Return the denominators of Eq. 6, `(S, D)`: |μ| + ε, with the sign of μ if `denominator` is `signed`; never 0."""
     lengths = np.maximum(np.abs(means) + settings.epsilon_denominator, np.finfo(np.float64).tiny)
     return lengths if settings.denominator == "literal" else np.where(means < 0, -lengths, lengths)
 
 
 def merged(sources: Sequence[Moments]) -> Moments:
-    """The moments of all relations."""
+    """Merge the moments of all sources into new ones, and return these."""
     pooled = Moments()
     for moments in sources:
         pooled.merge(moments)
@@ -157,6 +163,6 @@ def merged(sources: Sequence[Moments]) -> Moments:
 
 
 def between_source_variance(sources: Sequence[Moments]) -> float:
-    """The variance of relations that lies between the sources: Σ_s n_s/n ‖μ_s − u‖²."""
+    """Return the between-source variance of the relations, Σ_s n_s/n ‖μ_s − u‖²."""
     pooled = merged(sources)
     return float(sum(one.count / pooled.count * ((one.mean - pooled.mean) ** 2).sum() for one in sources))

@@ -1,4 +1,4 @@
-"""Measures on the way: the best step is remembered, and a training that gets no better ends."""
+"""Evaluation during training: the best step is kept, and training stops early if the metric no longer improves."""
 
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,15 @@ from transforms.progress import Progress
 
 
 class Measures(TrainerCallback):
-    """Measures the model every few steps, and sees to it that the best step has a checkpoint that stays.
+    """Trainer callback that evaluates the model at intervals, and has the best step saved as a checkpoint that is kept.
 
-    What the trainer keeps of its state with a checkpoint holds the best step, so that a run that is taken up again
-    knows it.
+    The best step is part of the trainer's state, which is stored with each checkpoint, so a resumed run knows it.
 
     Args:
-        path: of the lines, JSON each; those of losses stand there too.
-        development: what is measured, how often, and when to stop; the first process of torchrun measures for all.
-        encode: texts by the model as it is.
-        on_progress: told the fraction and a sentence.
+        path: training log, JSON lines, which also holds the losses.
+        development: what to evaluate on, how often, and when to stop; the first process of torchrun evaluates for all.
+        encode: encodes texts with the model being trained.
+        on_progress: called with progress in [0, 1] and a message.
     """
 
     def __init__(self, path: Path, development: Development, encode: Encode, on_progress: Progress) -> None:
@@ -31,12 +30,12 @@ class Measures(TrainerCallback):
         self.settings, self.metric, self.on_progress = development.settings, development.metric, on_progress
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """What the base model gives, to compare with; it is no step."""
+        """Evaluate the base model, to compare with, unless the training resumes; step 0 is never kept as the best."""
         if state.global_step == 0:
             self.measured(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Measure where it is due."""
+        """Evaluate at the interval and after the last step; have a new best saved, and stop when patience runs out."""
         if state.global_step % self.settings.every and state.global_step < state.max_steps:
             return
         value = self.measured(state)
@@ -50,10 +49,10 @@ class Measures(TrainerCallback):
             control.should_training_stop = True
 
     def measured(self, state: TrainerState) -> float:
-        """The value, the same in all processes, written down by the first.
+        """Evaluate the model and return the metric, the same in all processes; log the metric and report progress.
 
         Raises:
-            NonFiniteLossError: if it is not a number.
+            NonFiniteLossError: if the metric is NaN.
         """
         found = [self.development.measure(self.encode) if state.is_world_process_zero else 0.0]
         if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -1,11 +1,11 @@
-"""What the regulariser pulls each pair's relation towards: computed once, before training, and kept on disk.
+"""Targets of the regulariser for each pair's relation: computed once before training, and stored on disk.
 
 TARGETS/
-├── manifest.json      of which encoder, mixture and settings these are
-├── relations.npy      r, what the reference makes of each pair, `(n, 2d)` in float32
-├── targets.npy        r̂, likewise; not there where the target is the reference itself
+├── manifest.json      encoder, mixture and settings that the targets belong to
+├── relations.npy      r, relation of each pair by the reference encoder, `(n, 2d)` float32
+├── targets.npy        r̂, likewise; missing if the target is the reference itself
 ├── shrinkage.safetensors
-└── geometry.json      what shrinking did, in a few numbers
+└── geometry.json      summary of what shrinking changed
 """
 
 import os
@@ -30,18 +30,20 @@ from transforms.progress import Progress
 from transforms.statistics import Moments
 
 MANIFEST, RELATIONS, TARGETS, SHRINKAGE = "manifest.json", "relations.npy", "targets.npy", "shrinkage.safetensors"
+"""Names of the files."""
 GEOMETRY = "geometry.json"
+"""Name of the summary's file."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What shrinking does to the relations.
+    """Change of the relations by shrinking.
 
     Attributes:
-        between: variance between sources, before and after.
-        total: of all relations, before and after.
-        cosines: of each pair's relation to its target, `(n,)`.
-        source_cosines: the mean of these in each source.
+        between: between-source variance, before and after.
+        total: total variance, before and after.
+        cosines: cosine of each pair's relation with its target, `(n,)`.
+        source_cosines: mean of `cosines` for each source.
     """
 
     between: tuple[float, float]
@@ -52,13 +54,13 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of a mixture.
+    """Targets of a mixture's pairs.
 
     Attributes:
-        rows: r̂, or r for plain distillation, `(n, 2d)` in float32, a memmap.
-        shrinkage: what was done to each source; None for plain distillation.
-        geometry: likewise.
-        offsets: what the embeddings of each source are compared without, `(S, 2d)`; None compares them as they are.
+        rows: r̂, or r for plain distillation, `(n, 2d)` float32, a memmap.
+        shrinkage: shrinkage of each source; None if the target is the reference itself.
+        geometry: change of the relations; None if the target is the reference itself.
+        offsets: offset of each source that is subtracted before InfoNCE, `(S, 2d)`; None for none.
     """
 
     rows: NDArray[np.float32]
@@ -70,18 +72,20 @@ class Targets:
 def prepare_targets(
     encoder: Encoder, mixture: Mixture, settings: RegularizerSettings, folder: Path, cache: Path, on_progress: Progress
 ) -> Targets:
-    """The targets of a mixture, made anew only where the folder has none of the same encoder, pairs and settings.
+    """Return the targets of a mixture; compute and store those that the folder does not hold yet.
+
+    Stored targets of the same encoder, pairs and settings are reused.
 
     Args:
-        encoder: the model as it is before training.
+        encoder: the model before training.
         mixture: the pairs.
-        settings: what is done to their relations.
-        folder: for the targets.
-        cache: for the vectors of single texts.
-        on_progress: told a fraction and a sentence.
+        settings: settings of the regulariser.
+        folder: folder for the targets.
+        cache: folder for the vectors of single texts.
+        on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        JobError: if the folder has targets of another encoder or of other pairs: the base model changed, or the data.
+        JobError: if the folder holds targets of another encoder, other pairs or other settings.
     """
     wanted = manifest(encoder, mixture, settings)
     require_same(folder, wanted)
@@ -113,7 +117,10 @@ def stored_relations(
     cache: Path,
     on_progress: Progress,
 ) -> tuple[NDArray[np.float32], bool]:
-    """The relations of a mixture on disk, and whether they were there already."""
+    """Return the relations of a mixture, `(n, 2d)`, as a memmap, and whether they were stored already.
+
+    If not, encode the texts, delete stale targets, and write relations and manifest to the folder.
+    """
     shape = (len(mixture), 2 * encoder.dimensions)
     known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
     if known and (relations := open_rows(folder / RELATIONS, shape)) is not None:
@@ -129,7 +136,7 @@ def stored_relations(
 
 
 def summary(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
-    """What shrinking did, in a few numbers."""
+    """Return dimensions, variances and mean cosine of the shrinkage as a JSON-serializable dict."""
     return {
         "dimensions": len(shrinkage.eigenvalues),
         "active": shrinkage.active,
@@ -145,7 +152,7 @@ def summary(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
 
 
 def manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) -> dict[str, object]:
-    """Of which encoder, mixture and settings targets are."""
+    """Return encoder, pairs and settings that targets depend on as a JSON-serializable dict."""
     return {
         "encoder": encoder.fingerprint,
         "dimensions": encoder.dimensions,
@@ -158,7 +165,7 @@ def manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) 
 
 
 def require_same(folder: Path, wanted: dict[str, object]) -> None:
-    """Raise `JobError` if the folder holds targets of something else."""
+    """Raise `JobError` if the folder's manifest is damaged or of another encoder, other pairs or other settings."""
     path = folder / MANIFEST
     if not path.is_file():
         return
@@ -178,9 +185,14 @@ def require_same(folder: Path, wanted: dict[str, object]) -> None:
 
 
 def write_rows(path: Path, shape: tuple[int, ...], rows_of: Callable[[slice], NDArray[np.float32]]) -> None:
-    """Write rows in float32, whole or not at all.
+    """Write float32 rows to a .npy file, block by block, in one step: a killed run leaves no half-written file.
 
-    As bytes, not through a memmap: on a full disk that is an error instead of a killed process.
+    Bytes are written instead of a memmap, because a full disk then raises an error instead of killing the process.
+
+    Args:
+        path: the file.
+        shape: shape of all rows.
+        rows_of: returns the rows of a slice.
     """
     written = path.with_name(f".{path.name}")
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
@@ -194,7 +206,7 @@ def write_rows(path: Path, shape: tuple[int, ...], rows_of: Callable[[slice], ND
 
 
 def written_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Rows that were just written, as a memmap."""
+    """Open rows that were just written as a read-only memmap."""
     rows = open_rows(path, shape)
     assert rows is not None
     return rows
@@ -203,7 +215,14 @@ def written_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
 def compare(
     relations: NDArray[np.float32], targets: NDArray[np.float32], before: list[Moments], mixture: Mixture
 ) -> Geometry:
-    """What shrinking did."""
+    """Compare relations with their targets: variances before and after, and cosines.
+
+    Args:
+        relations: r, `(n, 2d)`.
+        targets: r̂, `(n, 2d)`.
+        before: moments of each source's relations.
+        mixture: gives each pair's source.
+    """
     after = source_moments(targets, mixture.sources, len(mixture.names))
     cosines = np.concatenate([row_cosines(relations[rows], targets[rows]) for rows in blocks(len(mixture))])
     sums = np.bincount(mixture.sources, weights=cosines, minlength=len(mixture.names))
@@ -217,17 +236,17 @@ def compare(
 
 
 def total_variance(sources: list[Moments]) -> float:
-    """The mean squared distance of all relations to their mean."""
+    """Return the total variance of all sources' relations, the mean squared distance from their mean."""
     pooled = merged(sources)
     return float(np.trace(pooled.scatter) / pooled.count)
 
 
 def row_cosines(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The cosine of each row of `(n, D)` with its counterpart."""
+    """Return the cosine of each row of `a` with the same row of `b`, `(n,)` float32."""
     return np.asarray(np.vecdot(a, b) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)), np.float32)
 
 
 def as_safetensors(shrinkage: Shrinkage) -> bytes:
-    """What was done to each source, for whoever wants to look."""
+    """Serialize every field of the shrinkage as a tensor in safetensors format, for inspection."""
     values = {field.name: np.asarray(getattr(shrinkage, field.name)) for field in fields(shrinkage)}
     return save({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()})

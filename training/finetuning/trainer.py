@@ -1,4 +1,4 @@
-"""Training a sentence-transformers model on a mixture, with the library's own trainer."""
+"""Training of a sentence-transformers model on a mixture, with the library's trainer."""
 
 import os
 import warnings
@@ -32,30 +32,33 @@ from training.finetuning.targets import Targets
 from transforms.progress import Progress
 
 CHECKPOINTS_KEPT = 2
+"""Maximum number of checkpoints on disk."""
 LINES = "progress.jsonl"
+"""File name of the training log."""
 
 
 class Trainer(SentenceTransformerTrainer):
-    """The library's, without what it writes that nobody reads: its settings pickled, a card with the user's texts.
+    """The library's trainer, without its pickled settings and its model card, which would hold the user's texts.
 
-    Under torchrun it would leave out pairs that make no whole step; here such a step is filled up from the beginning.
+    Under torchrun the library drops pairs that do not fill a step; here the step is filled up from the first pairs.
     """
 
     data_collator_class = TripletCollator
     adapter: Adapter | None = None
-    """What is trained in place of the model's own weights."""
+    """Adapters that are trained and stored instead of the model's own weights; None to train and store all weights."""
 
     def get_train_dataloader(self) -> Any:
-        """The batches of this process, as many and as large as those of the others."""
+        """Return the library's data loader; under torchrun every process gets as many batches, of the same size."""
         loader: Any = super().get_train_dataloader()
         if process_count() > 1:
             loader.batch_sampler.even_batches = True
         return loader
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """No card."""
+        """Do nothing, so that no model card is written."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Write the model, or only its adapters if there are any, to the folder of a checkpoint."""
         folder = Path(str(output_dir or self.args.output_dir))
         if self.adapter is None:
             self.model.save_pretrained(str(folder), create_model_card=False)
@@ -64,6 +67,7 @@ class Trainer(SentenceTransformerTrainer):
             self.adapter.save(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Restore the model, or only its adapters if there are any, from the folder of a checkpoint."""
         if self.adapter is None:
             super()._load_from_checkpoint(resume_from_checkpoint)
         else:
@@ -72,14 +76,14 @@ class Trainer(SentenceTransformerTrainer):
 
 @dataclass(frozen=True)
 class Trained:
-    """How a training went.
+    """Result of a training.
 
     Attributes:
-        steps: of the optimizer.
-        seconds: this process trained, without what it went on from.
-        resumed_from: the step it went on from; 0 from the start.
-        kept: the step whose model is kept, the best where it was measured on the way; else the last.
-        best: what was measured at that step.
+        steps: optimizer steps in all, including those before a resume.
+        seconds: time that this process trained.
+        resumed_from: step that the training resumed from; 0 if it started from the beginning.
+        kept: step whose model is kept: the best one if the model was evaluated during training, else the last.
+        best: metric at that step; None if the model was not evaluated.
     """
 
     steps: int
@@ -90,7 +94,7 @@ class Trained:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Of the steps this process did; None of none."""
+        """Seconds for each step that this process did; None if it did none."""
         done = self.steps - self.resumed_from
         return self.seconds / done if done else None
 
@@ -107,23 +111,25 @@ def train(
     development: Development | None = None,
     export: Callable[[Adapter], None] | None = None,
 ) -> Trained:
-    """Train the model in place; go on from the last whole checkpoint in the folder.
+    """Train the model in place, resuming from the last complete checkpoint in the folder, and return the result.
+
+    With evaluation during training, the model of the best step is restored at the end. Adapters are merged.
 
     Args:
-        model: a sentence-transformers model.
+        model: sentence-transformers model.
         mixture: pairs; batches mix all sources (Section 3.2 of the REZE paper), with and without hard negatives.
-        settings: of the training.
-        folder: for checkpoints and `progress.jsonl`.
-        on_progress: told a fraction and a sentence.
-        targets: of the regulariser; None for plain InfoNCE.
-        loss_weight: of the regulariser.
-        checkpoints: whether any are kept.
-        development: what the model is measured on, so that the best step is kept; None keeps the last.
-        export: told of the adapters before they are merged.
+        settings: settings of the training.
+        folder: folder for checkpoints and the training log.
+        on_progress: called with progress in [0, 1] and a message.
+        targets: targets of the regulariser; None for plain InfoNCE.
+        loss_weight: weight of the regulariser.
+        checkpoints: whether to write checkpoints at intervals.
+        development: evaluation during training; None to keep the last step.
+        export: called with the adapters before they are merged.
 
     Raises:
-        JobError: if the checkpoint's steps cannot be shared by so many processes, or the model takes no adapters.
-        NonFiniteLossError: if the loss or the weights stop being numbers; the last good checkpoint stays.
+        JobError: if the processes cannot share the checkpoint's batch evenly, or the model takes no adapters.
+        NonFiniteLossError: if loss, weights or embeddings stop being finite; the last checkpoint stays.
     """
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = last_checkpoint(folder)
@@ -176,9 +182,13 @@ def train(
 
 
 def as_data(mixture: Mixture, model: Any) -> Dataset:
-    """The pairs as the trainer takes them, each with its number as its label; of long texts what the model reads."""
+    """Convert the pairs to a `datasets.Dataset` of texts, with each pair's index in the mixture as its label.
+
+    Long texts are cut to about what the model reads, unless the encoder is static.
+    """
 
     def cut(texts: Sequence[str]) -> list[str]:
+        """Cut each text to what the model reads of it; return the texts unchanged if the model reads all."""
         return list(texts) if cutter is None else [cutter.cut(text).text for text in texts]
 
     reads_all = not hasattr(next(iter(model)), "auto_model")
@@ -190,7 +200,7 @@ def as_data(mixture: Mixture, model: Any) -> Dataset:
 
 
 def encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Unit vectors `(n, d)` of texts by a model that is being trained, which goes on as it was."""
+    """Encode texts with a model that is being trained; return unit vectors, `(n, d)`, and restore its training mode."""
     training = model.training
     found = model.eval().encode(
         list(texts), prompt="", batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
@@ -200,28 +210,28 @@ def encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.floa
 
 
 def process_count() -> int:
-    """How many processes of torchrun there are; 1 alone."""
+    """Return the number of processes of torchrun; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def saves_activations(model: Any) -> bool:
-    """Whether there is something to save by caching gradients: not in a static encoder."""
+    """Return whether the model is a transformer, whose activations need memory; a static encoder has none."""
     return hasattr(next(iter(model)), "auto_model")
 
 
 def shared(settings: TrainingSettings, batch: int, activations: bool) -> TrainingSettings:
-    """The settings for one of these processes, so that a step has the pairs that it had before the checkpoint.
+    """Return the settings with the batch size at which all processes together have the checkpoint's batch.
 
-    Order of the pairs, number of steps and learning rates stay as they were. Where a process gets more pairs than the
-    job gave each, gradients are cached, and it needs no more memory than before.
+    Order of pairs, number of steps and learning rates then stay as they were. If a process gets more pairs than
+    `batch_size`, gradients are cached, so it needs no more memory.
 
     Args:
-        settings: of the job.
-        batch: pairs of a step in all processes that made the checkpoint.
-        activations: whether the model has some that caching saves.
+        settings: settings of the job.
+        batch: pairs of a step, over all processes, when the checkpoint was written.
+        activations: whether the model has activations, so that caching gradients saves memory.
 
     Raises:
-        JobError: if these processes cannot share the pairs evenly.
+        JobError: if these processes cannot share the batch evenly.
     """
     pairs, rest = divmod(batch, process_count())
     if rest or not pairs:
@@ -235,7 +245,7 @@ def shared(settings: TrainingSettings, batch: int, activations: bool) -> Trainin
 
 @torch.no_grad()
 def require_finite(model: Any) -> None:
-    """Raise `NonFiniteLossError` if a weight, or what they make of a text, is not a number; both happen alone."""
+    """Raise `NonFiniteLossError` if a weight or the embedding of a probe text is not finite; either can occur alone."""
     if not all(torch.isfinite(weights).all() for weights in model.parameters()):
         raise NonFiniteLossError("the weights are not numbers any more")
     training = model.training
@@ -254,7 +264,13 @@ def make_loss(
     targets: Targets | None,
     loss_weight: float,
 ) -> ContrastiveLoss:
-    """The objective; with gradients cached where a batch is larger than what fits into memory."""
+    """Build the loss for model and mixture, with cached gradients if `mini_batch_size` is smaller than `batch_size`.
+
+    On a CPU the model is switched to take texts without padding if that gives the same vectors.
+
+    Raises:
+        JobError: if `mini_batch_size` is set for a static encoder.
+    """
     identical = identical_texts(mixture.anchors, mixture.positives) if settings.mask_identical else None
     negatives = numbered_negatives(mixture.positives, mixture.negatives)
     options: dict[str, Any] = {"loss_weight": loss_weight, "identical": identical, "negatives": negatives}
@@ -271,7 +287,15 @@ def make_loss(
 def arguments(
     model: Any, settings: TrainingSettings, folder: Path, pairs: int, checkpoints: bool
 ) -> SentenceTransformerTrainingArguments:
-    """The settings as the library wants them."""
+    """Convert the settings to the arguments of the library's trainer.
+
+    Args:
+        model: model to train; its device matters.
+        settings: settings of the training.
+        folder: folder for checkpoints.
+        pairs: number of pairs, which gives the number of warmup steps.
+        checkpoints: whether to write checkpoints at intervals.
+    """
     device = str(model.device).partition(":")[0]
     wanted = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
     steps = -(-pairs // (settings.batch_size * process_count())) * settings.epochs

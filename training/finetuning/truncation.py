@@ -1,4 +1,4 @@
-"""Texts longer than the encoder reads: their ends are not trained on."""
+"""Texts with more tokens than the encoder reads, whose ends are not trained on."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,11 +6,14 @@ from training.encoder.encoder import Encoder
 from training.finetuning.mixture import Mixture
 
 TOGETHER = 1000
-"""Texts that are tokenized at once."""
+"""Number of texts that are tokenized at once."""
 
 
 def cut_texts(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
-    """How many texts of each kind are cut, in sentences; none where none is."""
+    """Yield a warning for each of anchors, positives and hard negatives of which some texts are truncated.
+
+    Nothing is yielded for a static encoder, which reads texts of any length.
+    """
     if encoder.static:
         return
     kinds = {
@@ -28,7 +31,10 @@ def cut_texts(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
 
 
 def count_long(encoder: Encoder, texts: Iterable[str]) -> int:
-    """How many texts have more tokens than the encoder reads; a token is a character at least."""
+    """Return the number of texts that have more tokens than the encoder reads.
+
+    Texts with about as few characters are not tokenized, since a token has at least one character.
+    """
     cuts = [encoder.cut(text) for text in texts]
     found = sum(not cut.whole for cut in cuts)
     candidates = [cut.text for cut in cuts if cut.whole and len(cut.text) > encoder.max_length - 2]

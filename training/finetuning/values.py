@@ -1,4 +1,4 @@
-"""What settings are made of: numbers within bounds, and objects that refuse names they do not know."""
+"""Types of settings: numbers with bounds, and immutable objects that reject unknown keys."""
 
 from typing import Annotated
 
@@ -13,13 +13,18 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Settings(BaseModel):
-    """Values that come from a file: unknown names are refused, and nothing changes later."""
+    """Base class of settings read from a file: unknown keys raise a validation error, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Prompts(Settings):
-    """What is put before the texts of a source, in training and for the reference alike."""
+    """Prompts put before the texts of a source, both in training and for the reference vectors.
+
+    Attributes:
+        anchor: prompt of anchors.
+        positive: prompt of positives and hard negatives.
+    """
 
     anchor: str = ""
     positive: str = ""
