@@ -1,1 +1,1 @@
-"""Encoders: loading a model, what identifies it, and texts to vectors in batches."""
+"""Encoders: specification, loading, fingerprint, and batched encoding of texts to vectors."""

@@ -1,4 +1,4 @@
-"""Which texts go through a model together: as many as fit a budget of tokens, of like length."""
+"""Batching of texts for a model: texts of similar length go together, up to a budget of tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,21 +9,22 @@ import torch
 from numpy.typing import NDArray
 
 BYTES_PER_TOKEN = 4
-"""Of English in UTF-8, about; Chinese takes 3. Only plans rest on it: true lengths come from the tokenizer."""
+"""Bytes per token, about 4 for English in UTF-8 and 3 for Chinese. It only plans batches; the tokenizer gives true
+lengths."""
 
 Features = dict[str, Any]
-"""What a model takes: tensors `(texts, tokens)` by name, and settings beside them."""
+"""Input of a model: tensors `(texts, tokens)` by name, and settings beside them."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokenized texts that go through the model together.
+    """Tokenized texts that go through the model in one forward pass.
 
     Attributes:
-        rows: places `(b,)` of its texts among those tokenized together.
-        features: the model's input, padded to the longest of them.
-        tokens: true lengths `(b,)`.
-        padded: tokens the model computes, padding included.
+        rows: positions `(b,)` of the batch's texts among the texts tokenized together.
+        features: the model's input, padded to the longest text, or flattened without padding.
+        tokens: number of tokens of each text `(b,)`, without padding.
+        padded: number of tokens that the model computes, padding included.
     """
 
     rows: NDArray[np.int64]
@@ -33,24 +34,26 @@ class Batch:
 
 
 def estimated_tokens(text: str, max_length: int) -> int:
-    """About how many tokens a model reads of a text."""
+    """Estimate how many tokens of a text a model reads, at most `max_length`, from the number of its bytes."""
     if len(text) >= BYTES_PER_TOKEN * max_length:  # its bytes, of which there are as many at least, need no counting
         return max_length
     return min(max_length, 2 + len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
 def longest_first(lengths: Sequence[int]) -> list[int]:
-    """Places of texts by falling length, so that neighbours need little padding."""
+    """Return the positions of texts in order of descending length, so that neighbours need little padding."""
     return sorted(range(len(lengths)), key=lambda index: -lengths[index])
 
 
 def cut_to_budget(lengths: Sequence[int], budget: int, slack: int) -> Iterator[slice]:
-    """Runs of texts that go through the model together; at least one text each.
+    """Divide texts that are sorted by length into batches; yield each as a slice of at least one text.
+
+    A batch ends before its padded tokens exceed the budget, or its padding the slack.
 
     Args:
         lengths: tokens of each text, longest first.
-        budget: tokens of a run, padded to its first text.
-        slack: tokens of padding that cost less than another pass through the model.
+        budget: maximum tokens of a batch, all texts padded to the batch's first.
+        slack: maximum tokens of padding in a batch; less padding costs less than another forward pass.
     """
     start = padding = 0
     for place, length in enumerate(lengths):
@@ -64,7 +67,10 @@ def cut_to_budget(lengths: Sequence[int], budget: int, slack: int) -> Iterator[s
 
 
 def fill_budget(lengths: Sequence[int], budget: int) -> Iterator[slice]:
-    """Runs of texts, in any order, whose tokens fill a budget without padding; at least one text each."""
+    """Divide texts in the order given into batches of at most `budget` tokens, without padding; yield each as a slice.
+
+    A batch has at least one text, even if that exceeds the budget.
+    """
     start = tokens = 0
     for place, length in enumerate(lengths):
         tokens += length
@@ -76,9 +82,15 @@ def fill_budget(lengths: Sequence[int], budget: int) -> Iterator[slice]:
 
 
 def split_features(features: Features, budget: int, slack: int, padding_side: str) -> Iterator[Batch]:
-    """Texts tokenized together as batches by their true lengths, without the columns that are padding only.
+    """Divide texts tokenized together into batches by their true lengths; yield them without columns of mere padding.
 
-    Inputs that come flattened (unpadded, for flash attention) are one batch already.
+    Features without an attention mask are flattened already (for flash attention) and become one batch.
+
+    Args:
+        features: padded input of all texts.
+        budget: maximum tokens of a batch, padding included.
+        slack: maximum tokens of padding in a batch.
+        padding_side: 'left' or 'right', the side on which the texts are padded.
     """
     if "attention_mask" not in features:
         tokens = np.diff(features["cu_seq_lens_q"].cpu().numpy()).astype(np.int64)

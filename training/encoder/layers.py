@@ -1,7 +1,7 @@
-"""Several layers and poolings of one model, from one pass through it.
+"""Vectors of several layers and poolings of one model, from a single forward pass.
 
-The vectors of layer k are those of the model cut off after layer k, which is what `EncoderSpec.layer` means. Where a
-model does something after its last layer that makes these differ, the cut model is run itself.
+The vectors of layer k are those of the model truncated after layer k, which is what `EncoderSpec.layer` means. If a
+model does something after its last layer that makes the two differ, the truncated model itself is run.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,26 +18,31 @@ from training.encoder.spec import EncoderSpec, Pooling
 from training.errors import EncoderError
 
 VARIANT_POOLINGS: tuple[Pooling, ...] = ("mean", "cls")
+"""Poolings of each layer that the name `layers` stands for."""
+
 ALL = "layers"
+"""Name that stands for all layers of a model, each under all of `VARIANT_POOLINGS`."""
+
 SAME = 1e-4
-"""Between numbers of unit vectors of the shared pass and of the cut model; other sums in another order give 1e-6."""
+"""Maximum difference between entries of unit vectors from the shared pass and from the truncated model. Sums in another
+order differ by 1e-6."""
 
 
 def variant_spec(spec: EncoderSpec, layer: int, pooling: Pooling) -> EncoderSpec:
-    """A layer of a model under a pooling, with its name: `NAME:layer3-cls`."""
+    """Return the spec of one layer of a model under a pooling, named `NAME:layer3-cls`."""
     return replace(spec, name=f"{spec.name}:layer{layer}-{pooling}", layer=layer, pooling=pooling)
 
 
 def parse_variants(spec: EncoderSpec, written: str, layers: int) -> list[EncoderSpec]:
-    """The variants of a model that a user names: `layers` for all, or `layer3-cls`.
+    """Parse the variants of a model that a user names, `layers` for all or such as `layer3-cls`; return their specs.
 
     Args:
-        spec: of the whole model.
-        written: what stands after the colon.
-        layers: that the model has.
+        spec: spec of the whole model.
+        written: the name, without the encoder's name and colon.
+        layers: number of the model's layers.
 
     Raises:
-        EncoderError: if it is neither.
+        EncoderError: if the name has another form.
     """
     if written == ALL:
         return [variant_spec(spec, layer, way) for layer in range(1, layers + 1) for way in VARIANT_POOLINGS]
@@ -52,18 +57,27 @@ def parse_variants(spec: EncoderSpec, written: str, layers: int) -> list[Encoder
 
 
 class LayeredEncoder:
-    """Variants of one model, encoded together.
+    """Variants (layer and pooling) of one model, encoded together in one forward pass where possible.
 
     Attributes:
-        variants: as encoders; their own transformers are used only where the shared pass differs.
-        alone: those for which it does.
+        whole: encoder of the whole model.
+        variants: encoders of the variants; those that share the pass have no transformer of their own.
+        modules: modules after the transformer, by variant.
+        alone: indices of variants whose vectors differ in the shared pass, and that run their own transformer.
     """
 
     def __init__(self, whole: Encoder, specs: Sequence[EncoderSpec], device: str | None = None) -> None:
-        """Load each variant of a whole model once, to learn what it gives.
+        """Load each variant once, and test on `PROBES` whether the shared pass gives the same vectors.
+
+        Transformers of variants that pass are removed from memory. The whole model is set to return all hidden states.
+
+        Args:
+            whole: encoder of the whole model.
+            specs: the variants.
+            device: torch device of the variants.
 
         Raises:
-            EncoderError: if one cannot be loaded.
+            EncoderError: if a variant cannot be loaded.
         """
         self.whole = whole
         self.whole.transformer.auto_model.config.output_hidden_states = True
@@ -89,7 +103,10 @@ class LayeredEncoder:
         normalize: bool = True,
         plain: bool = False,
     ) -> list[NDArray[np.float32]]:
-        """Vectors `(n, d)` of the texts for each variant; the arguments are those of `Encoder.encode`."""
+        """Encode texts under every variant; return a list of vectors `(n, d)` float32, in the order of `variants`.
+
+        The arguments are those of `Encoder.encode`.
+        """
         prompt = None if plain else self.whole.prompt(prompt_name)
         found = self.shared_pass(texts, prompt, on_batch, normalize)
         for index in self.alone:
@@ -103,7 +120,16 @@ class LayeredEncoder:
         on_batch: Callable[[int], None] | None = None,
         normalize: bool = True,
     ) -> list[NDArray[np.float32]]:
-        """One pass through the whole model, pooled layer by layer."""
+        """Encode texts in one pass through the whole model, pooled by layer; return vectors `(n, d)` of each variant.
+
+        Variants in `alone` get vectors too, which differ from their own.
+
+        Args:
+            texts: the texts.
+            prompt: text put before each, or None.
+            on_batch: called after each batch with the number of texts done so far.
+            normalize: whether vectors are L2-normalized.
+        """
         found = [np.empty((len(texts), variant.dimensions), np.float32) for variant in self.variants]
         done = 0
         for rows, batch in self.whole.batches(texts, prompt):

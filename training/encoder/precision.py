@@ -1,4 +1,4 @@
-"""Which number format an encoder runs in, and how near its vectors come to those of float32."""
+"""Choice of the dtype an encoder runs in, and agreement of its vectors with those in float32."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+"""Dtypes an encoder can run in; `auto` is bfloat16 if the hardware supports it, else float32."""
 
 CPUINFO = Path("/proc/cpuinfo")
-"""What Linux says of the processor."""
+"""File in which Linux describes the processor."""
 
 CPU_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Flags of processors that multiply bfloat16 themselves (x86 and Arm); others emulate it slowly."""
+"""Flags of processors with bfloat16 multiplication (x86 and Arm); others emulate it slowly."""
 
 PROBES = [
     "yes",
@@ -29,26 +30,26 @@ PROBES = [
     "as cutting, sanding, knurling, drilling, deformation, facing, threading and turning, with tools that are "
     "applied to the workpiece to create an object with symmetry about that axis.",
 ]
-"""Short and long, prose and code, three languages: what an encoder is warmed up and compared on."""
+"""Texts on which an encoder is warmed up and compared: short and long, prose and code, in three languages."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Cosine of an encoder's vectors to those it gives in float32, over `PROBES`."""
+    """Mean and minimum cosine between an encoder's vectors and those in float32, over `PROBES`."""
 
     mean: float
     min: float
 
 
 def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
-    """The format that `auto` means on a device: bfloat16 where the hardware has it, else float32."""
+    """Return `dtype` unless it is `auto`, which means bfloat16 if the device supports it, else float32."""
     if dtype != "auto":
         return dtype
     return "bfloat16" if has_bfloat16(device, cpuinfo) else "float32"
 
 
 def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
-    """Whether a device computes in bfloat16 itself."""
+    """Return whether a device supports bfloat16 without emulation; False for devices other than CUDA and CPU."""
     if device.startswith("cuda"):
         import torch  # only here: settings take the names of formats from this module
 
@@ -57,7 +58,7 @@ def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
 
 
 def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
-    """Return the instruction sets that the processor names, as Linux writes them; none on other systems."""
+    """Return the instruction sets of the processor as Linux lists them; the set is empty on other systems."""
     if not cpuinfo.exists():
         return set()
     lines = cpuinfo.read_text().splitlines()
@@ -66,6 +67,6 @@ def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
 
 
 def agreement(vectors: "NDArray[np.float32]", reference: "NDArray[np.float32]") -> Agreement:
-    """Compare unit vectors `(n, d)` row by row."""
+    """Return mean and minimum cosine between corresponding rows of two matrices of unit vectors `(n, d)`."""
     cosines = (vectors.astype("float64") * reference).sum(axis=1)
     return Agreement(float(cosines.mean()), float(cosines.min()))

@@ -1,20 +1,20 @@
-"""Where vectors are comparable."""
+"""Ids of vector spaces: vectors may be compared only if their space ids are equal."""
 
 import hashlib
 import json
 
 
 def space_id(encoder_fingerprint: str | None, chain: str | None, chain_digest: str | None, dimensions: int) -> str:
-    """An id that two vectors share only if comparing them makes sense.
+    """Return an id, 24 hexadecimal digits, that two vectors share only if they may be compared.
+
+    Vectors of different dtypes or prompts share an id, because such vectors are meant to be compared.
 
     Args:
-        encoder_fingerprint: covers model, revision, pooling, layer, maximal length and prompts;
-            None for vectors that came from elsewhere.
-        chain: `name@version`, None for raw vectors.
-        chain_digest: SHA-256 of the chain's tensors.
-        dimensions: the size served.
-
-    dtype and the prompt chosen per call are not in it: such vectors are meant to be compared.
+        encoder_fingerprint: covers weights, pooling, layer, maximum length and prompts; None for vectors without an
+            encoder.
+        chain: `name@version`; None for raw vectors.
+        chain_digest: SHA-256 of the chain's tensors; None for raw vectors.
+        dimensions: dimensions of the vectors served.
     """
     parts = [encoder_fingerprint, chain, chain_digest, dimensions]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]

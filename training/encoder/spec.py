@@ -1,4 +1,4 @@
-"""Which encoder is meant, and how it is read; nothing is loaded here."""
+"""Specification of an encoder: model and settings; nothing is loaded here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,30 +7,37 @@ from typing import Literal, Protocol
 from training.encoder.precision import Dtype
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+"""Hub id of the model used if none is named."""
+
 Pooling = Literal["mean", "cls", "max", "lasttoken"]
+"""Poolings that can replace a model's own."""
+
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
+"""Attention implementations; see `EncoderSpec.attention`."""
+
 Side = Literal["left", "right"]
+"""End of a text, left or right."""
 
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """Which model, and how it is read.
+    """Model and settings of an encoder.
 
     Attributes:
-        name: what users call it.
-        model: a folder or a hub id.
-        revision: of the hub id.
-        pooling: None keeps the model's own.
-        layer: use only this many of its layers; None uses all.
-        prompts: texts put before the input, by name; joins the model's own.
-        default_prompt_name: of the prompt used where none is asked for; None keeps the model's own default.
-        max_length: in tokens; None keeps the model's own.
-        dtype: what the transformer runs in, `auto` is bfloat16 where the hardware has it; pooling and normalising
-            are float32 always.
-        attention: the implementation; `auto` is flash attention, which needs no padding, where it is installed and
+        name: name of the encoder for users.
+        model: a folder or a Hub id.
+        revision: revision of the Hub id.
+        pooling: pooling that replaces the model's own; None keeps it.
+        layer: number of layers to use, counted from the first; None uses all.
+        prompts: texts put before the input, by name; added to the model's own.
+        default_prompt_name: name of the prompt used if none is asked for; None keeps the model's default.
+        max_length: tokens read of a text, special tokens included; None keeps the model's own.
+        dtype: dtype of the transformer; `auto` is bfloat16 if the hardware supports it, else float32. Pooling and
+            normalization are always in float32.
+        attention: attention implementation; `auto` is flash attention, which needs no padding, if it is installed and
             the model runs in half precision on a GPU, else the library's choice.
-        compile: let torch.compile make faster kernels; the first batches take minutes then.
-        trust_remote_code: run code that the model's repository brings.
+        compile: whether torch.compile compiles the transformer; the first batches then take minutes.
+        trust_remote_code: whether code from the model's repository is run.
     """
 
     name: str
@@ -48,23 +55,24 @@ class EncoderSpec:
 
 
 DEFAULT_ENCODER = EncoderSpec(name="all-MiniLM-L6-v2")
+"""Spec of the encoder used if none is named."""
 
 
 class HasSpace(Protocol):
-    """What vectors belong to: an encoder here, or what is known of one elsewhere."""
+    """Interface of an encoder whose vector space is known: one loaded here, or the description of a remote one."""
 
     @property
     def spec(self) -> "EncoderSpec":
-        """As it was loaded."""
+        """Spec it was loaded from."""
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """Name of the encoder for users."""
 
     @property
     def fingerprint(self) -> str:
-        """What tells its space from others."""
+        """Fingerprint of its vector space."""
 
     @property
     def dimensions(self) -> int:
-        """Its own width."""
+        """Dimensions of its vectors, before any chain."""

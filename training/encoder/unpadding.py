@@ -1,6 +1,6 @@
-"""Texts through a model end to end, without padding between them, on a CPU.
+"""Padding-free batches on a CPU: the tokens of several texts in one row, with attention within each text only.
 
-Every product but the attention treats tokens one by one, so a batch may be one long row of tokens; attention then
+All operations but the attention treat tokens independently, so a batch can be one long row of tokens; attention then
 runs text by text. A batch of 16 texts of very different lengths takes two thirds of the time that way. On GPUs flash
 attention does the same, through sentence-transformers itself.
 """
@@ -15,21 +15,23 @@ from torch.nn.functional import normalize, pad, scaled_dot_product_attention
 from training.encoder.batching import Batch, Features, fill_budget
 
 NAME = "lathe_unpadded"
+"""Name under which the attention is registered with transformers."""
 
 ROUND_TOKENS = 32
-"""Rows come in multiples of so many tokens: oneDNN makes each product of a new shape anew, which takes longer than
-the product (5 ms instead of 1 for one of 600 × 384 × 1536 in bfloat16), and keeps 1,024 of them."""
+"""Number of tokens of which flattened batches have a multiple: oneDNN builds a new kernel for each new shape, which
+takes longer than the product (5 ms instead of 1 for one of 600 × 384 × 1536 in bfloat16), and caches 1,024 of them."""
 
 DIFFERENCE = 1e-4
-"""Between numbers of unit vectors in float32, padded and not; other sums in another order differ by 1e-6."""
+"""Maximum difference between entries of unit vectors in float32, computed with and without padding. Sums in another
+order differ by 1e-6."""
 
 
 Attention = Callable[..., tuple[torch.Tensor, Any]]
-"""As transformers calls it: module, query, key, value, mask, and what else a model knows."""
+"""Attention function as transformers calls it: module, query, key, value, mask, and the model's further arguments."""
 
 
 class CannotUnpadError(Exception):
-    """A model whose attention needs more than its texts' bounds."""
+    """Error for a model whose attention cannot be computed from the bounds of the texts alone."""
 
 
 def attend(
@@ -44,10 +46,24 @@ def attend(
     cu_seq_lens_q: torch.Tensor | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention `(1, h, t, d)` within each text, told apart by where they begin; padded input goes the usual way.
+    """Compute scaled dot-product attention within each text of a flattened batch; return `(1, t, h, d)` and None.
+
+    Input without `cu_seq_lens_q` is padded and goes to transformers' own attention.
+
+    Args:
+        module: attention module, whose `is_causal` is the default.
+        query: `(1, h, t, d)`, the tokens of all texts in one row.
+        key: as `query`; may have fewer heads.
+        value: as `key`.
+        attention_mask: used for padded input only.
+        scaling: factor of the scores; None is 1/√d.
+        is_causal: whether a token attends to earlier ones only; None takes the module's.
+        dropout: probability of dropout.
+        cu_seq_lens_q: offsets at which the texts begin, and the end `(texts + 1,)`; None for padded input.
+        more: further arguments of the model.
 
     Raises:
-        CannotUnpadError: for attention within a window.
+        CannotUnpadError: if the model attends within a sliding window.
     """
     if cu_seq_lens_q is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -71,7 +87,7 @@ def attend(
 
 
 def allow_unpadded(model: Any, attention: Attention = attend) -> None:
-    """Let a transformer take flattened input, by an attention that keeps within texts."""
+    """Switch a transformer, in place, to an attention for flattened input, which is registered with transformers."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -81,9 +97,13 @@ def allow_unpadded(model: Any, attention: Attention = attend) -> None:
 
 
 def flatten(features: Features, first_position: int) -> Features:
-    """Padded features `(b, t)` as one row of their tokens, with where each text begins and each token's position.
+    """Concatenate the tokens of padded features `(b, t)` into one row, with the bounds of the texts and position ids.
 
-    A text of nothing follows, up to a round number of tokens; see `ROUND_TOKENS`.
+    A dummy text follows that fills the row up to a multiple of `ROUND_TOKENS`.
+
+    Args:
+        features: padded input with an `attention_mask`, which the result lacks.
+        first_position: position id of a text's first token.
     """
     mask = features["attention_mask"].bool()
     lengths = mask.sum(1)
@@ -110,7 +130,7 @@ def flatten(features: Features, first_position: int) -> Features:
 
 
 def flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
-    """Texts tokenized together as flattened batches."""
+    """Divide padded texts, in their order, into flattened batches of about `budget` tokens; yield them."""
     mask = features["attention_mask"]
     lengths = mask.sum(1).numpy().astype(np.int64)
     for run in fill_budget(lengths.tolist(), budget):
@@ -123,7 +143,7 @@ def flat_batches(features: Features, budget: int, first_position: int) -> Iterat
 
 
 def first_position(model: torch.nn.Module) -> int:
-    """The position of a text's first token: 0, but for models like RoBERTa that count from behind the padding's."""
+    """Return the position id of a text's first token: 0, or `padding_idx` + 1 for models like RoBERTa."""
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), torch.nn.Embedding):
@@ -132,7 +152,10 @@ def first_position(model: torch.nn.Module) -> int:
 
 
 def flatten_together(several: Sequence[Features], first_position: int) -> Features:
-    """Features of several columns, such as anchors and positives, as one row of all their tokens."""
+    """Flatten the padded features of several columns of texts, such as anchors and positives, into one row of tokens.
+
+    The texts come column by column.
+    """
     widest = max(features["attention_mask"].shape[1] for features in several)
     columns = {
         name: torch.cat([pad(features[name], (0, widest - features[name].shape[1])) for features in several])
@@ -143,10 +166,15 @@ def flatten_together(several: Sequence[Features], first_position: int) -> Featur
 
 
 def leave_padding_out(model: Any, probes: Sequence[str], attention: Attention = attend) -> tuple[int, str] | None:
-    """Let a sentence-transformers model on a CPU take flattened input, if it then gives the same vectors of texts.
+    """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same; else return None.
 
-    Gives the position of a text's first token and the attention it had; None leaves the model as it was: some have
-    masks of their own.
+    If it is switched, the result is the position id of a text's first token, and the name of the previous attention
+    implementation. If not, the model keeps its attention: some models have attention masks of their own.
+
+    Args:
+        model: the `SentenceTransformer`, in float32.
+        probes: texts to compare on.
+        attention: attention function for flattened input.
     """
     transformer = next(iter(model))
     if model.device.type != "cpu" or not hasattr(transformer, "auto_model"):
