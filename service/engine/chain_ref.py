@@ -1,4 +1,4 @@
-"""Which chain a worker is to load; no more than that, for whoever only names one."""
+"""Reference to a chain for a worker process; kept apart so that naming a chain imports nothing else."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ChainRef:
-    """A chain as a worker finds it: the folder of its version, what it must hold, and how it is folded."""
+    """Reference from which a worker loads a chain.
+
+    Attributes:
+        folder: artifact folder of the version.
+        digest: SHA-256 that the folder's tensors must have.
+        dimensions: output dimensions; None for all.
+        normalize: whether outputs are normalized.
+    """
 
     folder: Path
     digest: str

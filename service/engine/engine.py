@@ -1,11 +1,11 @@
-"""One encoder at work: a waiting room, and for each of its workers a lane that feeds it.
+"""The engine of one encoder: an admission queue, and for each worker process a dispatcher thread (`Lane`).
 
                        lane ──► worker process ──┐
   submit() ──► room ──<                           >──► future ──► caller
                        lane ──► worker process ──┘
 
-States: loading ──► ready ◄──► restarting     (a worker crashed and no other is there)
-            └─────► failed                    (the model cannot be loaded; tried again, ever more rarely)
+States: loading ──► ready ◄──► restarting     (a worker crashed and no other is ready)
+            └─────► failed                    (the model cannot be loaded; retried with growing pauses)
         stopped
 """
 
@@ -27,10 +27,10 @@ from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError, TrainingError
 
 IDLE_SECONDS = 0.1
-"""How often an idle lane looks whether its worker still lives."""
+"""Seconds between two checks by an idle dispatcher of whether its worker is alive."""
 
 RETRY_SECONDS = (1.0, 60.0)
-"""After a worker went before it was ready: the first wait, and the longest."""
+"""First and longest pause in seconds before a worker that ended before it was ready is started again."""
 
 State = Literal["loading", "ready", "restarting", "failed", "stopped"]
 
@@ -38,32 +38,32 @@ log = logging.getLogger(__name__)
 
 
 class WorkerLike(Protocol):
-    """What a lane needs of a worker; see `service.engine.process.WorkerProcess`."""
+    """What a dispatcher needs of a worker; see `service.engine.process.WorkerProcess`."""
 
     def wait_ready(self) -> EncoderInfo:
-        """What it loaded."""
+        """Wait until the model is loaded, and return what was loaded."""
 
     def send(self, parts: list[Part]) -> None:
-        """Give it work."""
+        """Send texts to encode to the worker."""
 
     def receive(self, seconds: float) -> Reply:
-        """The answer to the work given first."""
+        """Wait up to `seconds` for the reply to the earliest unanswered `send`, and return it."""
 
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Return whether the process is running."""
 
     def stop(self) -> None:
-        """End it now."""
+        """Kill the process."""
 
 
 class Engine:
-    """Serves one encoder.
+    """Service of one encoder: queues texts and dispatches them to worker processes.
 
     Attributes:
-        spec: the encoder.
-        info: what was loaded; None before.
-        problem: why it is not ready; None while it is.
-        settled: set once it was ready or failed for the first time.
+        spec: spec of the encoder.
+        info: what a worker loaded; None before the first was ready.
+        problem: why the encoder is not ready; None while it is.
+        settled: event that is set once the encoder was ready, or failed, for the first time.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class Engine:
         retry_seconds: tuple[float, float] = RETRY_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Nothing is started yet.
+        """Store the configuration without starting anything.
 
         Args:
-            spec: the encoder.
-            start_worker: starts a process that loads it.
-            room: where requests wait.
-            workers: processes.
-            ahead: messages given to a worker before the first is answered; 2 keeps a GPU busy.
-            timeout: seconds for an answer, after which a worker is taken for dead.
-            retry_seconds: the first and the longest wait after a worker went before it was ready.
-            idle_seconds: how often an idle lane looks whether its worker still lives.
+            spec: spec of the encoder.
+            start_worker: starts a process that loads the encoder.
+            room: admission queue of the requests.
+            workers: number of worker processes.
+            ahead: messages sent to a worker before the first is answered; 2 keeps a GPU busy.
+            timeout: seconds without a reply after which a worker is considered dead.
+            retry_seconds: first and longest pause before a worker that ended before it was ready is started again.
+            idle_seconds: seconds between two checks of whether an idle worker is alive.
         """
         self.spec = spec
         self.start_worker = start_worker
@@ -105,12 +105,12 @@ class Engine:
         self.lanes = [Lane(self, number) for number in range(workers)]
 
     def start(self) -> None:
-        """Begin to load the model; returns at once."""
+        """Start the dispatcher threads, which start the workers and load the model; return at once."""
         for lane in self.lanes:
             lane.thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """Finish what was accepted within some seconds, answer the rest with an error, and end the workers."""
+        """Finish accepted requests for up to `seconds`, answer the others with an error, and end the workers."""
         deadline = time.monotonic() + seconds
         while self.ready_lanes and self.room.texts and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -121,7 +121,7 @@ class Engine:
             lane.end()
 
     def give_up(self) -> None:
-        """Answer all that was accepted and is not finished with an error."""
+        """Answer all accepted, unfinished requests with an error."""
         error = UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
         self.room.fail_all(error)
         for lane in self.lanes:
@@ -129,7 +129,7 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """See the module."""
+        """State of the encoder, see the module."""
         if self.stopping.is_set():
             return "stopped"
         if self.ready_lanes:
@@ -139,10 +139,10 @@ class Engine:
         return "loading" if self.info is None else "restarting"
 
     def require_ready(self) -> EncoderInfo:
-        """What is loaded.
+        """Return what the workers loaded.
 
         Raises:
-            UnavailableError: while it loads, or if it cannot.
+            UnavailableError: while the encoder is not ready.
         """
         info = self.info
         if info is None or not self.ready_lanes:
@@ -152,13 +152,19 @@ class Engine:
     def submit(
         self, texts: list[str], options: EncodeOptions, chain: ChainRef | None = None, keep_raw: bool = False
     ) -> Work:
-        """Let texts wait for a worker; from any thread. The answer is the work's future.
+        """Queue texts for encoding and return their `Work`, whose future gets the vectors; callable from any thread.
+
+        Args:
+            texts: texts of a request.
+            options: how to encode them.
+            chain: chain to apply to the vectors; None for none.
+            keep_raw: whether to return also the vectors before the chain.
 
         Raises:
             UnavailableError: if the encoder is not ready.
-            BadValueError: for no texts.
-            TooLargeError: for more tokens than one request may hold.
-            OverloadedError: if too many texts wait already; none of these is taken then.
+            BadValueError: if there are no texts.
+            TooLargeError: if a request of several texts has more tokens than the queue may hold.
+            OverloadedError: if the queue has no space for all of the texts; none is queued then.
         """
         info = self.require_ready()
         if not texts:
@@ -176,10 +182,10 @@ class Engine:
         return work
 
     def joined(self, lane: "Lane", info: EncoderInfo) -> None:
-        """A worker is ready.
+        """Register a dispatcher whose worker is ready, and store what it loaded.
 
         Raises:
-            EncoderError: if it loaded another model than the workers beside it have.
+            EncoderError: if the worker's model files differ from those of the other ready workers.
         """
         with self.guard:
             if self.info is not None and self.info.fingerprint != info.fingerprint:
@@ -193,7 +199,12 @@ class Engine:
         self.settled.set()
 
     def left(self, lane: "Lane", problem: str | None) -> None:
-        """A worker is gone; without any, nobody is left waiting."""
+        """Unregister a dispatcher whose worker ended; if no worker is ready, answer all queued requests with an error.
+
+        Args:
+            lane: the dispatcher.
+            problem: why the worker never was ready; None if it was.
+        """
         with self.guard:
             self.ready_lanes.discard(lane)
             if not self.ready_lanes and problem is not None:
@@ -205,7 +216,7 @@ class Engine:
 
 
 class Lane:
-    """Feeds one worker, and starts another in its place when it goes."""
+    """Dispatcher thread: feeds one worker process, and starts another when it ends."""
 
     def __init__(self, engine: Engine, number: int) -> None:
         self.engine = engine
@@ -215,7 +226,7 @@ class Lane:
         self.thread = threading.Thread(target=self.run, name=f"{engine.spec.name}-{number}", daemon=True)
 
     def end(self) -> None:
-        """End the worker, and with it the thread."""
+        """Kill the worker and wait up to 10 s for the thread to end."""
         worker = self.worker
         if worker is not None:
             worker.stop()
@@ -223,7 +234,7 @@ class Lane:
             self.thread.join(timeout=10)
 
     def run(self) -> None:
-        """Serve until told to stop, with ever new workers if need be."""
+        """Run one worker after another until the engine stops; pause after one that failed before it was ready."""
         engine = self.engine
         wait, longest = engine.retry_seconds
         if self.number > 0:  # one loads first: it downloads, fails, or makes the service ready for all
@@ -242,7 +253,7 @@ class Lane:
                 wait = min(2 * wait, longest)
 
     def work_with_a_worker(self) -> str | None:
-        """Start a worker and serve with it until it goes; why it never was ready, or None if it was."""
+        """Start a worker and feed it until it ends; return why it never was ready, or None if it was."""
         engine = self.engine
         info = None
         try:
@@ -264,7 +275,7 @@ class Lane:
         return None
 
     def give_up(self) -> None:
-        """Fail what the worker has not answered, and make sure it is gone."""
+        """Fail the requests that the worker has not answered, and kill the worker."""
         self.fail_given(crashed(self.engine.spec.name))
         self.given.clear()
         if self.worker is not None:
@@ -272,16 +283,16 @@ class Lane:
         self.worker = None
 
     def fail_given(self, error: Exception) -> None:
-        """Answer what the worker has not with an error."""
+        """Answer the requests that were sent to the worker and not answered with an error."""
         for parts in list(self.given):
             for part in parts:
                 part.work.fail(error)
 
     def feed(self, worker: WorkerLike, window: int) -> None:
-        """Give it what waits, and pass on what it answers.
+        """Send queued texts to the worker and distribute its replies, until the engine stops.
 
         Raises:
-            OSError, EOFError: once it is gone.
+            OSError, EOFError: when the worker has ended.
         """
         engine, hope = self.engine, NO_HOPE
         while not engine.stopping.is_set():
@@ -302,7 +313,7 @@ class Lane:
                 hope = Hope.after(self.given.popleft(), reply.seconds)
 
     def pass_on(self, parts: list[Part], reply: Reply) -> None:
-        """Answer the requests whose parts came back."""
+        """Deliver a reply's results or errors to the requests of its parts, and update the metrics."""
         engine = self.engine
         engine.room.measured(sum(part.tokens for part in parts), reply.seconds, len(engine.ready_lanes))
         metrics.observe_batches(engine.spec.name, reply)

@@ -1,4 +1,4 @@
-"""What Prometheus is told of encoders."""
+"""Prometheus metrics of encoders."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -33,7 +33,7 @@ WORKER_RESTARTS = Counter("lathe_worker_restarts", "Workers that went and were s
 
 
 def observe_batches(encoder: str, reply: Reply) -> None:
-    """Count what a worker did."""
+    """Update the metrics of an encoder by the batches of a worker's reply."""
     INFERENCE_SECONDS.labels(encoder).inc(reply.seconds)
     for texts, tokens, padded in reply.batches:
         BATCH_TEXTS.labels(encoder).observe(texts)

@@ -1,17 +1,17 @@
-"""How workers run; settings make these without knowing what a worker is."""
+"""Options of worker processes; apart from them, so that settings need not import worker code."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How workers run.
+    """Options of a worker process.
 
     Attributes:
-        device: None takes the best there is.
-        threads: of each on a CPU.
-        batch_tokens: of one pass; None takes what suits the device.
-        seconds: after which one that neither reads nor writes is taken for dead.
+        device: torch device; None selects the best available.
+        threads: number of CPU threads.
+        batch_tokens: maximum tokens of a batch, padding included; None selects by device.
+        seconds: time without reading or writing after which a worker is considered dead.
     """
 
     device: str | None = None

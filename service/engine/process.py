@@ -1,4 +1,4 @@
-"""A worker process, as the server sees it."""
+"""A worker process, from the server's side."""
 
 import socket
 import struct
@@ -18,12 +18,12 @@ from training.errors import EncoderError, TooLongError
 from transforms.errors import ArtifactError
 
 ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (TooLongError, EncoderError, ArtifactError)}
-"""What a worker may say was wrong with a request; anything else is its own fault."""
+"""Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
 
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """What a worker tells of the encoder it loaded."""
+    """What a worker reports of the encoder it loaded."""
 
     spec: EncoderSpec
     fingerprint: str
@@ -37,28 +37,29 @@ class EncoderInfo:
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """Name by which users select the encoder."""
         return self.spec.name
 
     def describe(self) -> dict[str, Any]:
-        """The same as JSON; `cosine_to_float32` over some short and long texts, None where it was not measured."""
+        """Return the fields as JSON; the cosine to float32 on short and long texts is None if it was not measured."""
         found = asdict(self)
         spec, near = found.pop("spec"), found.pop("agreement")
         described: dict[str, Any] = spec | found | {"cosine_to_float32": near}
         return described
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """The text of a prompt; as `Encoder.prompt`."""
+        """Return the text of a prompt, by default that of the default prompt; as `Encoder.prompt`."""
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back for some parts: a result or an error for each, and the batches it took.
+    """A worker's reply to a list of parts.
 
     Attributes:
-        batches: rows, tokens and tokens with padding of each pass through the model.
-        seconds: the worker was busy.
+        results: result or error of each part.
+        batches: rows, tokens, and tokens with padding of each forward pass.
+        seconds: time the worker was busy.
     """
 
     results: list[Result | Exception]
@@ -67,15 +68,15 @@ class Reply:
 
 
 class WorkerProcess:
-    """A process of its own with a model in it; ends when this one does."""
+    """A process with a model, which ends when this process does."""
 
     def __init__(self, spec: EncoderSpec, options: WorkerOptions, processes: ProcessStarter) -> None:
-        """Start it; the model loads until `wait_ready`.
+        """Start the process and send it the spec; `wait_ready` waits for the model.
 
         Args:
-            spec: the encoder.
-            options: how it runs.
-            processes: starts it.
+            spec: spec of the encoder.
+            options: options of the process.
+            processes: starts the process.
 
         Raises:
             OSError: if the system starts no more processes.
@@ -106,11 +107,11 @@ class WorkerProcess:
             raise
 
     def wait_ready(self) -> EncoderInfo:
-        """What it loaded.
+        """Wait without limit until the model is loaded, and return what was loaded.
 
         Raises:
-            EncoderError: if it cannot load the model.
-            OSError, EOFError: if it ended instead.
+            EncoderError: if the model cannot be loaded.
+            OSError, EOFError: if the process ended.
         """
         self.connection.poll(None)  # a download may take its time
         head, _ = wire.receive(self.connection)
@@ -123,19 +124,19 @@ class WorkerProcess:
         )
 
     def send(self, parts: list[Part]) -> None:
-        """Give it work.
+        """Send texts to encode to the process.
 
         Raises:
-            OSError: if it is gone.
+            OSError: if the process has ended.
         """
         wire.send(self.connection, {"parts": [as_message(part) for part in parts]})
 
     def receive(self, seconds: float) -> Reply:
-        """The answer to the work given first of what is not answered yet.
+        """Wait for the reply to the earliest unanswered `send`, and return it.
 
         Raises:
-            TimeoutError: if it takes longer than that.
-            OSError, EOFError: if it is gone.
+            TimeoutError: if there is no reply within `seconds`.
+            OSError, EOFError: if the process has ended.
         """
         if not self.connection.poll(seconds):
             raise TimeoutError(f"no answer within {seconds:.0f} s")
@@ -151,17 +152,17 @@ class WorkerProcess:
         return Reply(results, [tuple(batch) for batch in head["batches"]], head["seconds"])
 
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Return whether the process is running."""
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End it now, whatever it does; who waits for its answer is told so by the connection."""
+        """Kill the process and wait for its end; a thread waiting for its reply gets an error."""
         self.process.kill()
         self.process.wait()
 
 
 def as_message(part: Part) -> dict[str, Any]:
-    """A part as JSON."""
+    """Convert a part to JSON for the worker."""
     work = part.work
     chain = None if work.chain is None else asdict(work.chain) | {"folder": str(work.chain.folder)}
     return {
@@ -174,14 +175,14 @@ def as_message(part: Part) -> dict[str, Any]:
 
 
 def as_error(told: dict[str, Any], name: str) -> Exception:
-    """The error a worker told of."""
+    """Rebuild the exception that a worker reported; an unexpected one becomes an `UnavailableError`."""
     if told["error"] in ERRORS:
         return ERRORS[told["error"]](told["message"])
     return UnavailableError(f"the encoder {name} failed on this request ({told['error']})", code="encoder_failed")
 
 
 def crashed(name: str) -> ServiceError:
-    """What the callers of a worker that went away are told."""
+    """Build the error for the requests of a worker that ended unexpectedly."""
     return UnavailableError(
         f"the encoder {name} crashed on this request or one beside it; it is being restarted", code="encoder_crashed"
     )

@@ -1,4 +1,4 @@
-"""What waits for an encoder, and how much of it is let in."""
+"""The admission queue of an encoder."""
 
 import math
 import threading
@@ -9,14 +9,16 @@ from service.engine.work import Part, Work
 from service.errors import OverloadedError
 
 RETRY_SECONDS_MOST = 60
+"""Maximum seconds that callers are told to wait before a retry."""
 
 
 @dataclass(frozen=True)
 class Hope:
-    """What a worker expects to come within some seconds, from what it just did.
+    """Tokens that a worker waits for, and for how long, instead of taking a smaller batch at once.
 
-    Callers who wait for their answer before they ask again come back one by one. A worker that took the first of
-    them at once would be busy with one text while the others arrive; a pass costs as much as four texts.
+    Callers who wait for their response before they send the next request return one by one. A worker that took the
+    first of them at once would be busy with one text while the others arrive; a forward pass costs as much as four
+    texts.
     """
 
     tokens: int = 0
@@ -24,7 +26,7 @@ class Hope:
 
     @classmethod
     def after(cls, parts: list[Part], seconds: float) -> "Hope":
-        """Half of what came together last time, within a quarter of the time that took."""
+        """Return what to wait for after a batch: half its tokens, a quarter of its time; nothing after one part."""
         return cls(sum(part.tokens for part in parts) // 2, seconds / 4) if len(parts) > 1 else cls()
 
 
@@ -32,12 +34,12 @@ NO_HOPE = Hope()
 
 
 class WaitingRoom:
-    """Requests in the order they came, in turns: a large one goes to the back each time some of it was taken.
+    """Admission queue: requests are served in turns, a large one going to the back each time a part of it is taken.
 
     Attributes:
-        texts: accepted and not yet answered.
-        tokens: the same, estimated.
-        rate: tokens a second of late, estimated as well; 0 before anything was done.
+        texts: number of texts accepted and not yet answered.
+        tokens: estimated tokens of these texts.
+        rate: recent throughput in estimated tokens per second; 0 before the first batch.
     """
 
     def __init__(self, max_texts: int, max_tokens: int) -> None:
@@ -52,10 +54,10 @@ class WaitingRoom:
         self.rate = 0.0
 
     def put(self, work: Work) -> None:
-        """Let a request in, whole or not at all; one larger than the limits when nothing else is there.
+        """Queue a request as a whole; one larger than the limits is accepted if nothing else is in progress.
 
         Raises:
-            OverloadedError: if that would be more than may wait, with the seconds after which it may not.
+            OverloadedError: if the limits would be exceeded; it has the seconds after which to retry.
         """
         with self.changed:
             texts, tokens = self.texts + len(work.texts), self.tokens + work.tokens_estimated
@@ -71,7 +73,7 @@ class WaitingRoom:
         work.future.add_done_callback(lambda _future: self.leave(work))
 
     def leave(self, work: Work) -> None:
-        """A request was answered or given up."""
+        """Release the queue space of a request that was answered or cancelled."""
         with self.changed:
             self.texts -= len(work.texts)
             self.tokens -= work.tokens_estimated
@@ -80,25 +82,25 @@ class WaitingRoom:
 
     @property
     def full(self) -> bool:
-        """Whether not one more text would be let in."""
+        """Whether not one more text would be accepted."""
         return self.texts >= self.max_texts or self.tokens >= self.max_tokens
 
     def retry_after(self) -> int:
-        """Whole seconds after which half of what waits will be done, at the pace of late."""
+        """Return the estimated whole seconds until half of the accepted tokens are done, from 1 to 60."""
         seconds = self.tokens / 2 / self.rate if self.rate else 1.0
         return min(max(1, math.ceil(seconds)), RETRY_SECONDS_MOST)
 
     def measured(self, tokens: int, seconds: float, workers: int) -> None:
-        """A worker did so many tokens in so many seconds: what the pace is judged by."""
+        """Update `rate` by a batch of a worker, as a moving average for all workers together."""
         pace = workers * tokens / max(seconds, 1e-6)
         with self.changed:
             self.rate = pace if not self.rate else 0.9 * self.rate + 0.1 * pace
 
     def take(self, tokens: int, seconds: float, hope: Hope = NO_HOPE) -> list[Part]:
-        """What a worker does next, of about so many tokens; less if others idle, to share it with them.
+        """Take parts of queued requests, about `tokens` tokens in all, for a worker; fewer if other workers idle.
 
-        Waits up to `seconds`, and gives nothing then. What is there but less than hoped for is given a
-        little time to become more.
+        Blocks up to `seconds` for the first text, and returns an empty list if none comes. If fewer tokens than `hope`
+        expects are queued, waits a little for more.
         """
         with self.changed:
             self.idle += 1
@@ -128,18 +130,18 @@ class WaitingRoom:
             return parts
 
     def waiting_tokens(self) -> int:
-        """Tokens no worker has taken yet, estimated."""
+        """Return the estimated tokens that no worker has taken yet."""
         return sum(work.tokens_waiting for work in self.works)
 
     def fail_all(self, error: Exception) -> None:
-        """Answer whatever waits with an error."""
+        """Remove all queued requests and answer them with an error."""
         with self.changed:
             works, self.works = list(self.works), deque()
         for work in works:
             work.fail(error)
 
     def close(self) -> None:
-        """Nobody will come any more."""
+        """Wake all waiting workers, and let none wait for texts again."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()

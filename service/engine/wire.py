@@ -1,4 +1,4 @@
-"""What a server and its workers say to each other: a JSON head, and arrays as bytes after it.
+"""Message protocol between a server and its workers: a JSON header, followed by arrays as bytes.
 
 server → worker   {"spec", "options"}, once
                   {"parts": [{texts, rows, options, chain, keep_raw}]}
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 MAX_BYTES = 2**30
-"""Bytes of a message's head, or of one of its arrays: 8,192 rows 16,384 wide are half of it."""
+"""Maximum bytes of a message's header, or of one of its arrays: 8,192 rows of 16,384 dimensions are half of it."""
 
 
 class MessageError(OSError):
-    """What came over the connection is no message."""
+    """Bytes received that are not a message."""
 
 
 def send(connection: Connection, head: dict[str, Any], arrays: list[Array] | None = None) -> None:
-    """Send a message.
+    """Send a message: the header as JSON, then each array.
 
     Raises:
-        OSError: if the other side is gone.
+        OSError: if the connection is closed.
     """
     arrays = arrays or []
     shapes = [[array.dtype.str, array.shape] for array in arrays]
@@ -37,11 +37,11 @@ def send(connection: Connection, head: dict[str, Any], arrays: list[Array] | Non
 
 
 def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
-    """Wait for a message.
+    """Wait for a message and return its header and arrays.
 
     Raises:
-        MessageError: for bytes that are none; the connection is of no use then, as nobody knows where the next begins.
-        OSError, EOFError: if the other side is gone.
+        MessageError: if the bytes are no message; the connection is then unusable, as the start of the next is unknown.
+        OSError, EOFError: if the connection is closed.
     """
     try:
         head: dict[str, Any] = orjson.loads(connection.recv_bytes(MAX_BYTES))
@@ -54,10 +54,10 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
 
 
 def receive_array(connection: Connection, dtype: str, shape: list[int]) -> Array:
-    """Wait for an array that a message announced.
+    """Wait for an array that a header announced, and return it.
 
     Raises:
-        TypeError, ValueError: if its bytes are no numbers of that dtype and shape.
+        TypeError, ValueError: if the bytes do not match a numeric dtype and the shape.
     """
     numbers = np.dtype(dtype)
     if numbers.kind not in "fiu":

@@ -1,4 +1,4 @@
-"""What an encoder is asked to do, cut into parts that several workers can take."""
+"""The encoding of a request's texts, split into parts that several workers can take."""
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -14,13 +14,14 @@ from training.encoder.cutting import DENSE_CHARACTERS
 from training.encoder.spec import Side
 
 SEARCHED_CHARACTERS_PER_TOKEN = 256
-"""Characters of a very long text that cost as much as a token: a worker may search all for what its model reads, and
-they are held until it does. Requests that wait thus hold at most 256 characters for each token that may."""
+"""Characters of a very long text that cost as much as a token: a worker may search all of them for what its model
+reads, and they are held until then. Requests in the queue thus hold at most 256 characters for each token allowed in
+it."""
 
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """How texts are encoded; texts alike in this share batches."""
+    """How texts are encoded; texts with equal options share batches."""
 
     prompt_name: str | None = None
     truncate: bool = True
@@ -30,14 +31,14 @@ class EncodeOptions:
 
 @dataclass(frozen=True)
 class Embedded:
-    """What a worker gave for a request.
+    """Vectors of a request's texts.
 
     Attributes:
-        vectors: `(n, k)`, through the chain if there was one.
-        raw: `(n, d)` the encoder's own, where they were asked for; those of `vectors` if there was no chain.
-        tokens: `(n,)` that each text took.
-        queue_ms: until the first of its texts was taken by a worker.
-        inference_ms: from then on.
+        vectors: `(n, k)`, transformed by the chain if there is one.
+        raw: `(n, d)` before the chain, if requested and there is a chain; otherwise None.
+        tokens: `(n,)`, number of tokens of each text.
+        queue_ms: milliseconds until a worker took the first of the texts.
+        inference_ms: milliseconds from then on.
     """
 
     vectors: NDArray[np.float32]
@@ -49,7 +50,7 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Result:
-    """A worker's answer to a part; as `Embedded`."""
+    """A worker's vectors of a part; fields as in `Embedded`."""
 
     vectors: NDArray[np.float32]
     raw: NDArray[np.float32] | None
@@ -58,13 +59,15 @@ class Result:
 
 @dataclass(eq=False)
 class Work:
-    """A request's texts, the longest first, with what has come back of them.
+    """A request's texts, taken longest first, and the results received so far.
 
     Attributes:
-        chain: None for raw vectors.
-        keep_raw: also give the vectors before the chain.
-        max_length: tokens the encoder reads, for the estimate.
-        tokens_estimated: what the texts cost, in tokens: those the encoder reads, and the search for them.
+        chain: chain to apply; None for raw vectors.
+        keep_raw: whether to return also the vectors before the chain.
+        max_length: maximum tokens that the encoder reads of a text, for the estimate.
+        future: receives the vectors or an error.
+        submitted: time of creation, in seconds of `perf_counter`.
+        tokens_estimated: estimated cost of the texts in tokens: those the encoder reads, and the search for them.
     """
 
     texts: list[str]
@@ -88,11 +91,11 @@ class Work:
 
     @property
     def waiting(self) -> bool:
-        """Whether texts are left to take, and somebody who wants them."""
+        """Whether texts are left to take, and the request is neither answered nor cancelled."""
         return self.taken < len(self.texts) and not self.future.done()
 
     def take(self, tokens: int) -> "Part":
-        """The next texts, at least one, of about so many tokens."""
+        """Take the next texts as a part of about `tokens` estimated tokens, at least one text."""
         now = perf_counter()
         self.begun = self.begun or now
         first, total = self.taken, 0
@@ -103,7 +106,7 @@ class Work:
         return Part(self, self.order[first : self.taken], total, now - self.submitted)
 
     def receive(self, rows: list[int], result: Result) -> None:
-        """Take in a part's vectors; the last one answers the request."""
+        """Store a part's vectors; after the last part, join them and resolve the future."""
         with self.answering:
             self.results.append((rows, result))
             self.missing -= len(rows)
@@ -114,17 +117,17 @@ class Work:
                 self.future.set_result(answer)
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error, unless it was answered or given up."""
+        """Set the error on the future, unless it is resolved or cancelled."""
         with self.answering:
             if self.wanted():
                 self.future.set_exception(error)
 
     def wanted(self) -> bool:
-        """Whether the answer is still to be given; from then on it cannot be given up."""
+        """Return whether the future still waits for a result; if so, it can no longer be cancelled."""
         return not self.future.done() and self.future.set_running_or_notify_cancel()
 
     def joined(self) -> Embedded:
-        """All parts in the order of the texts."""
+        """Join the results of all parts in the order of the texts."""
         now = perf_counter()
         begun = self.begun or now
         rows, result = self.results[0]
@@ -148,14 +151,21 @@ class Work:
 
 
 def estimated_cost(text: str, max_length: int) -> int:
-    """About what a text costs a worker, in tokens; more for one so long that what is read of it must be searched."""
+    """Estimate a text's cost for a worker in tokens; a very long text also costs the search for what is read."""
     searched = max(0, len(text) - DENSE_CHARACTERS * (max_length + 1))
     return estimated_tokens(text, max_length) + searched // SEARCHED_CHARACTERS_PER_TOKEN
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some texts of a request, by their places in it, of about so many tokens, and the seconds they waited."""
+    """Some texts of a request, for one worker.
+
+    Attributes:
+        work: the request.
+        rows: positions of the texts in it.
+        tokens: estimated tokens of the texts.
+        waited: seconds since the request was submitted.
+    """
 
     work: Work
     rows: list[int]

@@ -3,7 +3,7 @@
         receiving thread                      main thread
   FD ──► read ──► tokenize ──► queue of two ──► model ──► chain ──► FD
 
-Tokenizing thus runs while the model computes. Parts alike in their options go through together.
+Tokenization thus overlaps with the model's computation. Parts with equal options share batches.
 """
 
 import logging
@@ -36,15 +36,23 @@ from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
 FORESEEN = (TooLongError, EncoderError, ArtifactError)
+"""Exceptions whose messages are sent to the caller; of others, only the type is."""
 CHAINS_MOST = 64
-"""Folded chains kept on the device."""
+"""Maximum number of folded chains kept on the device."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Tokenized:
-    """Some parts alike in their options, ready for the model; or why they are not."""
+    """Parts with equal options as batches for the model, or the error that prevented this.
+
+    Attributes:
+        parts: the parts as JSON.
+        places: their positions in the message.
+        batches: tokenized texts of all parts; empty if there is an error.
+        error: why the texts cannot be tokenized; None if they were.
+    """
 
     parts: list[dict[str, Any]]
     places: list[int]
@@ -53,7 +61,7 @@ class Tokenized:
 
 
 class Worker:
-    """One encoder, and the chains asked of it."""
+    """An encoder, with a cache of the chains that requests apply."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -61,7 +69,10 @@ class Worker:
         self.chains: OrderedDict[tuple[Any, ...], Chain] = OrderedDict()
 
     def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
-        """Parts as batches; if some alike cannot be, each alone, so that none fails for another."""
+        """Tokenize a message's parts, grouped by equal options; if a group fails, each of its parts on its own.
+
+        Errors are stored in the returned groups, so that no part fails because of another.
+        """
         alike: dict[tuple[Any, ...], list[int]] = {}
         for place, part in enumerate(parts):
             alike.setdefault(tuple(part["options"].values()), []).append(place)
@@ -75,7 +86,7 @@ class Worker:
         return found
 
     def tokenize_alike(self, parts: list[dict[str, Any]], places: list[int]) -> Tokenized:
-        """Parts of the same options as batches."""
+        """Tokenize parts with equal options to batches; an error is returned in the result, not raised."""
         options = parts[0]["options"]
         try:
             prompt = self.encoder.prompt(options["prompt_name"])
@@ -91,7 +102,7 @@ class Worker:
 
     @torch.inference_mode()
     def answer(self, groups: list[Tokenized]) -> tuple[dict[str, Any], list[wire.Array]]:
-        """What is sent back for parts that came together."""
+        """Encode the groups of a message and return its reply: the header and the arrays, in the order of the parts."""
         begun = time.perf_counter()
         answers: dict[int, tuple[dict[str, Any], list[wire.Array]]] = {}
         batches: list[tuple[int, int, int]] = []
@@ -107,7 +118,10 @@ class Worker:
         return head, [array for _, arrays in told for array in arrays]
 
     def answer_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[wire.Array]]]:
-        """Results of parts alike by their places; if the model fails on them, each alone."""
+        """Encode a group and apply the chains; return each part's header entry and arrays, by position in the message.
+
+        If the model fails on the group, each part is tried on its own, and failures are returned as entries.
+        """
         try:
             if group.error is not None:
                 raise group.error
@@ -127,7 +141,7 @@ class Worker:
         return answers
 
     def encode(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64]]:
-        """Vectors `(n, d)` on the device and tokens `(n,)` of a group's texts."""
+        """Encode a group's texts; return the vectors `(n, d)` on the device and the number of tokens `(n,)`."""
         count = sum(len(part["texts"]) for part in group.parts)
         vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
         tokens = np.empty(count, dtype=np.int64)
@@ -140,7 +154,10 @@ class Worker:
     def through_chain(
         self, part: dict[str, Any], raw: torch.Tensor, tokens: NDArray[np.int64]
     ) -> tuple[dict[str, Any], list[wire.Array]]:
-        """A part's result; only what was asked for leaves the device."""
+        """Apply a part's chain and return its header entry and arrays on the CPU, or a header entry with the error.
+
+        The raw vectors `(n, d)` are included only if they were requested.
+        """
         try:
             vectors = raw if part["chain"] is None else self.chain(part["chain"]).floats(raw)
         except Exception as error:
@@ -150,10 +167,10 @@ class Worker:
         return {"raw": keep_raw}, [*arrays, raw.cpu().numpy()] if keep_raw else arrays
 
     def chain(self, asked: dict[str, Any]) -> Chain:
-        """A chain folded and on the device, kept for the next time.
+        """Return a chain, folded and on the device, from the cache or from disk.
 
         Raises:
-            ArtifactError: if its folder is gone, damaged, or holds another.
+            ArtifactError: if the folder is missing, damaged, or holds another chain.
         """
         key = tuple(asked.values())
         if key not in self.chains:
@@ -168,7 +185,7 @@ class Worker:
 
 
 def described(error: Exception) -> dict[str, Any]:
-    """An error as JSON; one nobody foresaw by its type only, as its message may quote texts."""
+    """Return a header entry for an error; of an unexpected one it has only the type, as its message may quote texts."""
     if isinstance(error, FORESEEN):
         return {"error": type(error).__name__, "message": str(error)}
     log.error("a request failed: %s", type(error).__name__)
@@ -176,10 +193,10 @@ def described(error: Exception) -> dict[str, Any]:
 
 
 def load(told: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
-    """The encoder a server asked for, run once, and what to tell of it.
+    """Load the encoder that the server asks for, run it once, and return it with its description as JSON.
 
     Raises:
-        EncoderError: if it cannot be loaded.
+        EncoderError: if the encoder cannot be loaded.
     """
     options = told["options"]
     torch.set_num_threads(options["threads"])
@@ -199,9 +216,9 @@ def load(told: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
 
 
 def receive_all(connection: Connection, worker: Worker, ready: "queue.Queue[list[Tokenized]]") -> None:
-    """Read and tokenize until the server goes away, or says what makes no sense; then this process ends too.
+    """Read and tokenize messages into the queue until the connection fails, then exit the process.
 
-    Without this thread it would take work and answer none until the server's patience ends.
+    A worker without this thread would accept work and answer none until the server's timeout.
     """
     try:
         while True:
@@ -216,10 +233,10 @@ def receive_all(connection: Connection, worker: Worker, ready: "queue.Queue[list
 
 
 def main(arguments: list[str]) -> None:
-    """Answer a server.
+    """Serve the server at the other end of a socket.
 
     Args:
-        arguments: the descriptor of the socket to the server.
+        arguments: the number of the socket's file descriptor.
     """
     logs.configure("warning")
     keep_freed_blocks()
@@ -227,7 +244,7 @@ def main(arguments: list[str]) -> None:
 
 
 def serve(connection: Connection) -> None:
-    """Load the encoder that the first message asks for, say what was loaded, and answer until the server is gone."""
+    """Load the encoder in the first message, report the outcome, and answer messages until the server is gone."""
     told, _ = wire.receive(connection)
     try:
         encoder, description = load(told)

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 
 PARSED_TIMES = 16
-"""Memory for all bodies being parsed, in sizes of the largest body: numbers of three characters take 16 times theirs."""
+"""Memory for all bodies being parsed, in largest bodies: numbers of three characters take 16 times theirs."""
 
 BYTES_PER_VALUE = 40
 """Bytes of a Python integer or float, and of its slot in a list."""

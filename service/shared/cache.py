@@ -1,8 +1,8 @@
-"""Vectors of texts that any replica has seen, as float16: half the bytes, at a cosine of COSINE or more.
+"""Redis cache of text vectors that any replica encoded, as float16: half the bytes, at a cosine of COSINE or more.
 
-Two generations, each a hash of half the bytes that are allowed. When the young one is full, or has had half its time,
-it takes the old one's place. So the size is bounded whatever Redis is used for besides, a lookup is one round trip,
-and all of it has a time to live: a Redis set to `volatile-lru` evicts it, and never a chain.
+Two generations, each a hash of half the allowed bytes. When the young one is full, or half the time to live has passed,
+it replaces the old one. The size is thus bounded whatever else Redis is used for, a lookup is one round trip, and all
+entries have a time to live: a Redis set to `volatile-lru` evicts them, and never a chain.
 """
 
 import logging
@@ -23,16 +23,17 @@ from service.shared.damage import note_damage
 from service.shared.link import RedisLink, as_unavailable, connect
 
 COSINE = 0.9999998
-"""Of a unit vector with what comes back, at least; lengths are made 1 again. float16 rounds each number by a share of
-2⁻¹¹ at most, so the angle is at most 2⁻¹¹ and its cosine at least 1 − 2⁻²³; numbers below 6e-5 add less than that."""
+"""Lower bound of the cosine of a unit vector and its restored copy, which is normalized. float16 rounds each number by
+a share of 2⁻¹¹ at most, so the angle is at most 2⁻¹¹ and its cosine at least 1 − 2⁻²³; numbers below 6e-5 add less than
+that."""
 PATIENCE_SECONDS = 0.25
-"""A cache that takes longer is no help."""
+"""Timeout of a request to Redis in seconds; a cache that takes longer does not help."""
 PAUSE_SECONDS = 1.0
-"""For which a Redis that took longer is not asked."""
+"""Seconds without requests after a timeout."""
 WAITING_MOST = 64
-"""Batches on their way to Redis; more are dropped."""
+"""Maximum number of batches queued for Redis; more are dropped."""
 ENTRY_BYTES = 130
-"""What Redis takes for an entry beside its vector."""
+"""Bytes that Redis takes for an entry besides its vector."""
 YOUNG, OLD, STATE = "lathe:cache:young", "lathe:cache:old", "lathe:cache:state"
 PUT = """
 local half, seconds = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -52,8 +53,10 @@ end
 redis.call('HSET', KEYS[3], 'bytes', bytes, 'begun', begun)
 redis.call('EXPIRE', KEYS[3], seconds)
 """
-"""Keys: young, old, state. Arguments: half the bytes allowed, seconds to live, an entry's own bytes, key and value of
-each entry. Redis's clock counts, so that replicas need not agree on theirs."""
+"""Lua script that adds entries to the young generation, and ages it when it is full or half its time is up.
+
+Keys: young, old, state. Arguments: half the allowed bytes, seconds to live, an entry's own bytes, then key and value of
+each entry. Redis's clock is used, so that replicas need not agree on theirs."""
 
 HITS = Counter("lathe_shared_cache_hits", "Texts whose vectors another replica, or an earlier run, had left in Redis")
 MISSES = Counter("lathe_shared_cache_misses", "Texts whose vectors were not in Redis, or could not be read")
@@ -64,12 +67,12 @@ Batch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64]]
 
 
 class SharedCache:
-    """Vectors in Redis; without it nothing is found and nothing fails.
+    """Cache of vectors in Redis; while Redis is unreachable, lookups miss and writes are dropped.
 
     Args:
-        link: to Redis.
-        max_bytes: that they may take.
-        seconds: that they are kept at most.
+        link: connection to Redis.
+        max_bytes: bytes that the entries may take.
+        seconds: maximum time that an entry is kept.
     """
 
     def __init__(self, link: RedisLink, max_bytes: int, seconds: int) -> None:
@@ -85,27 +88,27 @@ class SharedCache:
 
     @property
     def asked(self) -> bool:
-        """Whether Redis is asked at all just now."""
+        """Whether requests are sent to Redis now: it is up, and no pause after a timeout is on."""
         return self.link.up and time.monotonic() >= self.paused_until
 
     def start(self) -> None:
-        """Begin to write what is put."""
+        """Start the thread that writes entries to Redis."""
         self.thread.start()
 
     def stop(self) -> None:
-        """Write no longer."""
+        """End the thread, waiting up to 2 s, and close the connection."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=2)
         self.client.close()
 
     def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[Entry | None]:
-        """What is there, in the order of the keys.
+        """Return the entry of each key, in order, None where it is missing or damaged, or Redis fails.
 
         Args:
-            keys: of texts.
-            normalized: whether they are of unit vectors.
-            dimensions: that their vectors have; others are damaged.
+            keys: cache keys of texts.
+            normalized: whether the vectors are unit vectors.
+            dimensions: dimensions that the vectors must have; others count as damaged.
         """
         found: list[Entry | None] = [None] * len(keys)
         if keys and self.asked:
@@ -127,7 +130,7 @@ class SharedCache:
         return found
 
     def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
-        """Let vectors `(n, d)` be written; never waits, and drops them where Redis does not keep up."""
+        """Queue vectors `(n, d)` for writing without blocking; drop them if the queue is full or Redis is down."""
         if not self.asked:
             return
         try:
@@ -136,7 +139,7 @@ class SharedCache:
             FAILURES.labels("write").inc()
 
     def run(self) -> None:
-        """Write what waits until told to stop."""
+        """Write queued batches to Redis until the thread is stopped; errors are counted."""
         while not self.stopping.is_set():
             try:
                 batch = self.waiting.get(timeout=0.5)
@@ -151,7 +154,7 @@ class SharedCache:
                 log.exception("writing the shared cache failed; going on")
 
     def write(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
-        """Write a batch, but for vectors that float16 cannot hold."""
+        """Write a batch to Redis as float16, skipping vectors that overflow it."""
         with np.errstate(over="ignore"):
             halves = vectors.astype(np.float16)
         fit = np.asarray(np.isfinite(halves).all(axis=1))
@@ -165,7 +168,7 @@ class SharedCache:
             self.script(keys=[YOUNG, OLD, STATE], args=limits + pairs)
 
     def failed(self, operation: str, error: redis_errors.RedisError) -> None:
-        """Count what Redis did not take; one that is gone is not asked again before the follower has reached it."""
+        """Count a failed request; pause requests after a timeout, mark Redis as down after a lost connection."""
         FAILURES.labels(operation).inc()
         if isinstance(error, redis_errors.TimeoutError):
             self.paused_until = time.monotonic() + PAUSE_SECONDS
@@ -174,7 +177,7 @@ class SharedCache:
 
 
 def entry_of(content: bytes, normalized: bool, dimensions: int) -> Entry | None:
-    """Return an entry from its bytes; None if they are damaged."""
+    """Decode an entry from its bytes; return None if they are damaged."""
     if len(content) != 8 + 2 * dimensions or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         return None
     vector = np.frombuffer(content, np.float16, offset=8).astype(np.float32)

@@ -1,4 +1,4 @@
-"""This replica's copy of the chains and places in Redis, and what of it is behind."""
+"""The local replica of the chains and size routes in Redis, and what of it is out of date."""
 
 import logging
 from collections.abc import Callable
@@ -13,10 +13,10 @@ log = logging.getLogger(__name__)
 
 
 class Copy:
-    """Brings the copy up to date; one chain that cannot be copied keeps no other from it.
+    """Updater of the local replica; a chain that cannot be copied does not stop the others.
 
     Attributes:
-        behind: what could not be copied, with why and how to try again.
+        behind: what could not be copied, with the reason as a sentence and a function that tries again.
     """
 
     def __init__(self, registry: SharedRegistry, places: SharedPlaces) -> None:
@@ -25,11 +25,11 @@ class Copy:
         self.behind: dict[str, tuple[str, Callable[[], None]]] = {}
 
     def bring_up_to_date(self) -> None:
-        """Copy all chains and places; where Redis is new, give it what is here.
+        """Copy all chains and size routes from Redis; if Redis is new, first write the local ones to it.
 
         Raises:
-            UnavailableError: without Redis, or if its record is of a newer Lathe.
-            OSError: if the copy cannot be begun.
+            UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
+            OSError: if the local folder cannot be written.
         """
         self.behind.clear()
         self.registry.begin_record()
@@ -39,20 +39,20 @@ class Copy:
         self.pull_places()
 
     def pull(self, name: str) -> None:
-        """Copy a chain."""
+        """Copy a chain from Redis; a failure is noted in `behind`."""
         self.attempt(f"the chain {name}", partial(self.registry.pull, name))
 
     def pull_places(self) -> None:
-        """Copy all places."""
+        """Copy all size routes from Redis; a failure is noted in `behind`."""
         self.attempt(SIZES, self.places.pull)
 
     def try_again(self) -> None:
-        """Copy what is behind: there may be room on the disk by now."""
+        """Try again to copy what is in `behind`, as the disk may have space by now."""
         for what, (_, pull) in list(self.behind.items()):
             self.attempt(what, pull)
 
     def attempt(self, what: str, pull: Callable[[], None]) -> None:
-        """Copy something; a failure is said once, however often it is tried."""
+        """Call `pull`; note a failure in `behind` and log it if it is new, else remove the entry."""
         try:
             pull()
         except (ArtifactError, OSError) as error:
@@ -67,5 +67,5 @@ class Copy:
                 log.info("%s is copied now", what)
 
     def warnings(self) -> list[str]:
-        """What is behind, in sentences."""
+        """Return a sentence for each thing that could not be copied."""
         return [sentence for sentence, _ in list(self.behind.values())]

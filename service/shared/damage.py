@@ -1,4 +1,4 @@
-"""What in Redis cannot be read: counted each time, said once."""
+"""Records in Redis that cannot be read: counted each time, logged once."""
 
 import logging
 import threading
@@ -11,7 +11,7 @@ from redis import exceptions as redis_errors
 from transforms.errors import ArtifactError
 
 MAX_REMEMBERED = 1000
-"""Records that were said to be damaged; beyond that more are only counted."""
+"""Maximum number of damaged records that are remembered as logged; beyond that, further ones are only counted."""
 
 DAMAGED = Counter("lathe_redis_damaged", "Records in Redis that cannot be read, each time one is met", ["what"])
 
@@ -21,13 +21,13 @@ _guard = threading.Lock()
 
 
 def is_wrong_type(error: redis_errors.RedisError) -> bool:
-    """Return whether Redis refused because a key holds another type of value than ours."""
+    """Return whether the error says that a key holds another type of Redis value than expected."""
     return "WRONGTYPE" in str(error)
 
 
 @contextmanager
 def wrong_types_are_damage(what: str) -> Iterator[None]:
-    """Raise `ArtifactError` where a key holds another type of value than ours."""
+    """Run the block; convert Redis's error on a value of another type to an `ArtifactError` on `what`."""
     try:
         yield
     except redis_errors.ResponseError as error:
@@ -37,12 +37,12 @@ def wrong_types_are_damage(what: str) -> Iterator[None]:
 
 
 def note_damage(what: str, name: str, why: str) -> None:
-    """Count a record that is skipped; log it the first time.
+    """Count a damaged record that is skipped, and log it the first time.
 
     Args:
         what: kind of record, a label of the metric.
-        name: which one.
-        why: what is wrong, without its content, which may be a caller's text.
+        name: which record.
+        why: what is wrong, without the content, which may be a caller's text.
     """
     DAMAGED.labels(what).inc()
     with _guard:

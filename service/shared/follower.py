@@ -1,4 +1,4 @@
-"""Keeps a replica's copy of what is shared up to date, and notices when Redis goes and comes back."""
+"""The replicator: keeps the local replica of shared state up to date, and notices when Redis fails and returns."""
 
 import logging
 import threading
@@ -14,27 +14,27 @@ from service.shared.link import RedisLink, as_unavailable, connect
 from service.shared.record import CHANGES, IDENTITY
 
 BLOCK_SECONDS = 1.0
-"""How long Redis is asked to wait for news; the connection is known to live at least so often."""
+"""Seconds that a read of the change stream blocks; the connection is thus checked at least as often."""
 AGAIN_SECONDS = 0.5
-"""Between tries to reach a Redis that is gone."""
+"""Seconds between attempts to reach Redis."""
 RETRY_SECONDS = 3.0
-"""Between tries to copy what could not be copied, by default."""
+"""Default seconds between attempts to copy what could not be copied."""
 FIRST_SECONDS = 3.0
-"""How long a start waits for the first copy; then the service begins with what it has."""
+"""Maximum seconds that startup waits for the first copy; then the service starts with what it has."""
 
 log = logging.getLogger(__name__)
 
 
 class Follower:
-    """A thread that follows the record.
+    """The replicator thread, which copies each change in Redis to the local replica.
 
-    The whole copy is made anew whenever Redis was out of reach, so that no change is missed; after that each change
-    comes through a stream within milliseconds.
+    Everything is copied whenever Redis was unreachable, so that no change is missed; after that each change arrives
+    through a stream within milliseconds.
 
     Args:
-        link: to Redis.
-        copy: that is kept up to date.
-        retry_seconds: between tries to copy what could not be copied.
+        link: connection to Redis.
+        copy: updates the local replica.
+        retry_seconds: seconds between attempts to copy what could not be copied.
     """
 
     def __init__(self, link: RedisLink, copy: Copy, retry_seconds: float = RETRY_SECONDS) -> None:
@@ -48,20 +48,20 @@ class Follower:
         self.thread = threading.Thread(target=self.run, name="redis", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow; gives the first copy some time."""
+        """Start the thread, and wait up to `FIRST_SECONDS` for its first attempt to copy everything."""
         self.link.followed = True
         self.thread.start()
         self.tried.wait(FIRST_SECONDS)
 
     def stop(self) -> None:
-        """Follow no longer."""
+        """End the thread, waiting up to 5 s, and close the connection."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
         self.client.close()
 
     def run(self) -> None:
-        """Follow until told to stop, whatever happens to Redis."""
+        """Copy everything, then each change, until the thread is stopped; start over after any error."""
         while not self.stopping.is_set():
             try:
                 self.client.ping()
@@ -85,7 +85,7 @@ class Follower:
             self.stopping.wait(AGAIN_SECONDS)
 
     def catch_up(self) -> Any:
-        """Copy everything; return where in the stream of changes that was begun."""
+        """Copy everything, and return the position in the change stream from which to read on."""
         newest: Any = self.client.xrevrange(CHANGES, count=1)
         self.copy.bring_up_to_date()
         self.retry_at = time.monotonic() + self.retry_seconds
@@ -93,7 +93,7 @@ class Follower:
         return newest[0][0] if newest else "0-0"
 
     def follow(self, last: Any) -> Any:
-        """Wait for changes and copy what changed; return the last one seen."""
+        """Wait up to `BLOCK_SECONDS` for changes, copy what changed, and return the last stream position read."""
         found: Any = self.client.xread({CHANGES: last}, block=int(1000 * BLOCK_SECONDS))
         changes = [change for _, stream in found for change in stream]
         names = {content[b"chain"].decode(errors="replace") for _, content in changes if b"chain" in content}
