@@ -1,4 +1,4 @@
-"""Fits on several processes or machines, by Ray: encoding and moments go to workers, the rest stays here.
+"""Fits on several processes or machines with Ray: workers encode and compute moments, this process does the rest.
 
                   ┌─ worker: encodes shards ──────┐
 driver ─ pool ────┤                               ├─ the workspace, a folder that all of them see

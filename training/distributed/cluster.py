@@ -1,4 +1,4 @@
-"""A connection to Ray: to a cluster that runs already, or to one of this machine for as long as it is wanted."""
+"""Connection to Ray: to a running cluster, or to a Ray started on this machine for as long as it is needed."""
 
 import logging
 import os
@@ -16,32 +16,43 @@ from typing import Any
 from training.errors import EngineError
 
 SHORT = "/tmp"
-"""Ray's sockets lie below, whose paths have 107 bytes at most."""
+"""Folder for Ray's files; its sockets' paths may have 107 bytes at most."""
 
 PREFIX = "lathe-ray-"
+"""Beginning of the name of a folder for Ray's files; the process id follows."""
+
 CONNECT_SECONDS = 5.0
+"""Seconds to wait for a connection to a cluster's port."""
+
 ANSWER_SECONDS = 15.0
+"""Seconds to wait for a test process to connect to Ray."""
+
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of a future of its own
 }
+"""Environment variables that turn off Ray's usage statistics and a warning."""
+
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""What makes Ray listen on 127.0.0.1 alone, on every system; else anybody in reach could run code through its ports."""
+"""Environment variable that makes Ray listen on 127.0.0.1 only, on every system; otherwise anybody who reaches its
+ports could run code."""
 
 TRY = "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)"
+"""Program of the process that tests whether a cluster accepts a connection."""
 
 
 @contextmanager
 def cluster(address: str | None, cores: int) -> Iterator[list[int]]:
-    """Be connected to Ray; gives the CPU cores of each of its nodes.
+    """Connect to Ray, yield the number of CPU cores of each live node, and disconnect after the block.
+
+    Sets environment variables of this process. A Ray started here is shut down after the block, and its folder deleted.
 
     Args:
-        address: HOST:PORT of a cluster that this machine is a node of; None starts Ray here, on the loopback only, and
-            ends it afterwards.
-        cores: that a Ray started here may use.
+        address: HOST:PORT of a cluster that this machine is a node of; None starts Ray here, on the loopback only.
+        cores: CPU cores that a Ray started here may use.
 
     Raises:
-        EngineError: if Ray is not installed, cannot be started, or nothing answers.
+        EngineError: if Ray is not installed, cannot be started, or does not answer.
     """
     if find_spec("ray") is None:
         raise EngineError("the engine ray needs Ray: pip install 'lathe[ray]'")
@@ -68,7 +79,10 @@ def cluster(address: str | None, cores: int) -> Iterator[list[int]]:
 
 
 def make_folder(below: Path) -> str:
-    """A folder for Ray's logs and sockets, named after this process; those of processes that were killed go."""
+    """Create a folder for Ray's logs and sockets, named after this process, and return its path.
+
+    Also deletes the folders of processes that no longer run.
+    """
     for old in below.glob(f"{PREFIX}*-*"):
         owner = old.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
@@ -77,9 +91,9 @@ def make_folder(below: Path) -> str:
 
 
 def require_answer(address: str) -> None:
-    """Raise `EngineError` unless a cluster answers there, within about 20 s.
+    """Raise `EngineError` unless a Ray cluster answers at the address within about 20 s.
 
-    Another process tries first: Ray ends the one that finds nothing.
+    Another process connects first, because Ray kills a process that finds no cluster.
     """
     host, _, port = address.rpartition(":")
     if not host or "://" in host or not port.isdigit():

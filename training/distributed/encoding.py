@@ -1,4 +1,4 @@
-"""The shards of a run as tasks for workers."""
+"""Tasks by which workers encode the shards of a run."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,15 +17,18 @@ from training.sources.shards import Shard
 
 
 class ShardTasks:
-    """What is left of a run: of files here each shard by itself, the shards of a file elsewhere in one go.
+    """Iterable of a run's tasks: one for each unfinished shard of a local file, one for all shards of a remote file.
+
+    Also collects the outcomes of the tasks.
 
     Args:
-        run: whose shards they are.
-        positions: how far each was.
+        run: the shards, their folders and the encoder.
+        positions: position of each shard at the start.
 
     Attributes:
-        shards: that are not finished, by the folder they go to: files of the same name and content share one.
-        damaged: files found to be, and why; what is left of them is passed over.
+        token: token written to the run's folder.
+        shards: unfinished shards by folder; files of the same name and content share a folder.
+        damaged: names of damaged files, with the reasons; further shards of these files are skipped.
     """
 
     def __init__(self, run: Run, positions: Mapping[Shard, Position]) -> None:
@@ -38,6 +41,7 @@ class ShardTasks:
                 self.shards.setdefault(run.folders[shard].absolute(), []).append(shard)
 
     def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks, file by file, without files found damaged so far."""
         for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
             here = list(folders)
             for together in [here] if is_remote(file) else [[folder] for folder in here]:
@@ -45,25 +49,25 @@ class ShardTasks:
                     yield self.task(file, together)
 
     def task(self, file: str, folders: list[Path]) -> Task:
-        """The encoding of shards of one file, in words that hold in any working folder."""
+        """Build the task that encodes shards of one file into their folders, with absolute paths."""
         place = file if file in BUILT_IN or is_remote(file) else str(Path(file).absolute())
         shards = [replace(self.shards[folder][0], file=place) for folder in folders]
         name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 
     def look(self, tasks: Iterable[Task], report: Report) -> None:
-        """Report how far tasks are, by what lies in the workspace."""
+        """Report the rows done of each shard of the tasks, as read from the workspace folders."""
         for task in tasks:
             for folder in folders_of(task):
                 for shard in self.shards[folder]:
                     report(shard, position_in(folder).rows)
 
     def end(self, done: Done, report: Report) -> None:
-        """Note how a task ended.
+        """Record how a task ended: report its rows, add a damaged file to `damaged`, or raise the worker's error.
 
         Raises:
-            SourceError: for a damaged file, unless the source leaves such out.
-            Exception: whatever else the worker raised.
+            SourceError: for a damaged file, unless the source skips such files.
+            Exception: any other error that the worker raised.
         """
         if isinstance(done.error, SourceError):
             file = self.shards[folders_of(done.task)[0]][0].file
@@ -75,6 +79,6 @@ class ShardTasks:
 
 
 def folders_of(task: Task) -> list[Path]:
-    """Where the shards of a task go."""
+    """Return the folders that a task encodes its shards into."""
     folders: list[Path] = task.arguments[2]
     return folders

@@ -1,4 +1,4 @@
-"""The engine that has Ray's workers encode shards and take moments."""
+"""Engine whose Ray workers encode shards and compute moments."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,20 +23,20 @@ from transforms.statistics import Moments
 from transforms.vectors import Vectors
 
 BLOCKS_AHEAD = 2
-"""For each worker, blocks whose moments may wait for an earlier one: d × d doubles each."""
+"""Number of blocks per worker whose moments may wait for an earlier block's: d × d doubles each."""
 
 
 @contextmanager
 def ray_engine(address: str | None, cores: int, workers: int | None = None) -> Iterator["RayEngine"]:
-    """An engine on a Ray cluster, whose workers end with the context.
+    """Connect to Ray and yield an engine on it; end its workers and disconnect after the block.
 
     Args:
         address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine alone.
-        cores: that a Ray started here may use.
-        workers: processes, which share the cores there are; None is one for each core.
+        cores: CPU cores that a Ray started here may use.
+        workers: number of worker processes, which share the cores; None is one for each core.
 
     Raises:
-        EngineError: if there is no Ray to be used.
+        EngineError: if Ray cannot be used, or the cluster has no CPU cores.
     """
     with cluster(address, cores) as nodes:
         found = sum(nodes)
@@ -51,11 +51,11 @@ def ray_engine(address: str | None, cores: int, workers: int | None = None) -> I
 
 
 class RayEngine:
-    """Workers of one connection to Ray; started when there is work, anew for another encoder.
+    """Engine on the workers of a Ray connection; they are started when needed, and restarted for another encoder.
 
     Args:
-        count: of them.
-        threads: of each.
+        count: number of workers.
+        threads: CPU threads of each worker.
     """
 
     def __init__(self, count: int, threads: int) -> None:
@@ -64,7 +64,10 @@ class RayEngine:
         self.encoder: Encoder | None = None
 
     def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """See `Engine`; progress is read from the workspace, where a later run reads it too."""
+        """Encode the unfinished shards of a run on the workers; return the damaged files; see `Engine.encode`.
+
+        Progress is read from the workspace folders, which a later run also resumes from.
+        """
         tasks = ShardTasks(run, positions)
         if tasks.shards:
             for done in self.workers(run.encoder).each(tasks, on_wait=lambda busy: tasks.look(busy, report)):
@@ -72,15 +75,20 @@ class RayEngine:
         return tasks.damaged
 
     def rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """See `Engine`."""
+        """Return the chosen rows as a lazy view whose moments the workers compute; see `Engine.rows`."""
         return SharedRows(vectors, chosen, self.moments)
 
     def moments(self, blocks: Iterator[Block], chain: bytes | None, unit: bool) -> Iterator[Moments]:
-        """The moments of each block in order, behind a packed chain, and at unit length if so asked.
+        """Compute the moments of each block on the workers, and yield them in the order of the blocks.
+
+        Args:
+            blocks: the rows of each block.
+            chain: serialized chain applied to the rows first; None for none.
+            unit: whether the rows are L2-normalized first.
 
         Raises:
-            InputError: for NaN or inf, naming the row.
-            EngineError: if the workers cannot do it.
+            InputError: if a row holds NaN or inf; names the row.
+            EngineError: if the workers cannot do the work.
         """
         import ray
 
@@ -96,14 +104,14 @@ class RayEngine:
                 turn += 1
 
     def workers(self, encoder: Encoder | None) -> Pool:
-        """Workers that have an encoder loaded; those there are if it is theirs."""
+        """Return a pool whose workers have loaded the encoder; a pool of another encoder is closed and replaced."""
         if self.pool is None or encoder is not self.encoder:
             self.close()
             self.pool, self.encoder = self.started(encoder), encoder
         return self.pool
 
     def started(self, encoder: Encoder | None) -> Pool:
-        """Workers that load an encoder, and are refused if they are of other versions."""
+        """Start a pool of workers that load the encoder; it rejects workers with other versions than this process."""
         import ray
 
         mine = describe(encoder)
@@ -118,14 +126,19 @@ class RayEngine:
         )
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers, if any."""
         if self.pool is not None:
             self.pool.close()
             self.pool = None
 
 
 def require_alike(mine: Mapping[str, Any], theirs: Introduction) -> None:
-    """Raise `EngineError` unless a worker has the versions and the encoder of this process."""
+    """Raise `EngineError`, naming the difference, unless a worker has the versions and the encoder of this process.
+
+    Args:
+        mine: description of this process, from `describe`.
+        theirs: introduction of the worker.
+    """
     for what, here in mine.items():
         there = theirs.described.get(what)
         if here == there:

@@ -1,9 +1,9 @@
-"""Workers as Ray's actors: each does one task at a time, and one that dies is replaced.
+"""Pool of Ray actors as workers: each does one task at a time, and one that dies is replaced.
 
             introduced, like this process          a task
 starting ───────────────────────────────► idle ◄────────────► busy
    ▲                                                            │ killed, out of memory, node lost:
-   └──────────────── another in its place ◄─────────────────────┘ its task goes to the next that is idle
+   └──────────────── replaced ◄─────────────────────────────────┘ its task goes to the next idle worker
 """
 
 import time
@@ -16,23 +16,32 @@ from training.distributed.worker import Introduction
 from training.errors import EngineError
 
 POLL_SECONDS = 0.5
+"""Seconds between two checks of the workers."""
+
 START_SECONDS = 300.0
-"""Within which some worker must be ready; a node may have to load a large model."""
+"""Seconds within which some worker must be ready; a node may have to load a large model."""
 
 OUT_OF_MEMORY = "out of memory"
-"""What torch, the system and Ray's memory monitor have in their messages."""
+"""Phrase in the messages of torch, the system and Ray's memory monitor when memory runs out."""
 
 MORE_MEMORY = "take fewer workers (--workers) or machines with more memory"
+"""Advice for messages when memory runs out."""
 
 
 class Pool:
-    """Workers that are started at once and used as they become ready.
+    """Pool of workers, all started at once and used as they become ready.
 
     Args:
-        start: starts one and gives its handle, without waiting.
-        introduce: asks one to introduce itself, without waiting.
-        accept: raises `EngineError` for one that cannot be used.
-        count: how many.
+        start: starts a worker and returns its handle, without waiting.
+        introduce: asks a worker to introduce itself and returns a reference to the answer, without waiting.
+        accept: raises `EngineError` for a worker that cannot be used.
+        count: number of workers.
+
+    Attributes:
+        starting: workers that have not introduced themselves yet, by reference.
+        ready: introductions of the usable workers.
+        failed_starts: number of workers that died as they started.
+        last_ready: time at which some worker was last ready.
     """
 
     def __init__(
@@ -52,7 +61,7 @@ class Pool:
             self.add()
 
     def add(self) -> None:
-        """Start a worker."""
+        """Start a worker and ask it to introduce itself, without waiting."""
         worker = self.start()
         self.starting[self.introduce(worker)] = worker
 
@@ -62,15 +71,17 @@ class Pool:
         lead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
     ) -> Iterator[Done]:
-        """Have all tasks done; yields them in the order in which they are finished.
+        """Run all tasks on the workers; yield each as a `Done` in the order in which they finish.
+
+        An error that a task raises is part of its `Done`. If a worker dies, it is replaced and its task is run again.
 
         Args:
-            tasks: begun in their order, taken from the iterator as workers become free.
+            tasks: taken from the iterable in order as workers become free.
             lead: see `Queue`.
-            on_wait: told the tasks under way, about twice a second; what it raises stops all.
+            on_wait: called with the running tasks, about twice a second; an exception that it raises stops the pass.
 
         Raises:
-            EngineError: if no worker can be had, one is unlike this process, or several die at one task.
+            EngineError: if no worker becomes ready, one differs from this process, or several die at the same task.
         """
         import ray
 
@@ -103,10 +114,10 @@ class Pool:
             self.require_some()
 
     def join(self, reference: Any) -> list[Any]:
-        """The worker that has introduced itself; none if it died of that, and another was started.
+        """Move a worker that introduced itself to `ready` and return it in a list; replace one that died and return [].
 
         Raises:
-            EngineError: if it cannot be used, or too many have died.
+            EngineError: if the worker cannot be used, or `TRIES` workers have died as they started.
         """
         import ray
 
@@ -126,7 +137,7 @@ class Pool:
         return [worker]
 
     def replace(self, worker: Any) -> None:
-        """Start another worker in the place of one that died."""
+        """Kill a worker that died or cannot be reached, and start another."""
         import ray
 
         del self.ready[worker]
@@ -135,7 +146,7 @@ class Pool:
         self.add()
 
     def require_some(self) -> None:
-        """Raise `EngineError` if there has been no worker for too long."""
+        """Raise `EngineError` if no worker has been ready for `START_SECONDS`."""
         if self.ready:
             self.last_ready = time.monotonic()
         elif time.monotonic() - self.last_ready > START_SECONDS:
@@ -145,7 +156,7 @@ class Pool:
             )
 
     def close(self) -> None:
-        """End all workers."""
+        """Kill all workers; errors are ignored, because a cluster that is gone has ended them already."""
         import ray
 
         for worker in [*self.ready, *self.starting.values()]:
@@ -154,7 +165,7 @@ class Pool:
 
 
 def raised(error: Any, task: Task) -> Exception:
-    """What a worker's method raised, as this process would have."""
+    """Return the exception that a worker's method raised; an `EngineError` with advice if its memory ran out."""
     cause: Exception = error.cause or error
     if isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or OUT_OF_MEMORY in str(cause):
         return EngineError(f"a worker ran out of memory at {task.name}: {MORE_MEMORY}")
@@ -162,7 +173,7 @@ def raised(error: Any, task: Task) -> Exception:
 
 
 def in_short(error: Exception) -> str:
-    """The line of one of Ray's messages that says why."""
+    """Return the line of a Ray error message that states the cause, for messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if missing := next((line for line in lines if "No module named" in line), None):
         return f"{missing.partition(': ')[2] or missing}: every node needs Lathe, installed as it is here"

@@ -1,4 +1,4 @@
-"""Rows to fit on whose moments workers take, each of some blocks, from the files that the rows lie in."""
+"""Rows to fit on whose moments the workers compute, each from the files of its blocks."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,20 +15,21 @@ from transforms.statistics import Moments
 from transforms.vectors import BLOCK_ROWS, Vectors
 
 BlockMoments = Callable[[Iterator[Block], bytes | None, bool], Iterator[Moments]]
-"""Takes the moments of blocks, in their order, behind a serialize_chain chain and at unit length if so asked."""
+"""Function of blocks, a serialized chain or None, and whether to normalize; yields the moments of each block in order.
+The chain is applied to the rows first, then they are L2-normalized if asked."""
 
 
 class SharedRows(Rows):
-    """Some rows of encoded vectors: read here by whoever asks for rows, by workers where moments are asked for.
+    """Lazy selection of rows of encoded vectors: rows are read in this process, moments are computed by workers.
 
-    The blocks are those of one pass here, and are merged in their order: the moments are the same to the last bit,
-    as long as the workers compute with as many threads.
+    The blocks are those of a single pass in this process and are merged in the same order: the moments are the same to
+    the last bit, if the workers compute with as many threads.
 
     Args:
-        vectors: as `encode_source` gives them, in files.
-        chosen: the rows' numbers, ascending.
-        moments: has workers take them.
-        chain: fitted, that they are behind; None for the rows as they are.
+        vectors: vectors in files, as `encode_source` returns them.
+        chosen: indices of the selected rows `(m,)`, ascending.
+        moments: computes the moments of blocks on the workers.
+        chain: fitted chain applied to the rows; None for the rows as they are.
     """
 
     def __init__(
@@ -40,20 +41,20 @@ class SharedRows(Rows):
             self.shape = (len(chosen), chain.dimensions_after(vectors.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> Any:
-        """Those of the chosen rows."""
+        """Read the selected rows at these positions, transformed by the chain if there is one."""
         found = super().__getitem__(rows)
         return found if self.chain is None else self.chain.transform(found)
 
     def view_through(self, chain: Chain) -> "SharedRows":
-        """The same rows after a fitted chain."""
+        """Return a lazy view of these rows, transformed by a further fitted chain."""
         return SharedRows(self.vectors, self.chosen, self.moments, chain if self.chain is None else self.chain + chain)
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
-        """The moments of every `BLOCK_ROWS` rows, in order; of the rows at unit length if so asked."""
+        """Yield the moments of each block of rows, in order, computed by workers; L2-normalize rows first if `unit`."""
         return self.moments(self.blocks(), None if self.chain is None else serialize_chain(self.chain), unit)
 
     def blocks(self) -> Iterator[Block]:
-        """The rows in blocks, each with the files that hold it."""
+        """Yield the rows in blocks of `BLOCK_ROWS`, each with the files that contain them."""
         files = files_of(self.vectors)
         for start in range(0, len(self.chosen), BLOCK_ROWS):
             rows = self.chosen[start : start + BLOCK_ROWS]
@@ -63,7 +64,7 @@ class SharedRows(Rows):
 
 
 def files_of(vectors: Any) -> Stacked:
-    """Encoded vectors as the files they lie in."""
+    """Return encoded vectors, `Stacked` or a memmap of one file, as `Stacked`."""
     if isinstance(vectors, Stacked):
         return vectors
     return Stacked([Part(Path(vectors.filename), vectors.shape[0])], vectors.shape[1])

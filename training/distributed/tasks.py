@@ -1,4 +1,4 @@
-"""What workers are told to do, and in which order it is handed out."""
+"""Tasks of workers, their outcomes, and the queue that hands them out."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,17 +8,17 @@ from typing import Any
 from training.errors import EngineError
 
 TRIES = 3
-"""Workers that may die at a task before it is taken for the cause."""
+"""Number of workers that must die at a task before the task is considered the cause."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A call of a worker's method.
+    """Call of a worker's method.
 
     Attributes:
-        name: what it is about, for messages.
-        method: of `Worker`.
-        arguments: of the method.
+        name: description for messages.
+        method: name of a method of `Worker`.
+        arguments: arguments of the method.
     """
 
     name: str
@@ -28,13 +28,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Done:
-    """A task that a worker finished, or that raised there.
+    """Finished task, with its result or error.
 
     Attributes:
-        number: of the task, in the order of all.
-        task: itself.
-        result: what the method gave.
-        error: what it raised; None if it gave a result.
+        number: position of the task in the order of all tasks.
+        task: the task.
+        result: return value of the method.
+        error: exception that the method raised; None if it returned.
     """
 
     number: int
@@ -44,11 +44,18 @@ class Done:
 
 
 class Queue:
-    """Tasks in order, taken from their iterator when a worker is free; one that a worker left comes first again.
+    """Queue of tasks in order, taken from a lazy iterable; a task whose worker died comes first again.
 
     Args:
-        tasks: may be lazy.
-        lead: how many tasks may be begun from the oldest that is not finished, itself included; None for any number.
+        tasks: the tasks; may be lazy.
+        lead: maximum number of tasks started from the oldest unfinished one on, itself included; None for no limit.
+
+    Attributes:
+        coming: tasks not started, with their numbers.
+        again: tasks whose worker died, with their numbers.
+        begun: number of tasks started.
+        unfinished: numbers of tasks started and not finished.
+        tries: number of workers that died at a task, by task number.
     """
 
     def __init__(self, tasks: Iterable[Task], lead: int | None = None) -> None:
@@ -59,7 +66,7 @@ class Queue:
         self.tries: Counter[int] = Counter()
 
     def take(self) -> tuple[int, Task] | None:
-        """The next task and its number; None if there is none at the moment."""
+        """Remove the next task from the queue and return its number and the task; None if none can be started now."""
         if self.again:
             return self.again.pop()
         if self.lead is not None and self.unfinished and self.begun - min(self.unfinished) >= self.lead:
@@ -71,14 +78,19 @@ class Queue:
         return found
 
     def finish(self, number: int) -> None:
-        """Note that a task is done."""
+        """Mark the task with this number as finished."""
         self.unfinished.discard(number)
 
     def put_back(self, number: int, task: Task, why: str) -> None:
-        """Let another worker try what one died at.
+        """Put a task whose worker died back, so that another worker takes it next.
+
+        Args:
+            number: number of the task.
+            task: the task.
+            why: cause of the worker's death, for messages.
 
         Raises:
-            EngineError: if too many have.
+            EngineError: if this is the `TRIES`-th worker that died at the task.
         """
         self.tries[number] += 1
         if self.tries[number] == TRIES:

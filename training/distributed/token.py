@@ -1,4 +1,4 @@
-"""A file by which a worker shows that it sees the folder the vectors go to."""
+"""Token file by which a worker proves that it sees the folder for the vectors."""
 
 import os
 import secrets
@@ -9,15 +9,16 @@ from pathlib import Path
 from training.errors import EngineError
 
 NAME = ".seen-by-workers"
+"""Name of the token file."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """What was written into a folder, by this process, for others to find.
+    """Random secret that this process wrote to a folder, for workers to read back.
 
     Attributes:
-        file: where.
-        secret: what; a folder of the same name on another disk does not hold it.
+        file: path of the token file.
+        secret: content of the file; a folder with the same path on another disk does not hold it.
     """
 
     file: Path
@@ -25,13 +26,13 @@ class Token:
 
     @classmethod
     def put_into(cls, folder: Path) -> "Token":
-        """Write one."""
+        """Write a token file with a new secret into a folder, and return the token."""
         token = cls(folder.absolute() / NAME, secrets.token_hex())
         token.file.write_text(token.secret)
         return token
 
     def require_seen(self) -> None:
-        """Raise `EngineError`, naming this machine, unless it sees the folder and can write there."""
+        """Raise `EngineError`, naming this machine, unless it can read the secret and write to the folder."""
         try:
             seen = self.file.read_text() == self.secret and os.access(self.file.parent, os.W_OK)
         except OSError:

@@ -1,4 +1,4 @@
-"""What a worker does, on whatever machine it runs. It knows no Ray, which starts it and carries what it is told."""
+"""Worker that encodes shards and computes moments in its own process; independent of Ray, which starts and calls it."""
 
 import os
 import platform
@@ -30,12 +30,12 @@ from transforms.vectors import as_numpy
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a worker says of itself before it is given work.
+    """Description of a worker, sent before it is given work.
 
     Attributes:
-        node: the name of its machine.
-        pid: of its process.
-        described: see `describe`.
+        node: host name of its machine.
+        pid: id of its process.
+        described: versions and encoder, see `describe`.
     """
 
     node: str
@@ -45,13 +45,13 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Block:
-    """Rows to take the moments of.
+    """Rows whose moments a worker computes.
 
     Attributes:
-        parts: the files they lie in.
-        width: of the rows.
-        rows: their numbers in these files `(n,)`.
-        first: the number of the first among all that are fitted on, for messages.
+        parts: the files that contain the rows.
+        width: dimensions of the rows.
+        rows: indices of the rows in these files `(n,)`.
+        first: index of the first row among all fitted rows, for messages.
     """
 
     parts: Sequence[Part]
@@ -61,12 +61,12 @@ class Block:
 
 
 class Worker:
-    """Encodes shards and takes moments.
+    """Worker process that encodes shards and computes moments.
 
     Args:
-        spec: of the encoder, which is loaded when it is first wanted; None where nothing is to be encoded.
-        device: of the encoder.
-        threads: that torch may use.
+        spec: spec of the encoder, which is loaded when first needed; None if nothing is to be encoded.
+        device: device of the encoder.
+        threads: CPU threads that torch may use.
     """
 
     def __init__(self, spec: EncoderSpec | None, device: str, threads: int) -> None:
@@ -77,7 +77,7 @@ class Worker:
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """The encoder; loading it takes seconds.
+        """Encoder of the spec, None without a spec; loaded at the first access, which takes seconds.
 
         Raises:
             EncoderError: if it cannot be loaded here.
@@ -85,14 +85,20 @@ class Worker:
         return None if self.spec is None else Encoder(self.spec, self.device)
 
     def introduce(self) -> Introduction:
-        """Load everything, and say what that is."""
+        """Load the encoder, and return host name, process id, and versions of packages and encoder."""
         return Introduction(socket.gethostname(), os.getpid(), describe(self.encoder))
 
     def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
-        """Encode shards of one file, each into its folder; the file is fetched once if it is elsewhere.
+        """Encode shards of one file, each into its folder; a remote file is downloaded once for all of them.
+
+        Args:
+            shards: shards of the same file.
+            field: the source's field.
+            folders: folder of each shard.
+            token: token in the run's folder.
 
         Raises:
-            EngineError: if the file or the folder of the token is not here.
+            EngineError: if this machine does not see the file, or the folder of the token.
             SourceError, FitError, EngineError: see `encode_shard`.
         """
         token.require_seen()
@@ -104,10 +110,15 @@ class Worker:
                 encode_shard(replace(shard, file=str(found)), field, self.encoder, folder)
 
     def moments(self, block: Block, chain: bytes | None, unit: bool) -> dict[str, NDArray[Any]]:
-        """The moments of a block behind a packed chain, of its rows at unit length if so asked; as their arrays.
+        """Compute the moments of a block's rows, and return them as arrays by name.
+
+        Args:
+            block: the rows.
+            chain: serialized chain applied to the rows first; None for none.
+            unit: whether the rows are then L2-normalized.
 
         Raises:
-            InputError: for NaN or inf, naming the row.
+            InputError: if a row holds NaN or inf; names the row.
         """
         rows: Any = Stacked(block.parts, block.width)[block.rows]
         if chain is not None:
@@ -116,14 +127,14 @@ class Worker:
         return block_moments(found, "float64", block.first).arrays()
 
     def restored(self, payload: bytes) -> Chain:
-        """A packed chain; the last one is kept, since many blocks go through it."""
+        """Return the chain deserialized from `payload`; the last one is cached, because many blocks use the same."""
         if self.chain is None or payload != self.payload:
             self.payload, self.chain = payload, deserialize_chain(payload)
         return self.chain
 
 
 def describe(encoder: Encoder | None) -> dict[str, Any]:
-    """What must be the same in every process that works on one fit."""
+    """Return versions of packages and Python, and the encoder's description; all processes of a fit must agree."""
     packages = ("lathe", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
     about = {package: version(package) for package in packages} | {"python": platform.python_version()}
     return about | {"encoder": None if encoder is None else encoder.describe()}

@@ -1,9 +1,9 @@
-"""A shard as vectors on disk, in a folder of its own, taken up again where a killed run stopped.
+"""Shards encoded to vectors on disk, each in its own folder, resumed after a kill.
 
-folder/<shard's key>/
-├── vectors.f32     (kept, width) float32, blank texts left out
-├── hashes.u64      (kept,) of each text or vector
-└── position.json   how far it has got, see `Position`
+folder/<key of the shard>/
+├── vectors.f32     (kept, width) float32, without blank texts
+├── hashes.u64      (kept,) hash of each text or vector
+└── position.json   progress, see `Position`
 """
 
 import hashlib
@@ -26,19 +26,20 @@ from training.sources.shards import BATCH_ROWS, Shard, at_hand, read_shards
 from transforms.files import continue_file, create_file, make_folder
 
 VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"
+"""File names in a shard's folder."""
 
 LOCK_SECONDS = 180.0
-"""How long a shard waits for a process that had it and is about to die: longer than NFS keeps a lost node's lock."""
+"""Seconds to wait for the lock of a shard whose holder may be dying: longer than NFS keeps the lock of a lost node."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far the encoding of a shard has got.
+    """Progress of the encoding of a shard.
 
     Attributes:
-        rows: read from the source.
-        kept: of those, written as vectors.
-        width: of the vectors.
+        rows: number of rows read from the source.
+        kept: number of vectors written, which excludes blank texts.
+        width: dimensions of the vectors; 0 before the first.
     """
 
     rows: int = 0
@@ -47,18 +48,18 @@ class Position:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes that belong in each file."""
+        """Number of bytes that each file must have at least, by file name."""
         return {VECTORS: self.kept * self.width * 4, HASHES: self.kept * 8}
 
 
 def shard_folder(root: Path, shard: Shard, field: str, encoder: Encoder | None) -> Path:
-    """Where the vectors of a shard go: other bytes, rows, fields and encoders have other folders."""
+    """Return the folder for a shard's vectors, keyed by file, field, rows, kind and encoder; it is not created."""
     of = encoder.fingerprint if encoder else None
     return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
 
 
 def position_in(folder: Path) -> Position:
-    """How far an earlier run got; at the start if there was none, or its files lost bytes."""
+    """Read the progress stored in a shard's folder; return `Position()` if there is none or a file lost bytes."""
     try:
         position = Position(**json.loads((folder / POSITION).read_bytes()))
         if all((folder / name).stat().st_size >= size for name, size in position.sizes.items()):
@@ -71,19 +72,21 @@ def position_in(folder: Path) -> Position:
 def encode_shard(
     shard: Shard, field: str, encoder: Encoder | None, folder: Path, on_rows: Callable[[int], None] = lambda rows: None
 ) -> Position:
-    """Encode one shard alone; a finished one is not read again.
+    """Encode one shard into its folder and return its position; resume after the last complete batch of an earlier run.
+
+    A finished shard is not read again.
 
     Args:
-        shard: of a source's plan.
-        field: of the source.
-        encoder: needed for texts.
-        folder: the shard's own, see `shard_folder`; a file that is elsewhere is fetched into it meanwhile.
-        on_rows: told how many rows of the shard are done.
+        shard: a shard of the source's plan.
+        field: the source's field.
+        encoder: needed for texts; None for vectors without an encoder.
+        folder: the shard's folder, see `shard_folder`; a remote file is downloaded into it for the time being.
+        on_rows: called with the number of rows of the shard that are done.
 
     Raises:
-        SourceError: if it cannot be read, or ends before it should.
-        FitError: for vectors of another width than the encoder's.
-        EngineError: if another process encodes it and does not end.
+        SourceError: if the file cannot be read, or has fewer rows than planned.
+        FitError: if the vectors' dimensions are not the encoder's.
+        EngineError: if another process holds the shard's lock for `LOCK_SECONDS`.
     """
     position = position_in(folder)
     if position.rows == shard.rows:
@@ -95,9 +98,10 @@ def encode_shard(
 def write_shard(
     shard: Shard, batches: Iterator[Batch], encoder: Encoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard from its batches, which are taken from the iterator; see `encode_shard`.
+    """Encode a shard from its batches into its folder, under the folder's lock, and return its position.
 
-    Every batch is written out before the next starts; batches that an earlier run wrote are passed over.
+    The shard's batches are consumed from the iterator. Batches that an earlier run wrote are skipped; each further
+    batch is written before the next is read. Arguments and errors are those of `encode_shard`.
     """
     make_folder(folder)
     try:
@@ -111,7 +115,7 @@ def write_shard(
 def write_locked(
     shard: Shard, batches: Iterator[Batch], encoder: Encoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """The same, where nobody else writes to the folder."""
+    """Encode a shard as `write_shard` does; the caller must hold the lock of the folder."""
     position, seen = take_up(folder), 0
     with (
         continue_file(folder / VECTORS, append=True) as vectors_file,
@@ -123,6 +127,7 @@ def write_locked(
                 continue
 
             def report(done: int, before: int = before) -> None:
+                """Report the rows of the shard that are done, given those of the current batch."""
                 on_rows(before + done)
 
             vectors, hashes = vectors_of(batch, encoder, report)
@@ -140,7 +145,7 @@ def write_locked(
 
 
 def take_up(folder: Path) -> Position:
-    """How far an earlier run got; files are cut to the last whole batch, or emptied."""
+    """Truncate a shard's files to the last complete batch, or to nothing, save the position and return it."""
     position = position_in(folder)
     for name, size in position.sizes.items():
         with continue_file(folder / name) as file:
@@ -150,7 +155,7 @@ def take_up(folder: Path) -> Position:
 
 
 def save_position(folder: Path, position: Position) -> None:
-    """Replace the position's file, whole or not at all."""
+    """Replace `position.json` atomically; not synced, because after a power cut the shard is read again."""
     staging = folder / f".{POSITION}"
     with create_file(staging) as file:  # not synced: after a power cut the shard is read again
         file.write(json.dumps(asdict(position)).encode())
@@ -160,10 +165,12 @@ def save_position(folder: Path, position: Position) -> None:
 def vectors_of(
     batch: Batch, encoder: Encoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
-    """The vectors of a batch `(n, d)` and the hashes of its rows `(n,)`, blank texts left out.
+    """Return the vectors of a batch `(n, d)` float32 and the hashes of its rows `(n,)`; blank texts are left out.
+
+    Texts without an encoder give vectors `(0, 0)`.
 
     Raises:
-        FitError: for vectors of another width than the encoder's.
+        FitError: if the vectors' dimensions are not the encoder's.
     """
     if isinstance(batch.values, list):
         texts = [text for text in batch.values if text.strip()]
@@ -178,11 +185,11 @@ def vectors_of(
 
 
 def require_width(width: int, encoder: Encoder) -> None:
-    """Raise `FitError` unless vectors are as wide as the encoder's."""
+    """Raise `FitError` unless `width` equals the encoder's dimensions."""
     if width != encoder.dimensions:
         raise FitError(f"the vectors are {width} wide, those of {encoder.name} are {encoder.dimensions}")
 
 
 def row_hash(payload: bytes) -> int:
-    """64 bits of a BLAKE2b digest."""
+    """Return the first 64 bits of the BLAKE2b digest of a row's bytes, as an integer."""
     return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little")

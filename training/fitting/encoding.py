@@ -1,4 +1,4 @@
-"""A source as vectors on disk, encoded shard by shard and taken up again where a killed run stopped."""
+"""Encoding of a source to vectors on disk, shard by shard, resumed after a kill."""
 
 import hashlib
 import shutil
@@ -25,20 +25,20 @@ from transforms.vectors import Vectors
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the bytes that the disk of a folder has left."""
+    """Return the number of free bytes on the disk of a folder."""
     return shutil.disk_usage(folder).free
 
 
 @dataclass(frozen=True)
 class EncodedSource:
-    """A source's rows as vectors.
+    """Rows of a source as vectors.
 
     Attributes:
-        vectors: `(n, d)` float32 on disk, in the source's order, blank texts left out.
-        hashes: `(n,)` a 64-bit hash of each text or vector; equal rows have equal hashes.
-        blank: rows left out because they held nothing.
-        left_out: damaged files that were left out, and why.
-        empty: files that held no rows.
+        vectors: `(n, d)` float32 on disk, in the source's order, without blank texts.
+        hashes: 64-bit hash of each text or vector `(n,)`; equal rows have equal hashes.
+        blank: number of blank texts left out.
+        left_out: names of damaged files that were left out, with the reasons.
+        empty: names of files without rows.
     """
 
     vectors: Vectors
@@ -49,7 +49,7 @@ class EncodedSource:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the rows' hashes: what was fitted on, without the texts."""
+        """SHA-256 of the hashes of all rows, in hexadecimal: identifies the rows without disclosing the texts."""
         return hashlib.sha256(np.ascontiguousarray(self.hashes).data).hexdigest()
 
 
@@ -61,24 +61,25 @@ def encode_source(
     engine: Engine = LOCAL,
     free_bytes: Callable[[Path], int] = free_bytes,
 ) -> EncodedSource:
-    """Encode a source's texts, or copy its vectors, into a folder for each shard.
+    """Encode a source's texts, or copy its vectors, to files in `folder`, and return them as an `EncodedSource`.
 
-    Memory is one batch. A later call goes on in every shard after its last whole batch; shards of
-    files that are still the same stay what they are when others join, change or go.
+    Memory holds one batch. Each shard has its own folder; a later call resumes it after its last complete batch, and
+    reuses finished shards of unchanged files even if other files are added, changed or removed. If a file proves
+    damaged and such files are skipped, the source is planned again without it.
 
     Args:
-        source: texts or vectors; it says whether damaged files are left out.
-        encoder: needed for texts; for vectors it says whose they are.
-        folder: where the shards' folders go; made if missing.
-        on_progress: told rows done, rate and time left.
-        engine: who does it.
-        free_bytes: tells the room on the disk of a folder.
+        source: texts or vectors; it also says whether damaged files are skipped.
+        encoder: needed for texts; for vectors, the encoder they come from, or None.
+        folder: folder for the shards' folders; created if missing.
+        on_progress: called with progress in [0, 1] and a message with rows done, rate and time left.
+        engine: encodes the shards.
+        free_bytes: returns the free bytes on the disk of a folder.
 
     Raises:
-        SourceError: if the source is empty, cannot be read, or ends before it should.
-        FitError: for texts without an encoder, vectors of another width than the encoder's, or a disk
-            that cannot hold them all.
-        EngineError: if the engine's workers cannot do it.
+        SourceError: if the source is empty, cannot be read, or a file has fewer rows than planned.
+        FitError: for texts without an encoder, vectors whose dimensions are not the encoder's, or a disk without enough
+            space for all vectors.
+        EngineError: if the engine's workers cannot do the work.
     """
     if source.width() is None and encoder is None:
         raise FitError("texts need an encoder to become vectors")
@@ -91,7 +92,7 @@ def encode_source(
 
 
 def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Callable[[Path], int]) -> dict[str, str]:
-    """Encode all of a run that is not yet; the damaged files found meanwhile, and why.
+    """Encode the unfinished shards of a run; return the damaged files found, with the reasons, empty if there are none.
 
     Raises:
         SourceError, FitError, EngineError: see `encode_source`.
@@ -108,6 +109,7 @@ def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Call
     done = before
 
     def report(shard: Shard, of_shard: int) -> None:
+        """Add a shard's newly done rows to the total, and report progress with rate and time left."""
         nonlocal done
         done += max(of_shard - rows[shard], 0)
         rows[shard] = max(of_shard, rows[shard])
@@ -117,10 +119,10 @@ def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Call
 
 
 def assembled(run: Run) -> EncodedSource:
-    """The vectors of a run whose shards are all finished.
+    """Return the vectors of a run whose shards are all finished, memory-mapped from their files.
 
     Raises:
-        SourceError: if no text was left in them.
+        SourceError: if all rows are blank texts.
     """
     kept = [(run.folders[shard], position) for shard, position in run.positions.items() if position.kept]
     if not kept:
@@ -138,7 +140,7 @@ def assembled(run: Run) -> EncodedSource:
 
 
 def require_space(free: int, rows: int, width: int) -> None:
-    """Raise `FitError` if so many rows need more than the free bytes: better now than hours later."""
+    """Raise `FitError` if vectors and hashes of `rows` rows need more than `free` bytes, before hours of encoding."""
     needed = rows * (width * 4 + 8)
     if needed > free:
         raise FitError(
@@ -147,7 +149,14 @@ def require_space(free: int, rows: int, width: int) -> None:
 
 
 def pace(seen: int, total: int, done: int, seconds: float) -> str:
-    """Rows, rate and time left as a sentence."""
+    """Return a progress message with rows done, rate and time left.
+
+    Args:
+        seen: rows done in all, those of earlier runs included.
+        total: rows to do in all.
+        done: rows done in this run.
+        seconds: duration of this run.
+    """
     rate = done / seconds if seconds > 0 else 0.0
     left = f", {(total - seen) / rate:.0f} s left" if rate > 0 and seen < total else ""
     return f"{seen:,} of {total:,} rows encoded, {rate:,.0f} a second{left}"

@@ -1,4 +1,4 @@
-"""What an engine is given to encode: a plan's shards, and where their vectors go."""
+"""Unit of work of an engine: the shards of a plan, and the folders for their vectors."""
 
 from pathlib import Path
 
@@ -9,13 +9,17 @@ from training.sources.source import Plan, Source
 
 
 class Run:
-    """One go through a plan's shards.
+    """Encoding of the shards of a plan.
 
     Args:
-        source: whose plan it is.
-        plan: what to encode.
-        encoder: None for vectors.
-        root: of the shards' folders.
+        source: the source of the plan.
+        plan: the shards to encode.
+        encoder: None for vectors without an encoder.
+        root: folder for the shards' folders.
+
+    Attributes:
+        folders: folder of each shard.
+        total: number of rows of all shards.
     """
 
     def __init__(self, source: Source, plan: Plan, encoder: Encoder | None, root: Path) -> None:
@@ -25,5 +29,5 @@ class Run:
 
     @property
     def positions(self) -> dict[Shard, Position]:
-        """How far each shard is."""
+        """Position of each shard, read from its folder."""
         return {shard: position_in(folder) for shard, folder in self.folders.items()}

@@ -1,4 +1,4 @@
-"""Who encodes the shards of a source and takes the moments of its rows: this process, or workers elsewhere."""
+"""Engines, which encode shards and provide rows to fit on: this process, or workers on other machines."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,30 +16,35 @@ from training.sources.shards import Shard, at_hand, read_shards
 from transforms.vectors import Vectors
 
 Report = Callable[[Shard, int], None]
-"""Told a shard and how many of its rows are done."""
+"""Callback that is called with a shard and the number of its rows that are done."""
 
 
 class Engine(Protocol):
-    """Who does the work that shards can share."""
+    """Interface of what encodes shards and provides the encoded rows to a fit."""
 
     def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the shards of a run that are not finished; the damaged files found meanwhile, and why.
+        """Encode the unfinished shards of a run into their folders; return the damaged files found, with the reasons.
+
+        Args:
+            run: the shards, their folders and the encoder.
+            positions: position of each shard at the start.
+            report: called with a shard and its rows done.
 
         Raises:
-            SourceError: for a damaged file, unless the source leaves such out.
-            FitError: for vectors of another width than the encoder's.
-            EngineError: if the workers cannot do it.
+            SourceError: for a damaged file, unless the source skips such files.
+            FitError: if the vectors' dimensions are not the encoder's.
+            EngineError: if the workers cannot do the work.
         """
 
     def rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Some rows of encoded vectors, by their numbers in ascending order, to fit a chain on."""
+        """Return the rows of encoded vectors at the ascending indices `chosen`, read lazily, to fit a chain on."""
 
 
 class LocalEngine:
-    """This process: file after file, each read in one go from the first shard that is not finished."""
+    """Engine that works in this process: file by file, each read in one pass from its first unfinished shard."""
 
     def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """See `Engine`."""
+        """Encode the unfinished shards of a run in this process; return the damaged files; see `Engine.encode`."""
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
             left = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))
@@ -51,15 +56,16 @@ class LocalEngine:
         return damaged
 
     def encode_file(self, run: Run, shards: list[Shard], report: Report) -> None:
-        """Encode consecutive shards of one file."""
+        """Encode consecutive shards of one file in one pass; a remote file is first downloaded to a temporary copy."""
         with at_hand(shards[0].file, run.root) as file:
             batches = read_shards(file, shards[0], shards[-1], run.source.field)
             for shard in shards:
                 write_shard(shard, batches, run.encoder, run.folders[shard], partial(report, shard))
 
     def rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """See `Engine`."""
+        """Return the chosen rows as a lazy view that reads them when indexed; see `Engine.rows`."""
         return Rows(vectors, chosen)
 
 
 LOCAL = LocalEngine()
+"""Engine used if none is named; it has no state."""

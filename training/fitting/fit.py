@@ -38,12 +38,21 @@ from transforms.statistics import Moments
 from transforms.vectors import FloatArray
 
 HELDOUT_SHARE = 0.2
+"""Share of the distinct rows that is held out."""
+
 HELDOUT_MOST = 5000
-"""Enough for a recall@10 to ±.003; the measures take memory and time as its square."""
+"""Maximum number of held-out rows: enough for recall@10 to ±.003; memory and time of the metrics grow with its
+square."""
+
 HELDOUT_LEAST = 50
+"""Minimum number of held-out rows, unless that is more than half of the distinct rows."""
+
 SPLIT_ROWS = 1_000_000
-"""Looked at together when rows are split."""
+"""Rows processed at a time when rows are split."""
+
 FOREIGN_ROWS = 1000
+"""Maximum number of texts sampled from each out-of-domain corpus."""
+
 STAGES = {
     "encode": (0.0, 0.7),
     "targets": (0.7, 0.8),
@@ -51,17 +60,18 @@ STAGES = {
     "foreign": (0.93, 0.98),
     "certify": (0.98, 1.0),
 }
+"""Start and end of each stage of the job on the progress scale, from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted chain with its evidence.
+    """Fitted chain with its certificate and statistics.
 
     Attributes:
-        chain: its metadata holds encoder, provenance and certificate.
-        statistics: of the fitted rows, to be stored beside the chain.
-        certificate: see `transforms.certify`.
-        failed_gates: the gates that do not hold.
+        chain: the chain; its metadata holds encoder, provenance and certificate.
+        statistics: statistics of the fitted rows, to be stored with the chain.
+        certificate: see `transforms.quality.certify`.
+        failed_gates: keys of the gates that failed.
         encoded: the whole source as vectors.
     """
 
@@ -84,27 +94,29 @@ def fit_chain(
     engine: Engine = LOCAL,
     replaced: Version | None = None,
 ) -> Iterator[Fitted]:
-    """Fit a chain on a source and certify it on rows kept aside and on foreign text.
+    """Fit a chain on a source, certify it on held-out rows and out-of-domain text, and yield the result.
 
-    A context: the encoded vectors are there while it lasts.
+    A context manager: the encoded vectors exist only within the block. Their workspace folder is deleted if the block
+    succeeds; after an error or a kill it stays, and the next fit of the same source resumes it. With `earlier`, no new
+    chain is fitted: the source's rows are added to that version.
 
     Args:
         request: what to fit.
-        encoder: needed for texts; None for vectors of nobody's.
-        workspace: where vectors go meanwhile; what a killed run encoded there is used again.
-        on_progress: told a fraction and a sentence.
-        command: how the user asked for it, for the provenance.
-        target_encoder: whose space the rows should come to, for steps that are fitted on pairs.
+        encoder: needed for texts; None for vectors without an encoder.
+        workspace: folder for the workspace folders and for cached out-of-domain vectors.
+        on_progress: called with progress in [0, 1] and a message.
+        command: the user's command, for the provenance.
+        target_encoder: encoder whose vectors of the same texts are the targets, for steps fitted on pairs.
         earlier: the version that `request.add_to` names.
-        engine: who encodes, and takes moments.
-        replaced: the version that `request.refit_of` names.
+        engine: encodes the source and computes moments.
+        replaced: the version that `request.refit_of` names; the certificate compares it with the new chain.
 
     Raises:
         SourceError: if the source cannot be read.
-        FitError: if it holds too few distinct rows, a gate is unknown, pairs are none, or the rows are
-            of another space than those they are added to, or these themselves.
+        FitError: if there are too few distinct rows, a gate is unknown, rows and targets do not pair up, or the rows to
+            add come from another encoder or were added already.
         TransformError: if the steps do not fit the vectors.
-        EngineError: if the engine's workers cannot do it.
+        EngineError: if the engine's workers cannot do the work.
     """
     chain = Chain(build_steps(request.steps), request.normalize) if earlier is None else earlier.chain
     source = open_source(request.source, request.bad_shards)
@@ -169,13 +181,17 @@ def fit_chain(
 
 
 def split(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers to fit on, and to hold out.
+    """Split rows by their hashes; return the indices of the rows to fit on and of the held-out rows, both ascending.
 
-    Which side a row is on depends on its content alone, so that equal rows never stand on both;
-    of equal held-out rows one is kept.
+    The seed and a row's content decide its side, so equal rows are never on both. Of equal held-out rows only the first
+    is returned.
+
+    Args:
+        hashes: 64-bit hash of each row `(n,)`.
+        seed: seed of the choice of held-out hashes.
 
     Raises:
-        FitError: with too few distinct rows.
+        FitError: if there are fewer than `DISTINCT_LEAST` distinct rows.
     """
     distinct = different(hashes)
     if len(distinct) < DISTINCT_LEAST:
@@ -191,14 +207,19 @@ def split(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDA
 
 
 def different(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The different ones, in order; NumPy's own holds a table of them meanwhile, five times as large."""
+    """Return the distinct hashes, sorted; `np.unique` would use a table five times as large."""
     ordered = np.sort(hashes)
     found: NDArray[np.uint64] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
     return found
 
 
 def among(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether each hash `(n,)` is one of those, which are sorted; NumPy's own would sort all of them again."""
+    """Return whether each hash is in `chosen`, as a mask `(n,)`; `np.isin` would sort all hashes again.
+
+    Args:
+        chosen: sorted hashes, at least one.
+        hashes: `(n,)`.
+    """
     found = np.zeros(len(hashes), bool)
     for start in range(0, len(hashes), SPLIT_ROWS):
         block = hashes[start : start + SPLIT_ROWS]
@@ -210,9 +231,13 @@ def among(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.
 def foreign_vectors(
     request: FitRequest, encoder: Encoder | None, folder: Path, on_progress: Progress
 ) -> dict[str, FloatArray]:
-    """Vectors of text the chain was not fitted on: docstrings, and what else was asked for.
+    """Return vectors of out-of-domain texts `(n, d)` by corpus name: docstrings, and the corpora of the request.
 
-    Encoded once for each encoder and kept in `folder`.
+    The dict is empty without an encoder. If the source is `pydoc:`, the language reference replaces the docstrings.
+    Vectors are cached in `folder` for each encoder.
+
+    Raises:
+        SourceError: if a corpus cannot be read or holds vectors.
     """
     if encoder is None:
         return {}
@@ -226,7 +251,13 @@ def foreign_vectors(
 
 
 def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray:
-    """Up to `FOREIGN_ROWS` distinct texts of a source, spread evenly over it, as vectors `(n, d)`."""
+    """Return vectors `(n, d)` of up to `FOREIGN_ROWS` distinct texts, evenly spaced over the source; use the cache.
+
+    Vectors that `folder` lacks are encoded and cached there.
+
+    Raises:
+        SourceError: if the source holds vectors, or no text.
+    """
     if source.written in BUILT_IN:
         return kept_vectors(folder, built_in_name(source), lambda: encoder.encode(sampled_texts(source)).vectors)
     texts = sampled_texts(source)
@@ -234,15 +265,18 @@ def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray
 
 
 def built_in_name(source: Source) -> str:
-    """What names the sampled texts of a built-in source, as constant as Python itself; reading them takes seconds."""
+    """Return the cache key of the texts sampled from a built-in source: its name, Python's version and `FOREIGN_ROWS`.
+
+    The texts themselves are not needed for the key; reading them takes seconds.
+    """
     return f"{source.written} {sys.version} {FOREIGN_ROWS}"
 
 
 def sampled_texts(source: Source) -> list[str]:
-    """Those texts.
+    """Read a source and return up to `FOREIGN_ROWS` distinct texts, evenly spaced over it and without blank ones.
 
     Raises:
-        SourceError: if the source holds vectors, or nothing.
+        SourceError: if the source holds vectors, or no text.
     """
     texts: list[str] = []
     for batch in source.batches():
@@ -256,7 +290,13 @@ def sampled_texts(source: Source) -> list[str]:
 
 
 def kept_vectors(folder: Path, of: str, encoded: Callable[[], FloatArray]) -> FloatArray:
-    """Vectors of something by what names it, encoded where the folder has none yet."""
+    """Return the vectors cached in `folder` under the key `of`; if missing or damaged, compute and cache them.
+
+    Args:
+        folder: cache folder; created if needed.
+        of: key, hashed for the file name.
+        encoded: computes the vectors.
+    """
     kept = folder / f"{hashlib.sha256(of.encode()).hexdigest()[:32]}.npy"
     try:
         return np.asarray(np.load(kept, allow_pickle=False))
@@ -271,7 +311,11 @@ def kept_vectors(folder: Path, of: str, encoded: Callable[[], FloatArray]) -> Fl
 
 
 def provenance(request: FitRequest, source: Source, encoded: EncodedSource, command: str | None) -> dict[str, Any]:
-    """Where a chain comes from, without the texts and without the machine's paths."""
+    """Build the provenance of a chain as a JSON-serializable dict, without texts and without paths of this machine.
+
+    It has the source's name, row count and digest, files left out, seed, gates, command, and library versions; also
+    `refit_of` and `because` if the request has them.
+    """
     return {
         "source": source.name,
         "left_out": dict(encoded.left_out),
@@ -286,19 +330,22 @@ def provenance(request: FitRequest, source: Source, encoded: EncodedSource, comm
 
 
 def fitting_device(encoder: Encoder | None) -> str:
-    """Where steps are trained: on the encoder's GPU, or on any there is for vectors of nobody's; else on the CPU."""
+    """Return the device to train steps on: the encoder's GPU, or any GPU for vectors without an encoder; else 'cpu'."""
     device = best_device() if encoder is None else encoder.device
     return device if device.startswith("cuda") else "cpu"  # other devices have no float64
 
 
 def records(chain: Chain) -> list[dict[str, Any]]:
-    """What happened in training, for each step that was trained in steps."""
+    """Return kind and training log, as a dict, of each step that was trained by gradient descent."""
     steps = [step for step in chain.transforms if isinstance(step, Transform)]
     return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
 
 
 def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -> list[str]:
-    """What a reader of the certificate must know of the source."""
+    """Return warnings about the source for the certificate.
+
+    They report missing out-of-domain text, files left out or empty, blank texts, and repeated rows.
+    """
     found = []
     if not foreign:
         found.append("not measured on foreign text: the vectors name no encoder to make any with")
@@ -313,11 +360,11 @@ def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -
 
 
 def require_no_targets(request: FitRequest, target_encoder: object | None) -> None:
-    """Raise `FitError` if targets come with rows to add: what is fitted on pairs keeps its map."""
+    """Raise `FitError` if targets come with rows to add to a version, because steps fitted on pairs keep their map."""
     if request.targets is not None or target_encoder is not None:
         raise FitError(f"steps fitted on pairs keep the map of {request.add_to}: rows are added without targets")
 
 
 def stage(name: str, on_progress: Progress) -> Progress:
-    """Progress of one stage as progress of the whole."""
+    """Return a progress callback for the stage `name`, which maps its progress to that of the whole job."""
     return part_of(on_progress, *STAGES[name])

@@ -1,4 +1,4 @@
-"""What to fit; it needs none of the libraries that the fit does."""
+"""Request of a fit; imports none of the libraries that the fit needs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,28 +7,29 @@ from typing import Any
 from training.sources.bad_shards import BadShards
 
 DISTINCT_LEAST = 4
-"""Different rows that a source must have: some to fit on, some to hold out."""
+"""Minimum number of distinct rows of a source, so that some can be fitted on and some held out."""
 
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What to fit, on what, and what the result must keep.
+    """Description of a fit: steps, source and gates.
 
     Attributes:
-        name: of the chain.
-        steps: as JSON, in order.
-        source: as `open_source` reads it.
-        normalize: whether outputs are normalised.
-        gates: certificate keys (dots go deeper) with what they must reach, or stay below.
-        promote: make the new version live if its gates hold; None does so if no version is live.
-        foreign: corpora to certify on besides, by name, as sources.
-        seed: of the split into fitted and held-out rows.
-        targets: a source of what each row should become, for steps that are fitted on pairs.
-        keep_moments: save the moments of the fitted rows with the chain, so that rows can be added.
-        add_to: the version, `name@version`, that the source's rows are added to; steps and normalize are its own.
-        refit_of: the version that this is to take the place of; the certificate compares the two.
-        because: why it is fitted, where nobody asked for it.
-        bad_shards: `refuse` stops at a damaged file, `skip` leaves it out and says so.
+        name: name of the chain.
+        steps: JSON specs of the steps, in order.
+        source: the source, as `open_source` reads it.
+        normalize: whether outputs are normalized.
+        gates: minimum value by certificate key, where dots separate nested keys; a maximum for some keys, see
+            `training.fitting.gates`.
+        promote: whether the new version becomes live if its gates hold; None promotes it only if no version is live.
+        foreign: further out-of-domain corpora to certify on: sources by name.
+        seed: seed of the split into fitted and held-out rows.
+        targets: source of the target of each row, for steps fitted on pairs.
+        keep_moments: whether the moments of the fitted rows are stored with the chain, so that rows can be added later.
+        add_to: version `name@version` that the source's rows are added to; its steps and normalize apply.
+        refit_of: version that the new one replaces; the certificate compares the two.
+        because: reason for an automatic fit; None for one that a user requested.
+        bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a certificate must reach: which gates there are, and whether they hold."""
+"""Gates: bounds on a certificate's metrics that a fit must satisfy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,13 +6,17 @@ from typing import Any
 from training.errors import FitError
 
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
+"""Metrics of a certificate that exist for the whole, for each out-of-domain corpus and for each size."""
+
 ALIGNMENT = {"alignment.cosine", "alignment.recall_at_10"}
+"""Metrics of a certificate of a fit on pairs."""
+
 GATES_BELOW = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"}
-"""Gates that want a small number; all others want a large one."""
+"""Keys whose gate is a maximum; all others are a minimum."""
 
 
 def require_gates(gates: Mapping[str, float]) -> None:
-    """Raise `FitError` for a gate that is no measure of a certificate."""
+    """Raise `FitError` if a gate's key is no metric of a certificate."""
     for key in gates:
         place, _, measure = key.rpartition(".")
         of_corpus = measure in QUALITIES and (not place or place.startswith(("foreign.", "sizes.")))
@@ -24,12 +28,12 @@ def require_gates(gates: Mapping[str, float]) -> None:
 
 
 def failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
-    """The gates that do not hold; what was not measured does not hold."""
+    """Return the keys of the gates that failed; a metric that was not measured fails."""
     return [gate for gate, wanted in gates.items() if not holds(gate, wanted, gated_figure(gate, certificate))]
 
 
 def gated_figure(gate: str, certificate: Mapping[str, Any]) -> float | None:
-    """What a certificate says of a gate's measure; None if it was not measured."""
+    """Return the value of a gate's metric in a certificate; None if it was not measured."""
     place, _, measure = gate.rpartition(".")
     group, _, corpus = place.partition(".")  # a corpus may have dots in its name
     found: Any = certificate
@@ -39,10 +43,10 @@ def gated_figure(gate: str, certificate: Mapping[str, Any]) -> float | None:
 
 
 def holds(gate: str, wanted: float, found: float | None) -> bool:
-    """Whether a figure is as good as its gate wants; NaN never is."""
+    """Return whether a metric's value satisfies its gate's bound; None and NaN never do."""
     return found is not None and (found <= wanted if wants_little(gate) else found >= wanted)
 
 
 def wants_little(gate: str) -> bool:
-    """Whether a gate is the most a figure may be, not the least."""
+    """Return whether the gate's bound is a maximum."""
     return gate in GATES_BELOW or gate.rpartition(".")[2] == "positional_stress"

@@ -1,4 +1,4 @@
-"""Texts added to a version of a chain: its old texts are not needed, only the moments it carries."""
+"""Adding rows to a fitted version of a chain, from its stored moments, without its old rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,15 +19,16 @@ COMPARED = (
     *("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"),
     *("mean_norm", "isoscore", "bytes_per_vector", "sizes", "foreign"),
 )
+"""Certificate keys that are compared between two versions."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version that a fit is compared to.
+    """Fitted version of a chain that a new fit is compared with.
 
     Attributes:
         ref: `name@version`.
-        chain: fitted; its metadata is the manifest.
+        chain: the fitted chain; its metadata is the manifest.
     """
 
     ref: str
@@ -35,22 +36,28 @@ class Version:
 
     @property
     def count(self) -> int:
-        """The rows that went into it."""
+        """Number of rows it was fitted on."""
         return int(self.chain.metadata["certificate"]["n_fit"])
 
     def measured(self, heldout: FloatArray, foreign: Mapping[str, FloatArray], seed: int) -> Certificate:
-        """Its measures on the vectors that the new one is certified on."""
+        """Certify this version on the vectors that the new one is certified on; return its `ref` and main metrics.
+
+        Args:
+            heldout: held-out rows of the new fit `(n, d)`.
+            foreign: out-of-domain vectors by corpus name.
+            seed: seed of the certificate.
+        """
         found = certify(self.chain, heldout, n_fit=self.count, seed=seed, out_of_domain=foreign)
         return {"chain": self.ref} | {key: found[key] for key in COMPARED if key in found}
 
 
 @dataclass(frozen=True)
 class Earlier(Version):
-    """A version that rows are added to.
+    """Fitted version of a chain, with stored moments, that rows are added to.
 
     Attributes:
-        moments: of the rows it was fitted on, by stage.
-        reference: what those rows look like; None where that is not known.
+        moments: moments of the rows it was fitted on, by refit stage.
+        reference: distribution of these rows; None if it was not stored.
     """
 
     moments: dict[int, Moments]
@@ -58,11 +65,16 @@ class Earlier(Version):
 
     @classmethod
     def read(cls, ref: str, chain: Chain, folder: Path) -> "Earlier":
-        """A version with its moments, from the folder of its artifact.
+        """Load a version's moments and fit distribution from the folder of its artifact, and return the version.
+
+        Args:
+            ref: `name@version`.
+            chain: the fitted chain, with the manifest as its metadata.
+            folder: folder of the artifact.
 
         Raises:
-            FitError: if it carries none.
-            ArtifactError: if they, or its reference, were damaged.
+            FitError: if the version stores no moments.
+            ArtifactError: if the stored moments or the fit distribution are damaged.
         """
         require_moments(ref, chain.metadata)
         reference = FitDistribution.load(folder) if chain.metadata.get("reference") else None
@@ -70,11 +82,11 @@ class Earlier(Version):
 
     @property
     def count(self) -> int:
-        """The rows that went into it."""
+        """Number of rows it was fitted on, from its moments."""
         return next(iter(self.moments.values())).count
 
     def require_same_space(self, encoder: Encoder | None) -> None:
-        """Raise `FitError` unless the new rows are vectors of the space that the old ones were of."""
+        """Raise `FitError` unless the version was fitted on vectors of the same encoder, or both have none."""
         described = self.chain.metadata.get("encoder")
         was, now = described and described["fingerprint"], encoder and encoder.fingerprint
         if was != now:
@@ -83,15 +95,17 @@ class Earlier(Version):
             raise FitError(f"{self.ref} was fitted on vectors {of}, these are {found}: they do not add up")
 
     def require_new(self, digest: str) -> None:
-        """Raise `FitError` for rows that it was fitted on already, by the digest of a source's rows."""
+        """Raise `FitError` if the version was fitted on the rows with this digest already, or they were added to it."""
         if any(earlier.get("rows_digest") == digest for earlier in self.provenance()["added_to"]):
             raise FitError(f"{self.ref} was fitted on these very rows already: they would count twice")
 
     def with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, dict[int, Moments], list[str]]:
-        """Return the chain fitted on its old rows and new ones `(n, d)`, the moments of all rows, and warnings.
+        """Return a chain refitted on the old rows and the new ones `(n, d)`, the moments of all of them, and warnings.
+
+        This version's chain and moments stay as they are. The old rows enter through the stored moments.
 
         Raises:
-            TransformError: if that cannot be done; see `transforms.incremental.update_chain`.
+            TransformError: if the chain cannot be updated; see `transforms.incremental.update_chain`.
         """
         done = update_chain(self.chain, self.moments, rows, on_progress)
         said = [f"{self.chain[i].kind} keeps the map of {self.ref}: {reason}" for i, reason in done.retained.items()]
@@ -104,20 +118,23 @@ class Earlier(Version):
         )
 
     def provenance(self) -> dict[str, Any]:
-        """Where the old rows come from, oldest first, and how the steps that are kept were trained."""
+        """Return the provenance of the old rows, oldest first, as `added_to`, and the training logs as `training`."""
         was = self.chain.metadata.get("provenance") or {}
         short = {"chain": self.ref} | {key: was[key] for key in ("source", "rows", "rows_digest") if key in was}
         return {"added_to": [*was.get("added_to", []), short], "training": was.get("training", [])}
 
 
 def require_moments(ref: str, manifest: Mapping[str, Any]) -> None:
-    """Raise `FitError` unless a version carries moments."""
+    """Raise `FitError` unless the version's manifest says that it stores moments."""
     if not manifest.get("moments"):
         raise FitError(f"{ref} carries no moments to add to: fit it once with --keep-moments (keep_moments in JSON)")
 
 
 def moments_to_store(chain: Chain, rows: Vectors) -> tuple[dict[int, Moments], list[str]]:
-    """Return the moments to store of the rows `(n, d)` that a chain was fitted on, by refit stage, and warnings."""
+    """Compute the moments of the rows `(n, d)` that a chain was fitted on, by refit stage; return them and warnings.
+
+    The dict is empty, with one warning, if no step could be refitted from moments.
+    """
     stages = Stages.of(chain)
     if moments := stages.take_moments(chain, rows):
         return moments, []

@@ -1,4 +1,4 @@
-"""Targets of a fit on pairs: what each row of the source is in another encoder's space."""
+"""Targets of a fit on pairs: the vectors of the source's rows in another encoder's space."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,13 @@ from transforms.vectors import Vectors
 
 
 def require_pairs_or_none(chain: Chain, targets: str | None, encoder: object | None) -> None:
-    """Raise `FitError` unless targets are given, in one way, if and only if a step is fitted on them."""
+    """Raise `FitError` unless targets are given exactly if a step is fitted on pairs, and by one argument only.
+
+    Args:
+        chain: the chain to fit.
+        targets: source of target vectors, or None.
+        encoder: target encoder, or None.
+    """
     if targets is not None and encoder is not None:
         raise FitError("name a source of target vectors or a target encoder, not both")
     paired = [step.kind for step in chain.transforms if step.paired]
@@ -38,22 +44,23 @@ def encoded_targets(
     on_progress: Progress,
     engine: Engine,
 ) -> Iterator[Vectors | None]:
-    """The target of each row of an encoded source, `(n, k)`; None where there are none.
+    """Encode or read the targets of an encoded source and yield them, one for each row, `(n, k)`; None without any.
 
-    A context: the vectors are there while it lasts.
+    The vectors exist only within the block; see `claimed_folder`.
 
     Args:
-        written: a source of vectors, as `open_source` reads it; None takes the source's own texts.
-        source: what is fitted on.
-        encoder: of the targets; None for vectors.
+        written: a source of target vectors, as `open_source` reads it; None encodes the source's own texts.
+        source: the source that is fitted on.
+        encoder: target encoder; None for target vectors.
         encoded: the source as vectors.
-        workspace: where vectors go meanwhile.
-        on_progress: told a fraction and a sentence.
-        engine: who encodes.
+        workspace: folder for workspace folders.
+        on_progress: called with progress in [0, 1] and a message.
+        engine: encodes the targets.
 
     Raises:
         SourceError: if the targets cannot be read.
-        FitError: if they do not correspond row by row.
+        FitError: if the targets are texts without an encoder, differ in number from the rows, or the source has files
+            left out.
     """
     if written is None and encoder is None:
         yield None

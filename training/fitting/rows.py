@@ -1,4 +1,4 @@
-"""The rows of a source that a chain is fitted on."""
+"""Rows of a source that a chain is fitted on."""
 
 from typing import Any
 
@@ -9,7 +9,15 @@ from transforms.vectors import FloatArray, Vectors
 
 
 class Rows:
-    """Some rows of vectors that stay where they are."""
+    """Lazy selection of rows of vectors on disk; indexing reads the rows it asks for.
+
+    Args:
+        vectors: `(n, d)`.
+        chosen: indices of the selected rows `(m,)`.
+
+    Attributes:
+        shape: `(m, d)`.
+    """
 
     def __init__(self, vectors: Vectors, chosen: NDArray[np.int64]) -> None:
         self.vectors = vectors
@@ -17,5 +25,5 @@ class Rows:
         self.shape = (len(chosen), vectors.shape[1])
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Those of the chosen rows."""
+        """Read the selected rows at these positions, as an array."""
         return np.asarray(self.vectors[self.chosen[rows]])

@@ -1,4 +1,4 @@
-"""Rows that lie in several files, as if they lay in one."""
+"""Vectors in several files, presented as one matrix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,23 +12,33 @@ from numpy.typing import NDArray
 from transforms.vectors import FloatArray
 
 OPEN_MOST = 256
-"""Files held open: a source may have thousands, and a process may open some thousand."""
+"""Maximum number of files kept open: a source may have thousands, and a process may open only some thousand."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file of float32 rows, without a header."""
+    """File of float32 rows without a header.
+
+    Attributes:
+        path: path of the file.
+        rows: number of rows.
+    """
 
     path: Path
     rows: int
 
 
 class Stacked:
-    """Vectors `(n, d)` of several files, one after the other; slices and index arrays give float32 arrays.
+    """Vectors `(n, d)` of several files, one after the other; indexing with slices or arrays returns float32 arrays.
 
     Args:
         parts: the files, none empty.
-        width: of all rows.
+        width: dimensions of all rows.
+
+    Attributes:
+        ends: number of rows up to the end of each file `(parts,)`.
+        shape: `(n, d)`.
+        opened: `open`, with a cache of `OPEN_MOST` files.
     """
 
     dtype = np.dtype(np.float32)
@@ -40,17 +50,18 @@ class Stacked:
         self.opened = lru_cache(OPEN_MOST)(self.open)
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return self.shape[0]
 
     def open(self, place: int) -> FloatArray:
-        """A memmap of one part."""
+        """Return a read-only memmap of the file at index `place`."""
         return np.memmap(self.parts[place].path, np.float32, "r", shape=(self.parts[place].rows, self.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Some rows; one for a number.
+        """Return the rows of a slice, index array or mask as an array `(m, d)`; a single index gives `(d,)`.
 
         Raises:
-            IndexError: for a row that there is not.
+            IndexError: if an index is out of range.
         """
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
@@ -62,7 +73,7 @@ class Stacked:
         return found if chosen.ndim else found[0]
 
     def stretch(self, start: int, stop: int) -> FloatArray:
-        """Consecutive rows; of a single part no copy."""
+        """Return the rows from `start` to before `stop`; within a single file, a memmap without a copy."""
         found = []
         while start < stop:
             place = int(np.searchsorted(self.ends, start, side="right"))
@@ -75,7 +86,11 @@ class Stacked:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def gathered(self, rows: NDArray[np.int64]) -> FloatArray:
-        """Rows by their numbers; negative ones count from the end."""
+        """Copy the rows at the given indices into a new array `(m, d)`; negative indices count from the end.
+
+        Raises:
+            IndexError: if an index is out of range.
+        """
         rows = np.where(rows < 0, rows + len(self), rows)
         if len(rows) and not (0 <= rows.min() and rows.max() < len(self)):
             raise IndexError(f"there are {len(self):,} rows")
@@ -88,4 +103,5 @@ class Stacked:
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return all rows as one array."""
         return self.stretch(0, len(self)).astype(dtype or np.float32, copy=bool(copy))
