@@ -179,9 +179,9 @@ class ContrastiveLoss(nn.Module):
     def excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
         """Return a mask of candidates to exclude, `(b, B)`, or `(b, B + B·k)` with hard negatives; None if none can be.
 
-        Excluded are missing hard negatives, candidates whose anchor or positive text is the pair's own, and copies of
-        the pair itself: when several processes share the last batch, it is filled up with pairs that it may already
-        hold. B is the batch of all processes.
+        Excluded are missing hard negatives; with `identical`, candidates whose anchor or positive text is the pair's
+        own; and copies of the pair itself: when several processes share the last batch, it is filled up with pairs that
+        it may already hold. B is the batch of all processes.
         """
         if self.identical is None and self.negatives is None and get_world_size() == 1:
             return None

@@ -126,7 +126,7 @@ def process_rank() -> int:
 
 @contextmanager
 def first_process_first(device: str | None) -> Iterator[None]:
-    """Under torchrun, run the block in the first process, then in the others, which find its results on disk.
+    """Run the block in torchrun's first process, then in the others, which find the first one's results on disk.
 
     Without torchrun, the block just runs.
     """

@@ -131,7 +131,7 @@ def eigenspace(pooled: Moments) -> tuple[Array, Array]:
 
 
 def active_dimensions(eigenvalues: Array, ratio: float) -> int:
-    """Return the smallest number of leading dimensions that explain `ratio` of the variance (Eq. 3); 0 if it is 0."""
+    """Return the number of leading dimensions needed to explain `ratio` of the variance (Eq. 3); 0 without variance."""
     total = eigenvalues.sum()
     if total <= 0:
         return 0

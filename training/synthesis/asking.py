@@ -1,11 +1,11 @@
-"""Calls asked at once, and again where that helps.
+"""Concurrent requests with retries.
 
-call ─ is it answered well, or badly often enough? ─ yes ─ done
+call ─ answered well, or badly often enough? ─ yes ─ done
   │ no
-wait for a place (pace.py), look whether anything may be spent (budget.py), ask (chat.py)
-  ├── an answer       written down (book.py); one that cannot be used is asked for again
-  ├── try again       429, 5xx, a cut connection …: after a pause that doubles, or that the endpoint asks for
-  └── no use, or tries are used up: left for the next run; several in a row stop this one
+wait for a slot (pace.py), check the budget (budget.py), send the request (chat.py)
+  ├── an answer       logged (book.py); if it cannot be used, the call is asked again
+  ├── retryable       429, 5xx, a cut connection …: retried after a pause that doubles, or that the endpoint asks for
+  └── not retryable, or retries used up: left for the next run; several such calls in a row stop this run
 """
 
 import asyncio
@@ -27,27 +27,38 @@ from training.synthesis.stages import Call, read
 from transforms.progress import Progress
 
 LONGEST_PAUSE = 60.0
-"""Seconds between tries, unless the endpoint asks for more."""
+"""Maximum pause between retries in seconds, unless the endpoint asks for more."""
 LONGEST_WAIT = 600.0
-"""Seconds that an endpoint may ask to wait; a daily limit is no reason to sit here."""
+"""Maximum wait in seconds that an endpoint may ask for; a longer one, such as of a daily limit, ends the run."""
 IN_A_ROW = 5
-"""Calls without an answer, one after the other, after which nothing is asked any more."""
+"""Number of consecutive calls without an answer after which the run stops."""
 OF_THE_PROMPT = (400, 403, 413, 422)
-"""Statuses that may be about this prompt alone: too long, or flagged by a moderator."""
+"""HTTP statuses that may be due to one prompt, too long or flagged by a moderator; they do not count for `IN_A_ROW`."""
 WARMER = 0.7
-"""The least temperature of a second attempt: at zero a model would say the same again."""
+"""Minimum temperature of a second attempt: at temperature 0 a model would repeat its answer."""
 PROBE = "Say yes."
+"""Prompt of the request that checks the endpoint."""
 PROBE_TOKENS = 16
+"""Maximum number of tokens of the answer to `PROBE`."""
 
 
 class Asker:
-    """What is asked in one run.
+    """Sender of a run's requests, with rate limits, budget and retries.
 
     Args:
-        chat: the connection.
-        book: the answers.
-        job: the settings.
-        on_progress: told a fraction and a sentence.
+        chat: connection to the endpoint.
+        book: answer log, to which answers are added.
+        job: settings of the job.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Attributes:
+        sent: number of requests sent.
+        failures: number of failed requests by kind.
+        unanswered: calls given up, with the error, by key.
+        in_a_row: number of consecutive calls given up for which the endpoint is to blame.
+        halted: event that is set when no more requests may be sent.
+        spent: which budget is spent; None if none is.
+        error: why the run was stopped; None if it was not.
     """
 
     def __init__(self, chat: Chat, book: Book, job: SynthesisJob, on_progress: Progress) -> None:
@@ -66,7 +77,10 @@ class Asker:
         self.probed = False
 
     async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
-        """Ask what is not answered yet, until it is or nothing more may be asked; `error` says why not."""
+        """Ask every call that is not settled in the answer log, concurrently, and add the answers to the log.
+
+        Returns early if the budget is spent or the endpoint fails; `spent` or `error` then says why.
+        """
         attempts = self.job.limits.attempts
         distinct = {call.key: call for call in calls}.values()
         waiting = [call for call in distinct if not self.book.is_settled(call.key, attempts)]
@@ -75,6 +89,7 @@ class Asker:
         queue, begun, done = iter(waiting), time.monotonic(), 0
 
         async def work() -> None:
+            """Take calls from the shared queue and settle each, until the queue is empty or the run is halted."""
             nonlocal done
             for call in queue:  # one queue for all who work
                 if self.halted.is_set():
@@ -92,7 +107,7 @@ class Asker:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def probe(self) -> None:
-        """A short request to each model before anything is asked; what trying again does not mend ends the run."""
+        """Send a short request to each model; stop the run with an error if one fails and a retry would not help."""
         self.probed = True
         for model, stage in {self.job.model_of(stage): stage for stage in STAGES}.items():
             parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
@@ -112,7 +127,10 @@ class Asker:
                 return
 
     async def settle(self, call: Call) -> None:
-        """Ask until there is an answer that can be used, or attempts are used up."""
+        """Ask a call until the log has a usable answer, or as many unusable ones as allowed; log every answer.
+
+        Returns early if the run is halted or the call gets no answer.
+        """
         attempts = self.job.limits.attempts
         while not self.halted.is_set() and not self.book.is_settled(call.key, attempts):
             attempt = len(self.book.attempts(call.key)) + 1
@@ -144,7 +162,10 @@ class Asker:
             )
 
     async def answer(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
-        """An answer, whatever it says; None if there is none to be had."""
+        """Send a call, with retries, and return the answer, usable or not; None if there is none or the run must stop.
+
+        Waits for a slot first, and charges the tokens to budget and pace. A rejected key stops the run.
+        """
         prompt_tokens = guessed_tokens(call.prompt)
         most = prompt_tokens + int(parameters[self.job.endpoint.limit_field])
         for tried in range(self.job.limits.retries + 1):
@@ -174,7 +195,10 @@ class Asker:
         return None
 
     async def pause(self, error: ChatError, tried: int) -> None:
-        """Wait before another try: longer each time, never all at once, and as long as the endpoint asks."""
+        """Wait before a retry: with exponential backoff and jitter, or as long as the endpoint asks.
+
+        If the endpoint asks for more than `LONGEST_WAIT`, the run is stopped instead.
+        """
         seconds = min(LONGEST_PAUSE, self.job.limits.backoff * 2**tried) * random.uniform(0.5, 1)
         if error.after is not None:
             if error.after > LONGEST_WAIT:
@@ -185,13 +209,13 @@ class Asker:
         await self.until(self.pace.clock() + seconds)
 
     async def until(self, start: float) -> None:
-        """Wait for a time by the pace's clock, or for the end of the run."""
+        """Wait until `start` by the pace's clock, and while the pace is on hold; return early if the run is halted."""
         while (left := self.pace.left(start)) > 0 and not self.halted.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.halted.wait(), left)
 
     def lacks(self, tokens: int) -> bool:
-        """Whether the budget is spent; the run ends then with what is under way."""
+        """Return whether the budget lacks so many tokens, or a request; if so, halt the run and say why in `spent`."""
         lacking = self.budget.lacking(tokens)
         if lacking is not None:
             self.spent = self.spent or lacking
@@ -199,23 +223,23 @@ class Asker:
         return lacking is not None
 
     def give_up(self, call: Call, error: ChatError) -> None:
-        """A call is left for the next run; with too many in a row the endpoint is to blame."""
+        """Leave a call for the next run; stop the run if `IN_A_ROW` calls in a row failed because of the endpoint."""
         self.unanswered[call.key] = (call, str(error))
         self.in_a_row += error.status not in OF_THE_PROMPT
         if self.in_a_row >= IN_A_ROW:
             self.fail(f"{IN_A_ROW} calls in a row were not answered, the last: {error}")
 
     def fail(self, reason: str) -> None:
-        """Nothing more is asked of an endpoint that answered before."""
+        """Stop the run with a reason; the error says that answers are kept and the run can be resumed."""
         self.end(f"{reason}. What was answered is kept; the same command goes on from there")
 
     def end(self, reason: str) -> None:
-        """Nothing more is asked; what is under way is waited for."""
+        """Halt the run and set `error`, unless it is set; requests under way are still waited for."""
         self.error = self.error or JobError(reason)
         self.halted.set()
 
     def tell(self, stage: StageName, done: int, count: int, seconds: float) -> None:
-        """How far it is, how fast it goes, and how long this stage still takes."""
+        """Report progress: calls done in the stage, calls a minute, and remaining time of the stage."""
         rate = done / max(seconds, 1e-9)
         left = (count - done) / rate
         wait = f"{left / MINUTE:.0f} min" if left >= 2 * MINUTE else f"{left:.0f} s"
@@ -224,7 +248,7 @@ class Asker:
 
 
 def warmer(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of another attempt."""
+    """Return request parameters with a temperature of at least `WARMER`; unchanged if they have no temperature."""
     if "temperature" not in parameters:
         return parameters
     return parameters | {"temperature": max(WARMER, parameters["temperature"])}

@@ -1,7 +1,7 @@
-"""Every answer on disk the moment it comes, so that a killed run asks nothing twice.
+"""Answer log: every answer on disk the moment it arrives, so that a killed run asks nothing twice.
 
 answers/
-├── personas.jsonl    a line for each answer, good or not, with where it comes from
+├── personas.jsonl    a line for each answer, usable or not, with its provenance
 ├── queries.jsonl
 ├── filter.jsonl
 └── documents.jsonl
@@ -22,25 +22,25 @@ from transforms.files import sync_folder
 
 @dataclass(frozen=True)
 class Record:
-    """An answer and its provenance.
+    """Answer with its provenance: one line of the answer log.
 
     Attributes:
-        key: of the call.
-        stage: of the call.
-        seed: it comes from, by its key.
-        attempt: from 1 on.
-        items: that can be used; none where the answer cannot.
-        dropped: reasons and texts that cannot.
-        model: asked.
-        endpoint: its host.
-        template: hash of the prompt's template.
-        parameters: of the request.
-        created_at: in UTC.
-        finish_reason: why the answer ends.
-        prompt_tokens: of the request.
-        completion_tokens: of the answer.
-        counted: whether the endpoint counted them.
-        seconds: the answer took.
+        key: key of the call.
+        stage: stage of the call.
+        seed: key of the seed that the call comes from.
+        attempt: number of the attempt, from 1.
+        items: usable items of the answer; empty if it has none.
+        dropped: reason and text of each unusable item.
+        model: model that was asked.
+        endpoint: host of the endpoint.
+        template: hash of the prompt template.
+        parameters: parameters of the request.
+        created_at: time in UTC, ISO 8601.
+        finish_reason: why the answer ended, in the protocol's words.
+        prompt_tokens: tokens of the request.
+        completion_tokens: tokens of the answer.
+        counted: whether the endpoint counted the tokens; else they are estimated from lengths.
+        seconds: time from the first request to the answer, with waiting and retries.
     """
 
     key: str
@@ -62,23 +62,23 @@ class Record:
 
     @property
     def tokens(self) -> int:
-        """All of them."""
+        """Number of tokens of request and answer together."""
         return self.prompt_tokens + self.completion_tokens
 
     def provenance(self) -> dict[str, Any]:
-        """What is said of it beside a pair."""
+        """Return the record's fields, without items, dropped texts, seed and stage, for the provenance of a pair."""
         left_out = ("items", "dropped", "seed", "stage")
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
 class Book:
-    """The answers of a folder.
+    """Answer log of a folder, read when the object is created.
 
     Args:
-        folder: for the files; need not be there.
+        folder: folder of the files; need not exist.
 
     Raises:
-        JobError: for a damaged line; the last one, which a kill may have cut off, is left out.
+        JobError: if a line is damaged; an incomplete last line, left by a kill, is removed from its file instead.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,10 +89,11 @@ class Book:
                 self.records.setdefault(record.key, []).append(record)
 
     def __iter__(self) -> Iterator[Record]:
+        """Iterate over all records."""
         return (record for records in self.records.values() for record in records)
 
     def add(self, record: Record) -> None:
-        """Write an answer down; it is on the disk when this returns."""
+        """Append a record to the file of its stage; when this returns, the record is on disk."""
         path = self.folder / f"{record.stage}.jsonl"
         is_new = not path.exists()
         if is_new:
@@ -106,23 +107,23 @@ class Book:
         self.records.setdefault(record.key, []).append(record)
 
     def attempts(self, key: str) -> list[Record]:
-        """All answers to a call."""
+        """Return all records of a call, in order; an empty list if it was never answered."""
         return self.records.get(key, [])
 
     def good(self, key: str) -> Record | None:
-        """The answer to a call that can be used."""
+        """Return the first record of a call that has usable items, or None."""
         return next((record for record in self.attempts(key) if record.items), None)
 
     def is_settled(self, key: str, attempts: int) -> bool:
-        """Whether a call has a good answer, or as many bad ones as there may be."""
+        """Return whether a call has a usable answer, or at least `attempts` unusable ones."""
         return self.good(key) is not None or len(self.attempts(key)) >= attempts
 
 
 def read_records(path: Path) -> list[Record]:
-    """The answers in a file, of which a torn end is cut away so that the next line begins a line.
+    """Read the records of a file; an incomplete last line is cut off the file, so that the next record starts a line.
 
     Raises:
-        JobError: for a damaged line elsewhere.
+        JobError: if another line is damaged.
     """
     if not path.is_file():
         return []

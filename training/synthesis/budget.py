@@ -1,14 +1,14 @@
-"""How much may be asked in all: requests, and tokens of prompts and answers."""
+"""Total budget of a job's folder: requests, and tokens of prompts and answers."""
 
 
 class Budget:
-    """What is spent and what is promised.
+    """Requests and tokens used so far, including those reserved for requests under way, and their limits.
 
     Args:
-        max_requests: None for no limit.
-        max_tokens: likewise.
-        requests: spent by earlier runs.
-        tokens: likewise.
+        max_requests: maximum number of requests; None for no limit.
+        max_tokens: maximum number of tokens; None for no limit.
+        requests: requests of earlier runs.
+        tokens: tokens of earlier runs.
     """
 
     def __init__(self, max_requests: int | None, max_tokens: int | None, requests: int, tokens: int) -> None:
@@ -16,7 +16,7 @@ class Budget:
         self.requests, self.tokens = requests, tokens
 
     def lacking(self, tokens: int) -> str | None:
-        """Why a request of at most so many tokens may not be sent; None if it may."""
+        """Return why a request of at most `tokens` tokens may not be sent, or None if it may; nothing is reserved."""
         if self.max_requests is not None and self.requests >= self.max_requests:
             return f"the budget of {self.max_requests:,} requests is spent"
         if self.max_tokens is not None and self.tokens + tokens > self.max_tokens:
@@ -24,10 +24,10 @@ class Budget:
         return None
 
     def promise(self, tokens: int) -> None:
-        """A request of at most so many tokens is sent."""
+        """Count a request, and reserve `tokens` tokens, the most it can use."""
         self.requests += 1
         self.tokens += tokens
 
     def settle(self, promised: int, used: int) -> None:
-        """It took these."""
+        """Replace the tokens reserved for a request by the tokens it used."""
         self.tokens += used - promised

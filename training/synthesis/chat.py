@@ -1,10 +1,10 @@
-"""The protocol of OpenAI's chat completions: one request, and one answer or one kind of failure.
+"""OpenAI's chat completions protocol: one request, and one answer or one kind of failure.
 
 ChatError (Exception)
-├── again      429, 408, 5xx, no connection, a time-out, a cut connection, something that is no answer
-└── not again  401, 403, 404, 400 …: another try would end the same
+├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a response that is no answer
+└── not retryable  401, 403, 404, 400 …: another try would fail the same way
 
-Nothing is sent anywhere else: redirects are not followed, proxies and .netrc of the environment are not used.
+Requests go to the endpoint alone: redirects are not followed, proxies and .netrc of the environment are not used.
 """
 
 import asyncio
@@ -22,27 +22,31 @@ from training.synthesis.endpoint import Endpoint
 from training.synthesis.job import EndpointSettings
 
 CONNECT_SECONDS = 15.0
+"""Maximum time to connect, in seconds."""
 ANSWER_BYTES = 16_000_000
-"""More is no answer."""
+"""Maximum size of a response; a larger one is no answer."""
 TOKEN_BYTES = 4
-"""Of UTF-8, about: what tokens are counted by where the endpoint does not."""
+"""Approximate UTF-8 bytes of a token, to estimate tokens if the endpoint does not count them."""
 SAID = 200
-"""Characters of an endpoint's own words that a message repeats."""
+"""Maximum number of characters of an endpoint's own text that an error message repeats."""
 UNAUTHORIZED = 401
+"""HTTP status of a rejected key."""
 RATE_LIMIT, REQUEST_TIMEOUT, SERVER_ERRORS = 429, 408, 500
+"""HTTP statuses that can be retried; server errors are all from 500 on."""
 REDIRECTS, REFUSALS = 300, 400
+"""Lowest HTTP statuses of redirects and of refusals."""
 TIME_OUT = "time-out"
-"""What a failure is counted as where nothing came in time: of a model that is being loaded, say."""
+"""Kind of a failure without an answer in time, for example while a model is being loaded."""
 
 
 class ChatError(Exception):
-    """A request that brought no answer.
+    """Error of a request that got no answer.
 
     Attributes:
-        kind: in few words, to be counted.
-        again: whether another try may end better.
-        status: of the HTTP answer; 0 where there was none.
-        after: seconds that the endpoint asks to wait.
+        kind: short description, by which failures are counted.
+        again: whether a retry may succeed.
+        status: HTTP status; 0 if there was no response.
+        after: seconds that the endpoint asks to wait; None if it does not.
     """
 
     def __init__(self, kind: str, message: str, again: bool, status: int = 0, after: float | None = None) -> None:
@@ -52,14 +56,14 @@ class ChatError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back.
+    """Answer of a language model.
 
     Attributes:
-        text: perhaps empty.
-        finish_reason: why it ends there: `stop`, `length`, `content_filter`, or empty.
-        prompt_tokens: as the endpoint counted them.
-        completion_tokens: likewise.
-        counted: False where the endpoint counts nothing, and these are guesses by length.
+        text: text of the answer or of the refusal; may be empty.
+        finish_reason: why it ends: `stop`, `length`, `content_filter`, or "" if unknown.
+        prompt_tokens: tokens of the prompt, as the endpoint counted them.
+        completion_tokens: tokens of the answer, as the endpoint counted them.
+        counted: False if the endpoint counts no tokens, and both numbers are estimated from lengths.
     """
 
     text: str
@@ -70,11 +74,11 @@ class Answer:
 
 
 class Chat:
-    """A connection to an endpoint.
+    """Connection to an endpoint, an asynchronous context manager.
 
     Args:
-        endpoint: where.
-        settings: of the job.
+        endpoint: address and key.
+        settings: settings of the endpoint.
     """
 
     def __init__(self, endpoint: Endpoint, settings: EndpointSettings) -> None:
@@ -93,10 +97,11 @@ class Chat:
     async def __aexit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        """Close the connection."""
         await self.client.aclose()
 
     async def ask(self, model: str, prompt: str, parameters: Mapping[str, Any]) -> Answer:
-        """Ask once.
+        """Send one request and return its answer; there is no retry.
 
         Raises:
             ChatError: if no answer comes.
@@ -116,7 +121,11 @@ class Chat:
         return read_answer(self.parsed(response, payload), prompt)
 
     async def send(self, body: bytes) -> tuple[httpx2.Response, bytes]:
-        """Post a body; what comes back, whole."""
+        """Post a body to the endpoint, and return the response and its whole payload.
+
+        Raises:
+            ChatError: if the payload has more than `ANSWER_BYTES` bytes.
+        """
         kind = {"content-type": "application/json", "accept": "application/json"}
         url = f"{self.endpoint.url}/chat/completions"
         async with self.client.stream("POST", url, content=body, headers=kind) as response:
@@ -128,10 +137,10 @@ class Chat:
         return response, bytes(payload)
 
     def parsed(self, response: httpx2.Response, payload: bytes) -> dict[str, Any]:
-        """The object that came back.
+        """Decode a payload and return it as a JSON object that has a list of choices.
 
         Raises:
-            ChatError: if it is none.
+            ChatError: if it is not such an object, or holds an error message.
         """
         try:
             found = orjson.loads(payload)
@@ -147,7 +156,7 @@ class Chat:
         return found
 
     def refusal(self, response: httpx2.Response, payload: bytes) -> ChatError:
-        """What a status that is not 200 means."""
+        """Build, without raising, the error for an HTTP status from 300 on, with the endpoint's message."""
         status = response.status_code
         try:
             said = self.hidden(words_of(orjson.loads(payload)))
@@ -165,20 +174,20 @@ class Chat:
         return ChatError(f"refused with {status}", message, again=False, status=status)
 
     def hidden(self, text: str) -> str:
-        """An endpoint's own words, shortened and on one line, without the key."""
+        """Return an endpoint's text for a message: the key replaced by "…", on one line, at most `SAID` characters."""
         text = text.replace(self.endpoint.key, "…") if self.endpoint.key else text
         return " ".join(text.split())[:SAID]
 
 
 def words_of(found: Any) -> str:
-    """What a body says about an error."""
+    """Return the error message in a JSON response, whatever its layout; as JSON if it is no string."""
     error = found.get("error", found) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
     return message if isinstance(message, str) else orjson.dumps(message).decode()
 
 
 def seconds_of(header: str | None) -> float | None:
-    """A Retry-After: seconds, or a date; None where it is neither."""
+    """Parse a Retry-After header, seconds or a date; return the seconds from now, at least 0, or None if malformed."""
     if header is None:
         return None
     try:
@@ -193,10 +202,12 @@ def seconds_of(header: str | None) -> float | None:
 
 
 def read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
-    """The first choice.
+    """Build the answer from the first choice of a response; estimate the tokens if the endpoint did not count them.
+
+    A refusal without text becomes an answer with the finish reason `content_filter`.
 
     Raises:
-        ChatError: if it is no message.
+        ChatError: if the first choice has no message.
     """
     try:
         choice = found["choices"][0]
@@ -217,7 +228,7 @@ def read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
 
 
 def counted_tokens(usage: Any) -> tuple[int, int] | None:
-    """Tokens of the prompt and of the answer, as the endpoint counted them; None where it does not."""
+    """Return the tokens of prompt and answer that the endpoint counted; None if the counts are missing or malformed."""
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
@@ -227,7 +238,7 @@ def counted_tokens(usage: Any) -> tuple[int, int] | None:
 
 
 def text_of(content: Any) -> str:
-    """A message's text, which some endpoints send in parts."""
+    """Return a message's text, joining the parts if it is a list of them; "" for anything else."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
@@ -235,5 +246,5 @@ def text_of(content: Any) -> str:
 
 
 def guessed_tokens(text: str) -> int:
-    """About how many tokens a text has."""
+    """Estimate the number of tokens of a text, from its length in bytes; at least 1."""
     return 1 + len(text.encode("utf-8", "replace")) // TOKEN_BYTES

@@ -1,4 +1,4 @@
-"""Where requests go, and the key that goes with them."""
+"""Address of the endpoint, and the key for it."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,11 +9,18 @@ from training.errors import JobError
 from training.synthesis.job import EndpointSettings
 
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""Name of an environment variable, in capitals, so that a key written in its place is recognized."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where requests go, and the key, which is never shown."""
+    """Address and key of an endpoint; the key is left out of the repr.
+
+    Attributes:
+        url: address that `/chat/completions` is appended to.
+        host: host, with the port if there is one.
+        key: API key; None for an endpoint without keys.
+    """
 
     url: str
     host: str
@@ -21,10 +28,10 @@ class Endpoint:
 
 
 def open_endpoint(settings: EndpointSettings) -> Endpoint:
-    """The endpoint of a job, with its key.
+    """Check the endpoint's settings, read its key from the environment, and return the endpoint; nothing is connected.
 
     Raises:
-        JobError: for an address that is none, or a key that is not there.
+        JobError: if the address is not valid, or there is no key.
     """
     url = settings.base_url.rstrip("/")
     try:
@@ -45,10 +52,11 @@ def open_endpoint(settings: EndpointSettings) -> Endpoint:
 
 
 def read_key(variable: str | None) -> str | None:
-    """The key in an environment variable; None where none is wanted.
+    """Read the key from an environment variable; return None if no variable is named.
 
     Raises:
-        JobError: if there is none. What was written is not repeated unless it looks like a name: it may be the key.
+        JobError: if the variable is not set, or holds characters that no key has. A setting that is not the name of a
+            variable is not repeated in the message, since it may be the key.
     """
     if variable is None:
         return None

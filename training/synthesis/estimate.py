@@ -1,8 +1,8 @@
-"""What a run will take before it starts: calls, tokens, and with prices its cost.
+"""Estimate of what a run takes, before it starts: calls, tokens and, with prices, cost.
 
-Calls are those that are not answered yet, and after these at most as many as they can lead to: the filter, duplicates
-and overlap leave fewer, attempts at better answers make some more. Tokens of answers are the mean of those on record,
-where there are some, else a guess.
+Counted are the calls not answered yet, and after these at most as many as they can lead to: the filter, duplicates and
+overlap leave fewer, attempts at better answers add some. The tokens of an answer are the mean of the stage's logged
+answers, if there are any, else a guess.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,20 +14,20 @@ from training.synthesis.job import PriceSettings, StageName, SynthesisJob
 from training.synthesis.pipeline import Pipeline
 
 ITEM_TOKENS: Mapping[StageName, int] = {"personas": 60, "queries": 30, "filter": 3, "documents": 350}
-"""Of one item of an answer, about."""
+"""Approximate tokens of one item of an answer, by stage."""
 MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a stage will take.
+    """Estimate of one stage.
 
     Attributes:
-        stage: of the four.
-        calls: at most.
-        prompt_tokens: of these.
-        completion_tokens: of their answers, expected.
-        most_tokens: of their answers, if each is as long as it may be.
+        stage: the stage.
+        calls: maximum number of calls.
+        prompt_tokens: tokens of their prompts.
+        completion_tokens: expected tokens of their answers.
+        most_tokens: tokens of their answers if each is as long as allowed.
     """
 
     stage: StageName
@@ -39,32 +39,32 @@ class Need:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will take, stage by stage."""
+    """Estimate of a run, stage by stage."""
 
     needs: Sequence[Need]
     prices: PriceSettings | None
 
     @property
     def calls(self) -> int:
-        """All of them."""
+        """Number of calls of all stages."""
         return sum(need.calls for need in self.needs)
 
     def cost(self, most: bool = False) -> float:
-        """What it costs, expected or at most."""
+        """Return the cost in the prices' currency: expected, or with `most` the maximum. Prices must be set."""
         assert self.prices is not None
         answers = sum(need.most_tokens if most else need.completion_tokens for need in self.needs)
         prompts = sum(need.prompt_tokens for need in self.needs)
         return (prompts * self.prices.input + answers * self.prices.output) / MILLION
 
     def rows(self) -> list[tuple[str, ...]]:
-        """As a table."""
+        """Build the table of stages with their calls and tokens, and the total, as rows of text, the header first."""
         head = ("stage", "calls", "prompt tokens", "answer tokens", "at most")
         rows = [(n.stage, n.calls, n.prompt_tokens, n.completion_tokens, n.most_tokens) for n in self.needs]
         total = ("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True)))
         return [head, *((str(name), *(f"{number:,}" for number in numbers)) for name, *numbers in [*rows, total])]
 
     def sentences(self) -> list[str]:
-        """What the table does not say."""
+        """Return a note on the estimate's accuracy and, with prices, a sentence on the cost."""
         said = ["Each stage leaves out some, so that the next take fewer calls; answers that cannot be used add some."]
         if self.prices is not None:
             expected, most, name = money(self.cost()), money(self.cost(most=True)), self.prices.currency
@@ -73,7 +73,10 @@ class Estimate:
 
 
 def estimate(pipeline: Pipeline, job: SynthesisJob, book: Book) -> Estimate:
-    """What is left to do, by the answers so far."""
+    """Estimate the calls and tokens that are left to do for a job, given the answer log.
+
+    Advances the pipeline through all stages without asking anything.
+    """
     needs, made = [], 0  # threads that answers of the stages before will add
     wanted: Mapping[StageName, int] = {"personas": job.personas, "queries": job.queries}
     texts = 0
@@ -91,11 +94,11 @@ def estimate(pipeline: Pipeline, job: SynthesisJob, book: Book) -> Estimate:
 
 
 def money(amount: float) -> str:
-    """An amount, with more places where it is small."""
+    """Format an amount, with 2 decimals from 1 on, else with 4."""
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
 def mean_answer(stage: StageName, book: Book) -> float | None:
-    """Mean tokens of a stage's answers so far; None where there is none."""
+    """Return the mean tokens of a stage's logged answers; None if there are none."""
     found = [record.completion_tokens for record in book if record.stage == stage]
     return sum(found) / len(found) if found else None

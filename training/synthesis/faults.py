@@ -1,4 +1,4 @@
-"""What is wrong with a text that a model wrote, by what can be seen without understanding it."""
+"""Faults of a text that a model wrote, as far as they show without understanding it."""
 
 import re
 import unicodedata
@@ -13,28 +13,31 @@ REFUSAL = re.compile(
     r"|as an ai\b|unfortunately, i\b|i apologi[sz]e|抱歉|对不起|很抱歉|我无法|我不能|申し訳)",
     re.IGNORECASE,
 )
+"""Beginnings of a refusal, in English, Chinese and Japanese."""
 BLANK = re.compile(
     r"\[(insert|your|company|client|name|date|amount|year)\b[^\]]{0,60}\]|\{\{[^}]{0,60}\}\}|lorem ipsum", re.IGNORECASE
 )
+"""Placeholders that were left open, such as "[insert name]"."""
 SAME_SCRIPT = 0.8
-"""Of the letters that must be of scripts its seed is written in; names and formulas bring others."""
+"""Minimum share of letters in scripts of the seed; names and formulas bring letters of others."""
 LOOP_WORDS, LOOP_SHARE = 60, 0.5
-"""A text of so many words, of whose three-word runs less than this are different ones, goes round in circles."""
+"""Minimum number of words, and minimum share of distinct three-word runs: a long text below it is repetitive."""
 JAPANESE = {"HIRAGANA", "KATAKANA"}
+"""Scripts of which Japanese uses both, besides CJK."""
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a model says that it will not."""
+    """Return whether a text begins like a model's refusal."""
     return REFUSAL.match(text) is not None
 
 
 def fault_of(text: str, settings: StageSettings, sample: str) -> str | None:
-    """What is wrong with a text, in a few words that can be counted; None if nothing is.
+    """Return the first fault of a text as a short reason that can be counted, such as "too long"; None if it has none.
 
     Args:
         text: the text.
-        settings: how long it may be.
-        sample: another text in the language it should be in.
+        settings: limits of its length.
+        sample: another text in the expected language; "" skips the check of the script.
     """
     if not text:
         return "empty"
@@ -54,13 +57,13 @@ def fault_of(text: str, settings: StageSettings, sample: str) -> str | None:
 
 
 def is_loop(text: str) -> bool:
-    """Whether a long text says the same again and again."""
+    """Return whether a long text repeats itself: few of its three-word runs are distinct."""
     spoken = words(text)
     return len(spoken) >= LOOP_WORDS and len(shingles(text)) < LOOP_SHARE * (len(spoken) - 2)
 
 
 def is_another_script(text: str, sample: str) -> bool:
-    """Whether too many letters are of scripts that do not occur in a sample."""
+    """Return whether too many letters of a text are of scripts that do not occur in the sample."""
     allowed = set(scripts(sample))
     if allowed & JAPANESE:
         allowed |= JAPANESE | {"CJK"}
@@ -69,16 +72,16 @@ def is_another_script(text: str, sample: str) -> bool:
 
 
 def scripts(text: str) -> list[str]:
-    """The script of each letter."""
+    """Return the script of each letter of a text, in order."""
     return [script(letter) for letter in letters(text)]
 
 
 def letters(text: str) -> Iterable[str]:
-    """The letters of a text."""
+    """Return a generator of the letters of a text, without digits and punctuation."""
     return (character for character in text if character.isalpha())
 
 
 @lru_cache(maxsize=4096)
 def script(letter: str) -> str:
-    """The script of a letter, as Unicode names it: LATIN, CYRILLIC, CJK."""
+    """Return the script of a letter as the first word of its Unicode name, such as LATIN, CYRILLIC or CJK; cached."""
     return unicodedata.name(letter, "").partition(" ")[0]

@@ -1,7 +1,7 @@
-"""Texts that test sets know: what is measured there must not have been trained on.
+"""Matches of texts with test sets, whose texts must not be trained on.
 
-A text is known if a test set has it (case and punctuation aside), has one nearly like it, or shares so many words in
-a row with it (13, as for GPT-3: Brown et al. 2020, Appendix C).
+A text matches if a test set has it (ignoring case and punctuation), has a near duplicate of it, or shares a run of so
+many words with it (13, as for GPT-3: Brown et al. 2020, Appendix C).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,12 @@ from training.synthesis.near import NearTexts, shingles, words
 
 @dataclass(frozen=True)
 class Match:
-    """Where a text is known from.
+    """Match of a text with a test set.
 
     Attributes:
-        test_set: its name.
-        theirs: the text there.
-        how: the two are alike.
+        test_set: name of the test set.
+        theirs: matching text of the test set.
+        how: description of how the two match.
     """
 
     test_set: str
@@ -36,12 +36,16 @@ class Match:
 
 
 class HeldOut:
-    """The texts of test sets.
+    """Index of the texts of test sets.
 
     Args:
         sets: texts by the name of their set.
-        similarity: from which two texts are nearly the same.
-        shared_words: in a row that make a text known.
+        similarity: Jaccard similarity from which two texts are near duplicates.
+        shared_words: length in words of a common run that makes a match.
+
+    Attributes:
+        counts: number of texts by test set.
+        known: test set and text, by normalized text.
     """
 
     def __init__(self, sets: dict[str, list[str]], similarity: float, shared_words: int) -> None:
@@ -54,14 +58,14 @@ class HeldOut:
 
     @cached_property
     def near(self) -> NearTexts:
-        """The texts by what they are nearly like."""
+        """Index of the texts for near-duplicate search, built at first use."""
         found = NearTexts(self.similarity)
         for _, text in self.known.values():
             found.add(text)
         return found
 
     def matches(self, texts: Sequence[str]) -> dict[int, Match]:
-        """Which of the texts are known, by their place."""
+        """Find texts that equal, nearly duplicate or overlap a test text, and return the match of each by its index."""
         if not self.known:
             return {}
         runs: dict[str, list[int]] = {}
@@ -77,7 +81,7 @@ class HeldOut:
         return found
 
     def alike(self, text: str) -> Match | None:
-        """The test text that is this one, or nearly."""
+        """Return the match of a text with an equal or nearly equal test text, or None."""
         same = self.known.get(normalized(text))
         if same is not None:
             return Match(*same, "the same text")
@@ -89,10 +93,15 @@ class HeldOut:
 
 
 def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOut:
-    """The texts of the test sets that a job names.
+    """Read the texts of the test sets that a job names, and index them.
+
+    Args:
+        settings: the test sets.
+        similarity: Jaccard similarity from which two texts are near duplicates.
+        shared_words: length in words of a common run that makes a match.
 
     Raises:
-        JobError: for one that is not there, cannot be read or holds no text: nobody could say what it knows.
+        JobError: if a test set is missing, cannot be read or holds no text, since nothing could be checked against it.
     """
     sets: dict[str, list[str]] = {}
     for one in settings:
@@ -108,11 +117,11 @@ def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared
 
 
 def folder_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """The tests of a folder of data sets.
+    """Yield name and test texts of each data set of a folder.
 
     Raises:
-        DataSetError: if one cannot be read.
-        EvaluationError: if there is none.
+        DataSetError: if the folder is missing, or a data set cannot be read.
+        EvaluationError: if there is no data set.
     """
     if not folder.is_dir():
         raise DataSetError(f"there is no folder {folder}")
@@ -128,10 +137,10 @@ def folder_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def file_set(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """The texts of a file of JSON lines.
+    """Yield one pair: the name of a file of JSON lines without its ending, and its texts.
 
     Raises:
-        DataSetError: if it cannot be read, lacks a field, or holds none.
+        DataSetError: if the file cannot be read, lacks a field, or holds no text.
     """
     if not path.is_file():
         raise DataSetError(f"there is no file {path}")
@@ -142,10 +151,10 @@ def file_set(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[str]
 
 
 def row_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
-    """The texts of a row, in lists too.
+    """Yield the non-blank strings in the given fields of a row, also in lists; in all fields if none are given.
 
     Raises:
-        DataSetError: if it lacks a field.
+        DataSetError: if the row lacks a field.
     """
     for field in fields or record.fields:
         if field not in record.fields:

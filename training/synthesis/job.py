@@ -1,4 +1,4 @@
-"""A synthesis as a user writes it.
+"""Settings of a synthesis job, which a user writes as YAML.
 
 endpoint: {base_url: "http://localhost:8000/v1", model: qwen2.5-14b-instruct, key_variable: LLM_KEY}
 seeds: {jsonl: seeds.jsonl}
@@ -9,7 +9,7 @@ limits: {concurrency: 8, requests_per_minute: 300, max_tokens: 2000000}
 prices: {input: 0.4, output: 1.2}
 test_sets: [{folder: data/finance}, {jsonl: held-out.jsonl}]
 
-Paths are relative to the file.
+Paths are relative to the YAML file.
 """
 
 from pathlib import Path
@@ -21,12 +21,14 @@ from training.finetuning.values import Count, NotNegative, Positive, Settings
 
 StageName = Literal["personas", "queries", "filter", "documents"]
 STAGES: tuple[StageName, ...] = ("personas", "queries", "filter", "documents")
+"""Names of the stages, in their order."""
 OURS = ("model", "messages", "stream", "n", "temperature", "max_tokens", "max_completion_tokens")
-"""Fields of a request that other settings make, or that change what an answer looks like."""
+"""Request fields that users cannot set in `parameters`: other settings set them, or they change the form of the
+answer."""
 
 
 def without_ours(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Refuse fields that are not the user's to add."""
+    """Return the parameters; raise `ValueError` if they contain a field of `OURS`."""
     taken = [name for name in OURS if name in parameters]
     if taken:
         raise ValueError(f"{taken[0]} is not set here: see docs/synthesis.md for the setting that makes it")
@@ -37,14 +39,14 @@ Parameters = Annotated[dict[str, JsonValue], AfterValidator(without_ours)]
 
 
 class EndpointSettings(Settings):
-    """Who is asked.
+    """Settings of the endpoint that answers the requests.
 
     Attributes:
-        base_url: what `/chat/completions` is added to.
-        model: its name there, where a stage names no other.
-        key_variable: the environment variable that holds the key; none for an endpoint without keys.
-        timeout: seconds for one whole answer.
-        limit_field: how the endpoint calls the limit on an answer's tokens.
+        base_url: address that `/chat/completions` is appended to.
+        model: name of the model at the endpoint, for stages that name no other.
+        key_variable: environment variable that holds the key; None for an endpoint without keys.
+        timeout: maximum seconds for one whole answer.
+        limit_field: the endpoint's name of the limit on an answer's tokens.
         parameters: further fields of every request, such as `top_p`.
     """
 
@@ -57,7 +59,7 @@ class EndpointSettings(Settings):
 
 
 class SeedSettings(Settings):
-    """Questions with answers: a file of JSON lines and its fields; `context` may be missing from rows."""
+    """Settings of the seeds: a file of JSON lines, and the fields of question, answer and, if rows have it, context."""
 
     jsonl: Path
     question: str = "question"
@@ -66,15 +68,15 @@ class SeedSettings(Settings):
 
 
 class StageSettings(Settings):
-    """How one stage is asked, and how long a text it may bring.
+    """Settings of the requests of one stage, and limits on the length of its texts.
 
     Attributes:
-        model: in place of the endpoint's.
-        temperature: not sent where it is null.
-        max_tokens: of an answer.
-        min_characters: of each text in it.
-        max_characters: likewise.
-        parameters: further fields of the request, beside the endpoint's.
+        model: name of the model; None for the endpoint's.
+        temperature: sampling temperature; None leaves it out of the request.
+        max_tokens: maximum number of tokens of an answer.
+        min_characters: minimum length of each text in an answer.
+        max_characters: maximum length of each text in an answer.
+        parameters: further fields of the request, besides the endpoint's.
     """
 
     model: str | None = None
@@ -86,14 +88,14 @@ class StageSettings(Settings):
 
     @model_validator(mode="after")
     def some_length(self) -> Self:
-        """Refuse lengths that no text has."""
+        """Return the settings; raise `ValueError` if the minimum length exceeds the maximum."""
         if self.min_characters > self.max_characters:
             raise ValueError(f"min_characters {self.min_characters} is more than max_characters {self.max_characters}")
         return self
 
 
 class PersonaStage(StageSettings):
-    """Who would ask, and at what task."""
+    """Settings of the stage that writes personas: who would ask a question, and for what task."""
 
     temperature: NotNegative | None = 1.0
     max_tokens: Count = 400
@@ -102,7 +104,7 @@ class PersonaStage(StageSettings):
 
 
 class QueryStage(StageSettings):
-    """What they would ask."""
+    """Settings of the stage that writes the queries of a persona."""
 
     temperature: NotNegative | None = 1.0
     max_tokens: Count = 400
@@ -111,7 +113,7 @@ class QueryStage(StageSettings):
 
 
 class FilterStage(StageSettings):
-    """Whether a query takes documents to answer: yes or no."""
+    """Settings of the stage that decides whether a query needs documents to be answered, yes or no."""
 
     temperature: NotNegative | None = 0.0
     max_tokens: Count = 20
@@ -120,7 +122,7 @@ class FilterStage(StageSettings):
 
 
 class DocumentStage(StageSettings):
-    """A passage that answers it."""
+    """Settings of the stage that writes a passage that answers a query."""
 
     temperature: NotNegative | None = 0.7
     max_tokens: Count = 1000
@@ -129,7 +131,7 @@ class DocumentStage(StageSettings):
 
 
 class StagesSettings(Settings):
-    """The four stages."""
+    """Settings of the four stages."""
 
     personas: PersonaStage = PersonaStage()
     queries: QueryStage = QueryStage()
@@ -137,29 +139,31 @@ class StagesSettings(Settings):
     documents: DocumentStage = DocumentStage()
 
     def __getitem__(self, name: StageName) -> StageSettings:
-        """One by its name."""
+        """Return the settings of a stage by its name."""
         found: StageSettings = getattr(self, name)
         return found
 
 
 class TemplateSettings(Settings):
-    """A folder with prompts of the user's own; those that are not in it are the shipped ones."""
+    """Settings of the prompt templates: a folder with the user's own; templates that it lacks are the shipped ones."""
 
     folder: Path
 
 
 class LimitSettings(Settings):
-    """How fast, how stubbornly, how much; all of it can change between runs.
+    """Limits on rate, retries and total requests, all of which may change between runs.
 
     Attributes:
-        concurrency: requests at once.
-        requests_per_minute: sent evenly; no limit unless given.
-        tokens_per_minute: of prompts and answers, likewise.
-        retries: of a request that brought no answer: 429, 5xx, no connection, a time-out, something that is no answer.
-        backoff: seconds before the first of these; doubled for each, and drawn at random below that.
-        attempts: at an answer that can be used.
-        max_requests: in all runs of a folder; the run stops there.
-        max_tokens: likewise, of prompts and answers.
+        concurrency: maximum number of requests at once.
+        requests_per_minute: maximum rate, spread evenly; None for no limit.
+        tokens_per_minute: maximum rate of tokens of prompts and answers; None for no limit.
+        retries: maximum number of retries of a request without an answer: 429, 5xx, no connection, a time-out, or a
+            response that is no answer.
+        backoff: seconds before the first retry; doubled for each further one, and multiplied by a random factor below
+            1.
+        attempts: maximum number of answers to a call, until one can be used.
+        max_requests: maximum number of requests in all runs of a folder, at which the run stops; None for no limit.
+        max_tokens: maximum number of tokens of prompts and answers in all runs of a folder; None for no limit.
     """
 
     concurrency: Annotated[int, Field(ge=1, le=256)] = 8
@@ -173,7 +177,7 @@ class LimitSettings(Settings):
 
 
 class PriceSettings(Settings):
-    """Of a million tokens of prompts and of answers."""
+    """Prices of a million tokens of prompts (`input`) and of answers (`output`)."""
 
     input: NotNegative
     output: NotNegative
@@ -181,12 +185,12 @@ class PriceSettings(Settings):
 
 
 class HeldOutSettings(Settings):
-    """What must not be trained on: data sets of a folder, or the texts of a file of JSON lines.
+    """Settings of a test set whose texts must not be trained on: a folder of data sets, or a file of JSON lines.
 
     Attributes:
-        folder: a data set in one of our layouts, or a folder of such: the texts of their tests.
-        jsonl: a file.
-        fields: of its rows; every text in them unless given.
+        folder: a data set in one of our layouts, or a folder of such data sets; their test texts are held out.
+        jsonl: a file of JSON lines.
+        fields: fields of the file's rows that are held out; empty for every text in them.
     """
 
     folder: Path | None = None
@@ -195,7 +199,7 @@ class HeldOutSettings(Settings):
 
     @model_validator(mode="after")
     def one_place(self) -> Self:
-        """Refuse none and both."""
+        """Return the settings; raise `ValueError` for no location, for two, or for `fields` of a folder."""
         if (self.folder is None) == (self.jsonl is None):
             raise ValueError("name a folder or a jsonl file, one of them")
         if self.fields and self.jsonl is None:
@@ -204,21 +208,21 @@ class HeldOutSettings(Settings):
 
 
 class SynthesisJob(Settings):
-    """One synthesis.
+    """Settings of one synthesis job.
 
     Attributes:
-        endpoint: who is asked.
-        seeds: what it starts from.
-        personas: of each seed.
-        queries: of each persona.
-        stages: how each is asked.
-        templates: the prompts; the shipped ones unless given.
-        limits: how fast and how much.
-        prices: for the estimate; none without them.
-        similarity: of two texts from which they are nearly the same, by their runs of three words (near.py); a question
-            of a dozen words with one changed is half alike.
-        test_sets: whose texts must not come out.
-        shared_words: in a row, that make a text known to a test set.
+        endpoint: endpoint that answers the requests.
+        seeds: questions with answers to start from.
+        personas: number of personas of each seed.
+        queries: number of queries of each persona.
+        stages: settings of the stages.
+        templates: folder of prompt templates; None for the shipped ones.
+        limits: limits on rate, retries and total requests.
+        prices: prices for the estimate of the cost; None for no such estimate.
+        similarity: Jaccard similarity of three-word runs from which two texts are near duplicates (near.py); questions
+            of a dozen words that differ in one word have about 0.5.
+        test_sets: test sets whose texts must not occur in the pairs.
+        shared_words: length in words of a run in common with a test set from which a text counts as known.
     """
 
     endpoint: EndpointSettings
@@ -234,11 +238,11 @@ class SynthesisJob(Settings):
     shared_words: Annotated[int, Field(ge=5)] = 13
 
     def model_of(self, name: StageName) -> str:
-        """Who answers a stage."""
+        """Return the name of the model that answers a stage: its own, else the endpoint's."""
         return self.stages[name].model or self.endpoint.model
 
     def parameters_of(self, name: StageName) -> dict[str, Any]:
-        """The fields of a stage's requests beside model and messages."""
+        """Return the request fields of a stage besides model and messages: temperature, token limit, parameters."""
         stage = self.stages[name]
         cold = {} if stage.temperature is None else {"temperature": stage.temperature}
         limit = {self.endpoint.limit_field: stage.max_tokens}

@@ -1,7 +1,7 @@
-"""Texts that are nearly alike: candidates by MinHash and locality-sensitive hashing, each confirmed.
+"""Near-duplicate search: candidates by MinHash and locality-sensitive hashing, each confirmed by its similarity.
 
-Two texts are as alike as the sets of their runs of three words: Jaccard's index, |A ∩ B| / |A ∪ B|. Case and
-punctuation do not count. A character of Chinese or Japanese counts as a word, since no spaces say where one ends.
+The similarity of two texts is that of the sets of their runs of three words: Jaccard's index, |A ∩ B| / |A ∪ B|. Case
+and punctuation do not count. A character of Chinese or Japanese counts as a word, since no spaces separate words.
 """
 
 import re
@@ -16,32 +16,36 @@ if TYPE_CHECKING:
     from datasketch import MinHash
 
 RUN = 3
-"""Words of a shingle: fewer are shared by texts of one subject, more are lost by one changed word."""
+"""Words of a shingle: texts on one subject share shorter runs anyway, and one changed word destroys more of longer
+runs."""
 PERMUTATIONS = 128
+"""Number of hash functions of a MinHash sketch."""
 MISSES, FALSE_ALARMS = 0.9, 0.1
-"""What hashing is tuned against: candidates are confirmed, so that false alarms cost time alone."""
+"""Weights of false negatives and false positives in tuning the hash: candidates are confirmed, so a false positive
+costs only time."""
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+"""A word of a normalized text: one Chinese or Japanese character, or a run of other characters without spaces."""
 
 
 def words(text: str) -> list[str]:
-    """Its words, however written."""
+    """Split the normalized text into words, of which each Chinese or Japanese character is one."""
     return WORD.findall(normalized(text))
 
 
 def shingles(text: str, run: int = RUN) -> set[str]:
-    """Its runs of words; the whole of one that is shorter."""
+    """Return the set of a text's runs of `run` consecutive words; of a shorter text, the set of the whole."""
     spoken = words(text)
     return {" ".join(spoken[start : start + run]) for start in range(max(1, len(spoken) - run + 1))}
 
 
 def jaccard(one: set[str], other: set[str]) -> float:
-    """How much two sets share, in 0…1."""
+    """Return the Jaccard similarity of two sets, in [0, 1]; not both may be empty."""
     return len(one & other) / len(one | other)
 
 
 @lru_cache
 def bands(similarity: float) -> tuple[int, int]:
-    """How sketches are cut up for a similarity: into so many bands of so many rows. Takes a tenth of a second."""
+    """Return the numbers of bands and of rows per band that suit a similarity in LSH; cached, as this takes 0.1 s."""
     from datasketch import MinHashLSH
 
     buckets = MinHashLSH(min(similarity, 0.99), PERMUTATIONS, weights=(FALSE_ALARMS, MISSES))
@@ -49,13 +53,13 @@ def bands(similarity: float) -> tuple[int, int]:
 
 
 class NearTexts:
-    """Texts that can be asked for one that is nearly the same.
+    """Index of texts that finds the nearest one to a text, if it is a near duplicate.
 
     Args:
-        similarity: Jaccard's index from which two are.
+        similarity: minimum Jaccard similarity of near duplicates.
 
     Raises:
-        JobError: without the extra.
+        JobError: if datasketch is not installed.
     """
 
     def __init__(self, similarity: float) -> None:
@@ -69,23 +73,23 @@ class NearTexts:
         self.buckets = MinHashLSH(num_perm=PERMUTATIONS, params=bands(similarity))
 
     def add(self, text: str) -> None:
-        """Another one to be found."""
+        """Add a text to the index."""
         self.buckets.insert(len(self.texts), self.hashed(shingles(text)))
         self.texts.append(text)
 
     def closest(self, text: str) -> tuple[str, float] | None:
-        """The text nearest to it, with how alike they are; None where none is near."""
+        """Return the most similar text of the index and its similarity; None if none reaches the minimum similarity."""
         found = shingles(text)
         near = ((self.texts[place], jaccard(found, shingles(self.texts[place]))) for place in self.candidates(found))
         best = max(near, key=lambda one: one[1], default=None)
         return best if best is not None and best[1] >= self.similarity else None
 
     def candidates(self, found: set[str]) -> list[int]:
-        """Places of the texts that may be near, in their order."""
+        """Return the indices of the texts that may be similar to a set of shingles, ascending."""
         return sorted(self.buckets.query(self.hashed(found)))
 
     def hashed(self, found: set[str]) -> "MinHash":
-        """The sketch of a set."""
+        """Return the MinHash sketch of a set of shingles."""
         sketch = self.empty.copy()
         sketch.update_batch(shingle.encode("utf-8", "surrogatepass") for shingle in found)
         return sketch

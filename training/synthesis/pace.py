@@ -1,20 +1,21 @@
-"""How fast an endpoint may be asked: so many requests and tokens a minute, sent evenly."""
+"""Rate limits of an endpoint: requests and tokens a minute, spread evenly."""
 
 import time
 from collections.abc import Callable
 
 MINUTE = 60.0
+"""Seconds of a minute."""
 
 
 class Pace:
-    """When the next request may be sent.
+    """Schedule of requests that keeps within the rate limits.
 
-    Every request takes its share of the minute, so that no window of a minute holds more than the limits.
+    A request occupies its share of a minute before the next may start, so no window of a minute exceeds the limits.
 
     Args:
-        requests: a minute; None for no limit.
-        tokens: likewise.
-        clock: seconds that only go forward.
+        requests: maximum number of requests a minute; None for no limit.
+        tokens: maximum number of tokens a minute; None for no limit.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -26,20 +27,20 @@ class Pace:
         self.requests_free = self.tokens_free = self.held = -float("inf")
 
     def claim(self, tokens: float) -> float:
-        """Take the next place for a request of about so many tokens; when it may be sent, by the clock."""
+        """Reserve the next slot for a request of about `tokens` tokens; return its start on the clock, in seconds."""
         start = max(self.clock(), self.requests_free, self.tokens_free)
         self.requests_free = start + self.request_seconds
         self.tokens_free = start + tokens * self.token_seconds
         return start
 
     def correct(self, tokens: float) -> None:
-        """So many tokens more were used than was claimed, or fewer."""
+        """Move the next slots by `tokens`, the number used minus the number claimed, which may be negative."""
         self.tokens_free += tokens * self.token_seconds
 
     def hold(self, seconds: float) -> None:
-        """Nobody sends anything for so long: the endpoint asked for it."""
+        """Let no request start for so many seconds from now, because the endpoint asked for a pause."""
         self.held = max(self.held, self.clock() + seconds)
 
     def left(self, start: float) -> float:
-        """Seconds until a request with this place may be sent; none or less if it may."""
+        """Return the seconds until a request with this slot may be sent; 0 or less if it may be sent now."""
         return max(start, self.held) - self.clock()

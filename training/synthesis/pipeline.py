@@ -1,12 +1,13 @@
-"""What is to be asked next, and the pairs that come of it.
+"""Calls of each stage, and the pairs that their answers make.
 
 seeds ─ personas ─ queries ─ filter ─ documents ─ pairs
   │                   │         │         │
-  known to tests   alike,    take no   alike,
+  known to tests   similar,  need no   similar,
                    known     document  known
 
-Everything follows from the book: a run that was stopped comes to the same calls again, finds them answered, and goes
-on. The filter keeps queries that take documents to answer, as FinMTEB's Section 4.2 does: the others teach no search.
+Everything is derived from the answer log: a resumed run builds the same calls, finds those answered that are in the
+log, and asks the rest. The filter keeps queries that need documents to be answered, as in FinMTEB's Section 4.2: other
+queries do not teach retrieval.
 """
 
 from collections import Counter
@@ -24,20 +25,21 @@ from training.synthesis.stages import Call
 from training.synthesis.templates import Prompt
 
 DISTINCT: tuple[StageName, ...] = ("queries", "documents")
-"""Stages whose texts are trained on: they must differ, and be none that a test set knows."""
+"""Stages whose texts are trained on, so they must be distinct and match no test set."""
 NO_DOCUMENT = "takes no document"
+"""Reason of the filter to reject a query."""
 
 
 @dataclass(frozen=True)
 class Thread:
-    """What has come of a seed so far; a pair in the end.
+    """Pair under construction: what the stages so far made of a seed.
 
     Attributes:
-        seed: where it begins.
-        persona: who asks, at what task.
-        query: what they ask.
-        document: what answers it.
-        keys: of the calls that made these.
+        seed: seed that it starts from.
+        persona: who asks, and for what task.
+        query: the question.
+        document: passage that answers the query.
+        keys: keys of the calls so far, by stage.
     """
 
     seed: Seed
@@ -47,7 +49,7 @@ class Thread:
     keys: tuple[str, ...] = ()
 
     def grown(self, stage: StageName, item: str, key: str) -> "Thread":
-        """With what an answer adds; the filter's adds nothing."""
+        """Return a copy with an item of a stage's answer and the call's key added; the filter's item is not stored."""
         keys = (*self.keys, key)
         if stage == "personas":
             return replace(self, persona=item, keys=keys)
@@ -56,26 +58,26 @@ class Thread:
         return replace(self, document=item if stage == "documents" else "", keys=keys)
 
     def new_texts(self, stage: str) -> tuple[str, ...]:
-        """What a stage brought that must be known to no test set."""
+        """Return the texts that a stage added and that must match no test set; for `seeds`, question and answer."""
         texts = {"seeds": (self.seed.question, self.seed.answer), "queries": (self.query,)}
         return texts.get(stage, (self.document,))
 
     def values(self, count: int) -> dict[str, object]:
-        """What a template may mention."""
+        """Return the values of all placeholders that a template may use."""
         seed = {name: getattr(self.seed, name) for name in ("question", "answer", "context")}
         return seed | {"persona": self.persona, "query": self.query, "count": count}
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """What was left out.
+    """Text that was rejected.
 
     Attributes:
-        stage: where; `seeds` before anything is asked.
-        reason: in words that can be counted.
-        text: what was left out.
-        seed: where it comes from.
-        details: more to say.
+        stage: stage that rejected the text; `seeds` before the first.
+        reason: short reason, by which rejections are counted.
+        text: the text.
+        seed: seed that the text comes from.
+        details: further facts, such as the matching test text.
     """
 
     stage: str
@@ -86,14 +88,20 @@ class Rejected:
 
 
 class Pipeline:
-    """From seeds to pairs.
+    """Derivation of calls and pairs from seeds and logged answers.
 
     Args:
-        job: the settings.
-        prompts: of each stage.
-        seeds: what it starts from.
-        held_out: what must not come out.
-        book: the answers so far.
+        job: settings of the job.
+        prompts: prompt template of each stage.
+        seeds: questions with answers to start from.
+        held_out: index of the test texts that must not occur.
+        book: answer log.
+
+    Attributes:
+        calls: distinct calls of each stage so far.
+        kept: number of threads kept after each stage so far, and of seeds.
+        rejected: texts rejected so far.
+        pairs: finished pairs; empty until all stages are through.
     """
 
     def __init__(
@@ -111,7 +119,10 @@ class Pipeline:
         self.pairs: list[Thread] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
-        """The calls of each stage in turn; whoever takes them has asked them before taking the next."""
+        """Yield each stage with its distinct calls, whose answers must be logged before the next stage is taken.
+
+        Advancing collects `kept` and `rejected`, and after the last stage sets `pairs`.
+        """
         threads = self.unknown("seeds", [Thread(seed) for seed in self.seeds])
         self.kept["seeds"] = len(threads)
         for stage in STAGES:
@@ -125,7 +136,7 @@ class Pipeline:
         self.pairs = threads
 
     def call(self, stage: StageName, thread: Thread) -> Call:
-        """What is asked of a thread."""
+        """Build the call of a stage for a thread: filled-in prompt, model and parameters."""
         count = {"personas": self.job.personas, "queries": self.job.queries}.get(stage, 1)
         prompt = self.prompts[stage]
         return Call(
@@ -140,7 +151,10 @@ class Pipeline:
         )
 
     def answered(self, stage: StageName, threads: Sequence[Thread], calls: Sequence[Call]) -> Iterator[Thread]:
-        """The threads that the answers make of these; what is not answered yet makes none."""
+        """Yield a new thread for each item of the threads' logged answers; record unusable items and rejected queries.
+
+        A thread whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
+        """
         for thread, call in zip(threads, calls, strict=True):
             record = self.book.good(call.key)
             attempts = self.book.attempts(call.key)
@@ -158,7 +172,7 @@ class Pipeline:
                     yield thread.grown(stage, item, call.key)
 
     def distinct(self, stage: StageName, threads: Sequence[Thread]) -> list[Thread]:
-        """Threads whose new text is not another's, the first of those that are alike."""
+        """Return the threads whose new text is no near duplicate of an earlier one; record the others as rejected."""
         known, kept = NearTexts(self.job.similarity), []
         for thread in threads:
             (text,) = thread.new_texts(stage)
@@ -172,7 +186,7 @@ class Pipeline:
         return kept
 
     def unknown(self, stage: str, threads: Sequence[Thread]) -> list[Thread]:
-        """Threads none of whose new texts a test set knows."""
+        """Return the threads of which no new text matches a test set; record the others as rejected."""
         texts = [(place, text) for place, thread in enumerate(threads) for text in thread.new_texts(stage)]
         matches = self.held_out.matches([text for _, text in texts])
         known: dict[int, int] = {}
@@ -185,5 +199,5 @@ class Pipeline:
         return [thread for place, thread in enumerate(threads) if place not in known]
 
     def reject(self, stage: str, reason: str, text: str, thread: Thread, **details: Any) -> None:
-        """Leave something out, with its reason."""
+        """Record a text as rejected, with reason and details."""
         self.rejected.append(Rejected(stage, reason, text, thread.seed, details))

@@ -1,4 +1,4 @@
-"""An answer as items, however it was wrapped: JSON, JSON in a fence or in prose, a numbered list, plain text."""
+"""Parsing of answers into items, however they are wrapped: JSON, JSON in a fence or in prose, a list, plain text."""
 
 import json
 import re
@@ -6,23 +6,29 @@ from collections.abc import Iterator
 from typing import Any
 
 THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+"""Reasoning that a model writes before its answer."""
 FENCE = re.compile(r"```[\w-]*\s*\n(.*?)\n?\s*```", re.DOTALL)
+"""Code fence anywhere in a text, with its content."""
 WHOLE_FENCE = re.compile(r"```[\w-]*\s*\n(.*)\n\s*```", re.DOTALL)
+"""Code fence that is a whole text, with its content."""
 LISTED = re.compile(r"^\s*(?:[-*•]|\(?\d{1,2}[.)])\s+(.+?)\s*$", re.MULTILINE)
+"""Line of a bulleted or numbered list, with its item."""
 PREAMBLE = re.compile(r"(sure|certainly|of course|here (is|are)|okay|below is)\b[^\n]{0,200}:\s*\n+", re.IGNORECASE)
+"""Opening sentence that announces the answer, up to a colon and a line break."""
 VERDICT = re.compile(r"\W*(yes|no|true|false)\b", re.IGNORECASE)
+"""Beginning of a text that says yes or no."""
 TRIES = 50
-"""Brackets of a text that are tried as the beginning of JSON."""
+"""Maximum number of brackets in a text that are tried as the start of JSON."""
 
 
 def without_thought(text: str) -> str:
-    """What a reasoning model says in the end; where its opening tag is missing, what follows the closing one."""
+    """Return an answer without a reasoning model's thoughts, also if only their closing tag is there."""
     said = THOUGHT.sub("", text)
     return said.rpartition("</think>")[2].strip()
 
 
 def json_values(text: str) -> Iterator[Any]:
-    """Every list and object that begins at a bracket of a text, the outermost first."""
+    """Yield each JSON list or object in a text, outermost only, in order; other text between them is skipped."""
     decoder, place = json.JSONDecoder(), 0
     for _ in range(TRIES):
         begin = min((found for found in (text.find("[", place), text.find("{", place)) if found >= 0), default=-1)
@@ -37,14 +43,14 @@ def json_values(text: str) -> Iterator[Any]:
 
 
 def inner(value: Any) -> list[Any]:
-    """The items of a list, of an object that holds nothing but one, or of a single object."""
+    """Return the items of a list, or of an object whose only value is a list; any other value as a list of one."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), list):
         return list(only)
     return list(value) if isinstance(value, list) else [value]
 
 
 def read_personas(text: str) -> list[str]:
-    """Objects with `persona` and `task`, each as one text."""
+    """Return "persona. task" for each JSON object that has both; an empty list if none has."""
     for value in json_values(text):
         found = [item for item in inner(value) if isinstance(item, dict)]
         parts = [[tidy(item.get(name)) for name in ("persona", "task")] for item in found]
@@ -54,7 +60,7 @@ def read_personas(text: str) -> list[str]:
 
 
 def read_queries(text: str) -> list[str]:
-    """Texts of a JSON list, or of objects with one text each; else the items of a numbered or dotted list."""
+    """Return the texts of a JSON list of strings or one-text objects, else the items of a bulleted or numbered list."""
     for value in json_values(text):
         items = [only_text(item) for item in inner(value)]
         if found := [item for item in items if item]:
@@ -63,7 +69,7 @@ def read_queries(text: str) -> list[str]:
 
 
 def read_verdict(text: str) -> list[str]:
-    """`yes` or `no`."""
+    """Return ["yes"] or ["no"], from JSON or from the beginning of the text; an empty list if neither is found."""
     for value in json_values(text):
         items = [
             verdict_of(item) for one in inner(value) for item in (one.values() if isinstance(one, dict) else [one])
@@ -75,7 +81,10 @@ def read_verdict(text: str) -> list[str]:
 
 
 def read_document(text: str) -> list[str]:
-    """The passage, without fence, without the sentence that announces it, out of JSON that holds nothing else."""
+    """Return the passage as a list of one, without a code fence, an announcing sentence, or JSON around it.
+
+    The list is empty if the JSON does not hold exactly one text.
+    """
     if whole := WHOLE_FENCE.fullmatch(text):
         text = whole[1].strip()
     if text.startswith("{"):
@@ -85,7 +94,7 @@ def read_document(text: str) -> list[str]:
 
 
 def verdict_of(value: Any) -> str | None:
-    """A word or a truth value as yes or no."""
+    """Return "yes" or "no" for a bool or a string that begins with yes, no, true or false; None for other values."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     found = VERDICT.match(value) if isinstance(value, str) else None
@@ -93,7 +102,7 @@ def verdict_of(value: Any) -> str | None:
 
 
 def only_text(item: Any) -> str:
-    """A text, or the only one of an object; empty for anything else."""
+    """Return a string, or the only string in an object's values, stripped; "" for other values."""
     if isinstance(item, dict):
         texts = [value for value in item.values() if isinstance(value, str)]
         item = texts[0] if len(texts) == 1 else None
@@ -101,5 +110,5 @@ def only_text(item: Any) -> str:
 
 
 def tidy(value: Any) -> str:
-    """A text without spaces around it, and without halves of characters; empty for anything else."""
+    """Return a string stripped, with unpaired surrogates replaced by "?"; "" for other values."""
     return value.encode("utf-8", "replace").decode().strip() if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""A synthesis written down: pairs, what was left out and why, figures."""
+"""Results of a synthesis on disk: pairs, rejected texts with reasons, statistics."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,11 +20,21 @@ from training.synthesis.pipeline import Pipeline, Thread
 from transforms.files import replace_synced
 
 PAIRS, REJECTED, REPORT = "pairs.jsonl", "rejected.jsonl", "report.json"
+"""Names of the result files."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that ended, whether all is answered or not."""
+    """Result of a run that ended, whether all calls are answered or not.
+
+    Attributes:
+        job: settings of the job.
+        pipeline: pipeline, with pairs and rejected texts.
+        book: answer log.
+        asker: sender, with failures and the reason for a stop.
+        endpoint: the endpoint.
+        seconds: duration of the run.
+    """
 
     job: SynthesisJob
     pipeline: Pipeline
@@ -35,24 +45,24 @@ class Outcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing left to ask."""
+        """Whether every call is settled: no budget was spent, no error stopped the run, and no call was given up."""
         return self.asker.spent is None and self.asker.error is None and not self.asker.unanswered
 
 
 def write(outcome: Outcome, out: Path) -> None:
-    """Write the three files."""
+    """Write pairs.jsonl, rejected.jsonl and report.json to a folder, replacing earlier ones."""
     replace_synced(out / PAIRS, lines(pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
     replace_synced(out / REJECTED, lines(rejected_rows(outcome)))
     replace_synced(out / REPORT, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2))
 
 
 def lines(rows: Iterable[dict[str, Any]]) -> bytes:
-    """JSON lines."""
+    """Serialize rows as JSON lines."""
     return b"".join(orjson.dumps(row) + b"\n" for row in rows)
 
 
 def pair_row(pair: Thread, outcome: Outcome) -> dict[str, Any]:
-    """A pair as the sources of a training read it, with where it comes from."""
+    """Build the JSON object of a pair, which a training reads as a source, with seed and provenance of each stage."""
     good = {stage: outcome.book.good(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
         "anchor": pair.query,
@@ -66,7 +76,7 @@ def pair_row(pair: Thread, outcome: Outcome) -> dict[str, Any]:
 
 
 def rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
-    """What was left out, by stage and seed, and what nobody answered."""
+    """Yield a JSON object for each rejected text, with stage, reason and seed, then for each call without an answer."""
     for one in outcome.pipeline.rejected:
         row = {"stage": one.stage, "reason": one.reason, "text": one.text, "seed": one.seed.key}
         yield row | {"seed_place": one.seed.place} | one.details
@@ -75,7 +85,7 @@ def rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The figures."""
+    """Return all statistics of a run and its answer log as a JSON-serializable dict: the contents of report.json."""
     job, asker = outcome.job, outcome.asker
     prompt_tokens = sum(record.prompt_tokens for record in outcome.book)
     completion_tokens = sum(record.completion_tokens for record in outcome.book)
@@ -114,7 +124,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
-    """What became of a stage's calls."""
+    """Return the statistics of one stage: calls, answers, kept and rejected texts, tokens."""
     records = [record for record in outcome.book if record.stage == stage]
     calls = outcome.pipeline.calls[stage]
     attempts = outcome.job.limits.attempts
@@ -133,12 +143,12 @@ def stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
 
 
 def reasons(outcome: Outcome, stage: str) -> dict[str, int]:
-    """How often what was the reason, the most frequent first."""
+    """Count the texts that a stage rejected, by reason, the most frequent first."""
     return dict(Counter(one.reason for one in outcome.pipeline.rejected if one.stage == stage).most_common())
 
 
 def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The stages as a table."""
+    """Build the table of stages from the contents of report.json, as rows of text, the header first."""
     table: list[tuple[str, ...]] = [("stage", "calls", "answers", "kept", "left out", "answers that could not be used")]
     seeds = found["seeds"]
     table.append(("seeds", "", "", f"{seeds['kept']:,}", counted(seeds["rejected"]), ""))
@@ -149,12 +159,12 @@ def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def counted(found: dict[str, int]) -> str:
-    """Reasons with their counts."""
+    """Format counts by reason as text: "too long 3, refused 1", or "none"."""
     return ", ".join(f"{reason} {count:,}" for reason, count in found.items()) or "none"
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
-    """What the table does not say."""
+    """Summarize a run: requests, failures, tokens, cost, stop reason, unanswered calls."""
     run, tokens = found["this_run"], found["tokens"]
     said = [
         f"{run['requests']:,} requests in {run['seconds']:,.0f} s"

@@ -1,12 +1,12 @@
-"""A synthesis from its settings to pairs that can be trained on.
+"""A synthesis job, from its settings to pairs that can be trained on.
 
 OUT/
-├── job.json          what was asked for: a folder goes on with that alone
-├── templates/        the prompts as they were
-├── answers/          every answer with where it comes from    book.py
-├── pairs.jsonl       an anchor and a positive a line          ┐
-├── rejected.jsonl    what was left out, and why               │ report.py
-└── report.json       the figures                              ┘
+├── job.json          what the answers depend on, to resume only the same job
+├── templates/        the prompt templates used
+├── answers/          every answer with its provenance         book.py
+├── pairs.jsonl       an anchor and a positive on each line    ┐
+├── rejected.jsonl    rejected texts with reasons              │ report.py
+└── report.json       statistics                               ┘
 """
 
 import asyncio
@@ -37,11 +37,19 @@ from transforms.files import replace_synced
 from transforms.progress import Progress
 
 JOB = "job.json"
+"""Name of the file that says what a folder's answers depend on."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job with everything it reads."""
+    """Job with everything that it reads from disk.
+
+    Attributes:
+        job: settings of the job.
+        prompts: prompt template of each stage.
+        seeds: questions with answers to start from.
+        held_out: index of the test texts that must not occur.
+    """
 
     job: SynthesisJob
     prompts: Mapping[StageName, Prompt]
@@ -49,7 +57,10 @@ class Prepared:
     held_out: HeldOut
 
     def identity(self) -> dict[str, Any]:
-        """What a folder's answers belong to; limits, prices, address and what is sorted out later may change."""
+        """Return what the answers in a folder depend on: seeds, templates, numbers of personas and queries, stages.
+
+        Limits, prices, the endpoint's address and test sets are left out, so they may change between runs.
+        """
         stages = {
             name: {
                 "model": self.job.model_of(name),
@@ -67,16 +78,16 @@ class Prepared:
         }
 
     def pipeline(self, book: Book) -> Pipeline:
-        """The way from its seeds to pairs."""
+        """Build the pipeline from the job's seeds and an answer log."""
         return Pipeline(self.job, self.prompts, self.seeds, self.held_out, book)
 
 
 def prepare(job: SynthesisJob) -> Prepared:
-    """Read what a job names.
+    """Read templates, seeds and test sets of a job.
 
     Raises:
-        JobError: for templates, seeds or test sets that cannot be used.
-        DataSetError: for a file of seeds that is no JSON lines.
+        JobError: if templates, seeds or test sets cannot be used.
+        DataSetError: if the file of seeds is not JSON lines.
     """
     prompts = read_templates(job)
     seeds = read_seeds(job.seeds)
@@ -84,10 +95,10 @@ def prepare(job: SynthesisJob) -> Prepared:
 
 
 def foresee(prepared: Prepared, out: Path) -> Estimate:
-    """What a run will take; nothing is written.
+    """Estimate calls, tokens and cost of a run in the folder, without sending a request.
 
     Raises:
-        JobError: if the folder holds another job's answers, or another run is at work in it.
+        JobError: if the folder holds another job's answers, or another run uses it.
     """
     with exclusive(out, at_work(out)) if out.is_dir() else nullcontext():
         require_same_job(prepared, out)
@@ -96,11 +107,13 @@ def foresee(prepared: Prepared, out: Path) -> Estimate:
 
 
 def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> Outcome:
-    """Ask what is not answered yet, and write the pairs.
+    """Ask all calls that are not settled yet, write the results to the folder, and return the outcome.
+
+    Results of the answers so far are also written if the endpoint fails.
 
     Raises:
-        JobError: if the endpoint gives no answers, when what it gave before is written; or if the folder holds
-            another job's.
+        JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
+            another run uses it.
     """
     with exclusive(out, at_work(out)):
         require_same_job(prepared, out)
@@ -118,7 +131,7 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
 async def ask_all(
     pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, book: Book, on_progress: Progress
 ) -> Asker:
-    """Every stage in turn, or as far as the endpoint gives answers."""
+    """Ask the calls of each stage, in order, and return the sender; if they stopped, `error` or `spent` says why."""
     async with Chat(endpoint, job.endpoint) as chat:
         asker = Asker(chat, book, job, on_progress)
         for stage, calls in pipeline.stages():
@@ -127,12 +140,12 @@ async def ask_all(
 
 
 def at_work(out: Path) -> JobError:
-    """The refusal where another run has the folder."""
+    """Build, without raising, the error for a folder that another run uses."""
     return JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
 
 
 def require_same_job(prepared: Prepared, out: Path) -> None:
-    """Raise `JobError` if a folder has answers to something else."""
+    """Raise `JobError` if the folder holds answers that depend on other settings; accept a folder without answers."""
     path = out / JOB
     if not path.is_file() or not any((out / "answers").glob("*.jsonl")):
         return
@@ -143,7 +156,7 @@ def require_same_job(prepared: Prepared, out: Path) -> None:
 
 
 def write_job(prepared: Prepared, out: Path) -> None:
-    """Say what the folder's answers belong to, with the prompts as they are."""
+    """Write job.json and the prompt templates to the folder."""
     (out / "templates").mkdir(exist_ok=True)
     for name, prompt in prepared.prompts.items():
         replace_synced(out / "templates" / file_of(name), prompt.text.encode())

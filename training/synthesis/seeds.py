@@ -1,4 +1,4 @@
-"""Seeds: questions with their answers, perhaps with what they were taken from."""
+"""Seeds of a synthesis: questions with answers, and perhaps the context that they were taken from."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +11,13 @@ from training.synthesis.job import SeedSettings
 
 @dataclass(frozen=True)
 class Seed:
-    """A question with its answer.
+    """Question with its answer.
 
     Attributes:
-        place: where it stands.
-        question: a text.
-        answer: a text.
-        context: likewise, or empty.
+        place: row that the seed comes from, for messages.
+        question: the question.
+        answer: the answer.
+        context: context of the question; "" if there is none.
     """
 
     place: str
@@ -27,21 +27,22 @@ class Seed:
 
     @property
     def key(self) -> str:
-        """What tells it from others, wherever it stands."""
+        """Digest of question, answer and context, 16 hexadecimal digits."""
         return digest(self.question, self.answer, self.context)[:16]
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Question, answer and, if there is one, context, joined by newlines."""
         return "\n".join(filter(None, (self.question, self.answer, self.context)))
 
 
 def read_seeds(settings: SeedSettings) -> list[Seed]:
-    """The distinct seeds of a file, in its order.
+    """Read the distinct seeds of a file of JSON lines, in its order.
 
     Raises:
-        JobError: for a file without rows, rows without a question or an answer, or fields that are no texts.
-        DataSetError: if it cannot be read or is no JSON lines.
+        JobError: if the file is missing or has no rows, or a row has no question or answer, or a field that is not a
+            string.
+        DataSetError: if the file cannot be read or is not JSON lines.
     """
     name = settings.jsonl.name
     if not settings.jsonl.is_file():
@@ -70,10 +71,10 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
 
 
 def text_in(record: Record, field: str) -> str:
-    """The text of a field without the spaces around it; empty where there is none.
+    """Return a field of a row, stripped; "" if the field is missing or null.
 
     Raises:
-        JobError: if it is something else.
+        JobError: if the field is not a string.
     """
     value: Any = record.get(field)
     if value is None:

@@ -1,4 +1,4 @@
-"""The four stages: how an answer of each becomes items, and which cannot be used."""
+"""The four stages: calls, and how an answer is read into usable items and rejected ones."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,23 +16,24 @@ READERS: Mapping[StageName, Callable[[str], list[str]]] = {
     "filter": read_verdict,
     "documents": read_document,
 }
+"""Function that parses an answer into items, by stage."""
 CUT = {"length": "cut off", "content_filter": "refused"}
-"""Reasons to stop that leave no answer, as the protocol calls them and as we do."""
+"""Finish reasons of the protocol that leave no whole answer, with our reason for each."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One thing to ask.
+    """Request to a language model, before it is sent.
 
     Attributes:
-        stage: of the four.
-        prompt: filled in.
-        model: that is asked.
-        parameters: of the request.
-        template: its prompt's hash.
-        seed: the key of what it comes from.
-        count: of items wanted.
-        sample: a text in the language of the seed.
+        stage: stage that asks.
+        prompt: filled-in prompt.
+        model: name of the model.
+        parameters: parameters of the request.
+        template: hash of the prompt template.
+        seed: key of the seed that the call comes from.
+        count: maximum number of items to keep.
+        sample: text in the seed's language, to check the script of the answer.
     """
 
     stage: StageName
@@ -46,17 +47,17 @@ class Call:
 
     @property
     def key(self) -> str:
-        """What tells it from others: everything the answer depends on."""
+        """Digest of everything the answer depends on: stage, model, parameters and prompt; 32 hexadecimal digits."""
         return digest(self.stage, self.model, self.parameters, self.prompt)[:32]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """An answer read.
+    """Answer, parsed.
 
     Attributes:
-        items: that can be used.
-        dropped: why others cannot, with their text.
+        items: usable items.
+        dropped: reason and text of each unusable item, or of an unusable answer.
     """
 
     items: list[str]
@@ -64,7 +65,15 @@ class Reading:
 
 
 def read(answer: Answer, call: Call, settings: StageSettings) -> Reading:
-    """The items of an answer, at most as many as were wanted; none with a reason where it cannot be used."""
+    """Parse an answer into at most `call.count` distinct usable items, and unusable ones with reasons.
+
+    If the answer was cut off, refused or empty, or not as asked, there are no items and one reason.
+
+    Args:
+        answer: the answer.
+        call: the call that it answers.
+        settings: settings of the stage, with limits of length.
+    """
     said = without_thought(answer.text)
     if answer.finish_reason in CUT and not (call.stage == "filter" and read_verdict(said)):  # which says no more
         return Reading([], [(CUT[answer.finish_reason], said)])

@@ -1,4 +1,4 @@
-"""Prompts: text files whose placeholders are written $name; $$ is a dollar sign."""
+"""Prompt templates: text files with placeholders such as $name; $$ is a dollar sign."""
 
 import string
 from collections.abc import Mapping
@@ -10,44 +10,45 @@ from training.errors import JobError
 from training.synthesis.job import STAGES, StageName, SynthesisJob
 
 SHIPPED = Path(__file__).parent / "templates"
+"""Folder of the shipped templates."""
 REQUIRED: Mapping[StageName, tuple[str, ...]] = {
     "personas": ("question", "answer"),
     "queries": ("persona",),
     "filter": ("query",),
     "documents": ("query",),
 }
-"""What a prompt must mention: without it every call would be the same."""
+"""Placeholders that a stage's template must use: without them, all calls would be the same."""
 ALLOWED: Mapping[StageName, tuple[str, ...]] = {
     "personas": ("context", "count"),
     "queries": ("count",),
     "filter": ("persona",),
     "documents": ("persona",),
 }
-"""What it may mention besides. `count` is required where more than one is wanted."""
+"""Placeholders that a stage's template may also use; `count` is required if more than one item is wanted."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A template that was checked."""
+    """Prompt template that was checked."""
 
     text: str
 
     @property
     def hash(self) -> str:
-        """What tells it from others."""
+        """Digest of the template's text, 16 hexadecimal digits."""
         return digest(self.text)[:16]
 
     def fill(self, **values: object) -> str:
-        """The prompt with its values; those it does not mention are left out."""
+        """Return the prompt with its placeholders replaced by the values; values without a placeholder are ignored."""
         return string.Template(self.text).substitute(values).strip()
 
 
 def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
-    """The prompts of a job.
+    """Read and check the prompt template of each stage, from the job's folder or the shipped ones.
 
     Raises:
-        JobError: for a folder that is not there or has files of other names, a file that is no text, or a template
-            without a placeholder it needs or with one nobody fills.
+        JobError: if the folder is missing or has a .txt file of another name, or a template is not UTF-8, lacks a
+            required placeholder or has an unknown one.
     """
     folder = job.templates.folder if job.templates else SHIPPED
     if not folder.is_dir():
@@ -61,10 +62,15 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
 
 
 def read_template(folder: Path, name: StageName, count: int) -> Prompt:
-    """One prompt, the shipped one where the folder has none.
+    """Read and check one stage's template, the shipped one if the folder lacks it.
+
+    Args:
+        folder: folder of the templates.
+        name: the stage.
+        count: number of items wanted; from 2 on, the template must use `$count`.
 
     Raises:
-        JobError: likewise.
+        JobError: if the template is not UTF-8, lacks a required placeholder or has an unknown one.
     """
     path = folder / file_of(name)
     path = path if path.is_file() else SHIPPED / path.name
@@ -91,15 +97,15 @@ def read_template(folder: Path, name: StageName, count: int) -> Prompt:
 
 
 def file_of(name: StageName) -> str:
-    """What a stage's template is called."""
+    """Return the file name of a stage's template."""
     return f"{name}.txt"
 
 
 def write_templates(folder: Path) -> list[Path]:
-    """Copy the shipped templates to be edited.
+    """Copy the shipped templates to a folder, to be edited, and return the paths of the copies.
 
     Raises:
-        JobError: if one is there already.
+        JobError: if one of the files exists already; then nothing is copied.
     """
     places = [folder / file_of(name) for name in STAGES]
     taken = next((place for place in places if place.exists()), None)
