@@ -21,7 +21,7 @@ class Candidates:
 
     Attributes:
         documents: documents by normalized text, each in the spelling that came first.
-        queries: queries by normalized text, likewise.
+        queries: queries by normalized text, each in the spelling that came first.
         answers: for each normalized query, the normalized documents that answer it, and the query itself if it is a
             document.
         barred: normalized positives of training pairs that are also texts of the target's test, which the job may
