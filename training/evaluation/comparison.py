@@ -1,4 +1,4 @@
-"""Methods against the raw vectors, as the mean-bias paper compares them."""
+"""Comparison of methods with the raw vectors, as in the mean-bias paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,26 +20,27 @@ from training.evaluation.statistics import (
 )
 
 TASKS_LEAST = 5
-"""Of a family, for an encoder to count in its table (Section 2 of the paper)."""
+"""Minimum number of tasks of a family on an encoder for its t to count in tables by family (Section 2 of the paper)."""
 NORM_BINS = (0.0, 0.3, 0.6, 0.75, 1.05)
-"""‖μ‖ in four parts: the paper's quartiles (its Table 3)."""
+"""Boundaries of four intervals of ‖μ‖: the paper's quartiles (its Table 3)."""
 CLASSIFICATION = "Classification"
+"""Family of tasks whose t is correlated with ‖μ‖."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A method on one encoder, against its raw vectors.
+    """Comparison of a method with the raw vectors on one encoder.
 
     Attributes:
-        encoder: its name.
-        label: of the method; seeds and draws are averaged task by task.
-        tasks: that all methods compared completed.
-        difference: mean over the tasks in points, with its bootstrap interval.
-        test: of all tasks.
-        families: of each family of tasks.
-        types: of each type.
-        spread: standard deviation of the mean difference among seeds or draws; None for one.
-        outstanding: shares of tasks two standard deviations above and below the mean difference.
+        encoder: name of the encoder.
+        label: label of the method; scores of several seeds or samples are averaged for each task.
+        tasks: number of tasks that all compared methods completed.
+        difference: mean difference over the tasks in points (hundredths of a score), with a bootstrap interval.
+        test: paired test over all tasks.
+        families: paired test for each family of tasks.
+        types: paired test for each type of tasks.
+        spread: standard deviation of the mean difference in points among seeds or samples; None for one.
+        outstanding: shares of tasks more than two standard deviations above and below the mean difference.
     """
 
     encoder: str
@@ -55,7 +56,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Tally:
-    """Some encoders' paired t in a family of tasks: their unweighted mean, how many lie beyond ±2."""
+    """Summary of several encoders' paired tests: their number, mean t, and wins, ties and losses at |t| > 2."""
 
     encoders: int
     mean_t: float
@@ -66,13 +67,13 @@ class Tally:
 
 @dataclass(frozen=True)
 class FamilyRow:
-    """A method in one family of tasks, over encoders with at least five of them.
+    """Summary of a method in one family of tasks, over encoders with at least five such tasks.
 
     Attributes:
-        label: of the method.
-        family: of the tasks.
-        all: over all those encoders.
-        without: over them without each family of encoders.
+        label: label of the method.
+        family: family of tasks.
+        all: summary over all these encoders.
+        without: summary without one family of encoders, by its name.
     """
 
     label: str
@@ -83,7 +84,7 @@ class FamilyRow:
 
 @dataclass(frozen=True)
 class LargeEffect:
-    """A task on which a method changes much."""
+    """Large change of one score by a method: `control` is the raw score, `difference` the change, both as scores."""
 
     label: str
     encoder: str
@@ -93,7 +94,10 @@ class LargeEffect:
 
 
 def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
-    """Every label on every encoder that has it, over the tasks that all labels completed there."""
+    """Compare every label with the raw vectors on every encoder; return one `Cell` for each pair that has scores.
+
+    On an encoder, all labels are compared on the same tasks: those that all of them completed.
+    """
     found = []
     for encoder in grid.encoders:
         methods = {label: grid.methods(encoder, label) for label in labels}
@@ -123,14 +127,15 @@ def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
 
 
 def tests(scores: Array, control: Array, groups: dict[str, list[int]]) -> dict[str, PairedTest]:
-    """The paired test of each group of tasks."""
+    """Return the paired test of each group of tasks, given as lists of positions in `scores` and `control`."""
     return {name: paired_test(scores[places], control[places]) for name, places in groups.items()}
 
 
 def overall(grid: Grid, labels: Sequence[str]) -> dict[str, Interval]:
-    """The mean difference in points over all encoders that have a label, and the tasks complete on them all.
+    """Return the mean difference to raw vectors in points over all encoders, with an interval, for each label.
 
-    Tasks are resampled, for all encoders alike: what is near for one encoder is near for its kin.
+    Labels without a common task are left out. The bootstrap resamples tasks, the same ones for all encoders, because
+    related encoders have similar scores.
     """
     found = {}
     for label in labels:
@@ -143,7 +148,7 @@ def overall(grid: Grid, labels: Sequence[str]) -> dict[str, Interval]:
 
 
 def family_rows(grid: Grid, found: Sequence[Cell]) -> list[FamilyRow]:
-    """Mean t, wins, ties and losses by family of tasks, with and without each family of encoders."""
+    """Summarize t, wins, ties and losses by label and family of tasks, with and without each family of encoders."""
     rows = []
     for label in dict.fromkeys(cell.label for cell in found):
         for family in dict.fromkeys(name for cell in found for name in cell.families):
@@ -163,16 +168,17 @@ def family_rows(grid: Grid, found: Sequence[Cell]) -> list[FamilyRow]:
 
 
 def tally(some: Sequence[PairedTest]) -> Tally:
-    """The mean t of cells, and their verdicts."""
+    """Return the mean t of paired tests, an undefined t as 0, and the counts of their verdicts."""
     verdicts = [test.verdict for test in some]
     mean = float(np.mean([test.t or 0.0 for test in some]))
     return Tally(len(some), mean, verdicts.count("win"), verdicts.count("tie"), verdicts.count("loss"))
 
 
 def norm_correlations(grid: Grid, found: Sequence[Cell], label: str) -> dict[str, Correlation | None]:
-    """How a method's gain goes with ‖μ‖ over the encoders: its t in classification, and its mean difference.
+    """Correlate a method's gain with ‖μ‖ over encoders: its t in classification, and its mean difference.
 
-    The same of the t without each family of encoders. The encoders are resampled, as if they had nothing in common.
+    The correlation of t is also computed without each family of encoders. A correlation is None if it is undefined. The
+    bootstrap resamples encoders, as if they were independent.
     """
     some = [cell for cell in found if cell.label == label and grid.encoders[cell.encoder].mean_norm is not None]
     norms = np.array([grid.encoders[cell.encoder].mean_norm for cell in some], dtype=float)
@@ -191,7 +197,10 @@ def norm_correlations(grid: Grid, found: Sequence[Cell], label: str) -> dict[str
 
 
 def norm_bins(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[str, float | int | str | None]]:
-    """Mean t of each family of tasks in each part of ‖μ‖ (Table 3 of the paper)."""
+    """Return the mean t of each family of tasks in each interval of ‖μ‖, one row per interval (Table 3 of the paper).
+
+    The keys of a row are `bin`, `encoders` (their number) and the families; a mean without encoders is None.
+    """
     rows: list[dict[str, float | int | str | None]] = []
     for low, high in zip(NORM_BINS, NORM_BINS[1:], strict=False):
         some = [
@@ -206,18 +215,21 @@ def norm_bins(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[str, f
 
 
 def within(norm: float | None, low: float, high: float) -> bool:
-    """Whether a norm is known and lies in a part."""
+    """Return whether a norm is known and lies in [low, high)."""
     return norm is not None and low <= norm < high
 
 
 def family_t(cell: Cell, family: str) -> float | None:
-    """A cell's t in a family of tasks, where it has enough of them."""
+    """Return a cell's t in a family of tasks; None if undefined or if the family has under `TASKS_LEAST` tasks."""
     test = cell.families.get(family)
     return test.t if test is not None and test.n >= TASKS_LEAST else None
 
 
 def head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[str, int]]:
-    """In how many encoders one method's t exceeds the other's, by family of tasks (Table 4 of the paper)."""
+    """Count the encoders on which method `one` has a higher or lower t than `other`, by family (Table 4 of the paper).
+
+    The keys of each count are `ahead`, `behind` and `of`, the number of encoders that have both methods.
+    """
     by_name = {(cell.encoder, cell.label): cell for cell in found}
     counts: dict[str, dict[str, int]] = {}
     for (encoder, label), cell in by_name.items():
@@ -236,7 +248,7 @@ def head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[
 
 
 def large_effects(grid: Grid, labels: Sequence[str]) -> list[LargeEffect]:
-    """Tasks that a method changes by more than .1 and 2 %, the largest first (Tables 8 and 9 of the paper)."""
+    """List the tasks where a method changes the score by more than 0.1 and 2 %, largest change first (Tables 8, 9)."""
     found = []
     for encoder in grid.encoders:
         for label in labels:
@@ -255,13 +267,15 @@ def large_effects(grid: Grid, labels: Sequence[str]) -> list[LargeEffect]:
 
 @dataclass(frozen=True)
 class EstimationRow:
-    """What R1 and R2 lose by a mean of so few sentences, over all encoders and tasks.
+    """Loss of R1 and R2 if their mean is estimated from few sentences, over all encoders and tasks, in points.
 
     Attributes:
-        sentences: that the mean was estimated from.
-        r1: score with that mean less the score with the mean of all sentences, in points; r2 likewise.
-        r1_error: mean absolute difference; r2_error likewise.
-        r2_ahead: score of R2 less that of R1, both with that mean.
+        sentences: number of sentences that the mean was estimated from.
+        r1: R1's score with this mean minus its score with the mean of all sentences.
+        r2: the same difference for R2.
+        r1_error: mean absolute difference between these scores of R1.
+        r2_error: the same for R2.
+        r2_ahead: R2's score minus R1's, both with this mean.
     """
 
     sentences: int
@@ -273,7 +287,11 @@ class EstimationRow:
 
 
 def estimation_rows(grid: Grid) -> list[EstimationRow]:
-    """R1 and R2 by the number of sentences, on encoders that have both with all sentences too; tasks are resampled."""
+    """Compare R1 and R2 with means of few sentences to those with all, one row for each number of sentences.
+
+    A number is left out unless all encoders have both methods with it and with all sentences. The bootstrap resamples
+    tasks.
+    """
     counts = {m.sentences for e in grid.encoders.values() for m in e.methods.values() if m.sentences}
     found = []
     for count in sorted(counts):
@@ -286,12 +304,12 @@ def estimation_rows(grid: Grid) -> list[EstimationRow]:
 
 
 def estimated(count: int) -> tuple[str, ...]:
-    """Labels of what is compared at a number of sentences."""
+    """Return the labels of the four methods that are compared at a number of sentences."""
     return f"R1 of {count}", f"R2 of {count}", "R1", "R2"
 
 
 def estimation(grid: Grid, count: int, tasks: Sequence[str]) -> dict[str, Array]:
-    """The columns of an `EstimationRow` by task and encoder `(n, m)`, in points."""
+    """Return the values of an `EstimationRow` in points, by field, each `(tasks, encoders)`."""
     columns: dict[str, list[Array]] = {"r1": [], "r2": [], "r1_error": [], "r2_error": [], "r2_ahead": []}
     for encoder in grid.encoders:
         means = {}

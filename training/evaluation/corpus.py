@@ -1,4 +1,4 @@
-"""The sentences that methods are fitted on, without labels."""
+"""Sentences without labels that methods are fitted on."""
 
 from dataclasses import dataclass
 
@@ -10,22 +10,25 @@ from transforms import Moments
 from transforms.vectors import FloatArray
 
 SENTENCE_CHARACTERS = (64, 512)
-"""Lengths of the sentences that methods are fitted on, as in the mean-bias paper."""
+"""Minimum and maximum number of characters of a sentence, as in the mean-bias paper."""
 CORPUS_MOST = 100_000
-"""Sentences that are fitted on at most; as many as there."""
+"""Maximum number of sentences of a corpus."""
 CORPUS_LEAST = 120
-"""Fewer leave too few aside to look for ten neighbours among."""
+"""Minimum number of sentences; with fewer, too few are held out to search ten neighbours among them."""
 HELDOUT_SHARE = 0.1
+"""Share of the sentences that are held out for the intrinsic measures."""
 HELDOUT_MOST = 2000
-"""Sentences kept aside of the corpus, for the intrinsic measures."""
+"""Maximum number of held-out sentences."""
 
 
 def corpus_sentences(written: str) -> list[str]:
-    """Distinct sentences of a source, of 64 to 512 characters; a seeded draw where there are too many.
+    """Read the distinct sentences of 64 to 512 characters of a source; sample `CORPUS_MOST` of them if there are more.
+
+    The sample is always the same, and the order is that of the source.
 
     Raises:
-        SourceError: if it cannot be read.
-        EvaluationError: if it has too few.
+        SourceError: if the source cannot be read.
+        EvaluationError: if the source holds vectors, or fewer than `CORPUS_LEAST` such sentences.
     """
     least, most = SENTENCE_CHARACTERS
     found: dict[str, None] = {}
@@ -43,11 +46,11 @@ def corpus_sentences(written: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The sentences as one encoder's vectors.
+    """Vectors of the sentences by one encoder.
 
     Attributes:
-        fit: `(n, d)` to fit on.
-        heldout: `(m, d)` kept aside.
+        fit: vectors to fit on, `(n, d)`.
+        heldout: held-out vectors, `(m, d)`.
         digest: hash of the sentences.
     """
 
@@ -62,7 +65,7 @@ class Corpus:
 
 
 def split_corpus(vectors: FloatArray, digest: str) -> Corpus:
-    """Vectors to fit on and vectors kept aside, by a seeded draw."""
+    """Split vectors `(n, d)` by a fixed seed into rows to fit on and held-out rows; return them as a `Corpus`."""
     order = np.random.default_rng(0).permutation(len(vectors))
     aside = min(int(len(vectors) * HELDOUT_SHARE), HELDOUT_MOST)
     return Corpus(vectors[np.sort(order[aside:])], vectors[np.sort(order[:aside])], digest)

@@ -1,4 +1,4 @@
-"""What is compared: encoders, layers of one encoder from a single pass, and a bag of words."""
+"""Compared encoders: models, layers of one model from a single forward pass, and a bag of words."""
 
 import hashlib
 import re
@@ -16,25 +16,29 @@ from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError
 
 BAG_OF_WORDS = "bag-of-words"
+"""Name of the bag-of-words encoder."""
 BAG_DIMENSIONS = 4096
+"""Number of dimensions that words are hashed to."""
 HUB_ID = re.compile(r"([\w-][\w.-]*)/[\w.-]+$")
+"""Pattern of a model id on the Hugging Face hub; group 1 is the organization."""
 
 OnBatch = Callable[[int], None]
+"""Function that is called with the number of texts encoded so far."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """An encoder as results name it.
+    """Description of an encoder in results.
 
     Attributes:
-        name: what users call it.
-        fingerprint: of its space.
-        output: of the vectors themselves, which dtype and default prompt change too.
-        dimensions: its width.
-        prompts: texts put before the input, by name.
-        default_prompt: put before it where a task names none.
-        family: encoders of one family are left out together where that is asked of a statistic.
-        published_mean_norm: what a suite says of it.
+        name: name that users give it.
+        fingerprint: hash that identifies its vector space.
+        output: hash that identifies its vectors exactly, which also depend on dtype and default prompt.
+        dimensions: number of dimensions.
+        prompts: texts that precede the input, by prompt name.
+        default_prompt: text that precedes the input if a task names no prompt; None for none.
+        family: name shared by related encoders, which leave-one-out statistics leave out together.
+        published_mean_norm: ‖μ‖ according to the suite; None if it states none.
     """
 
     name: str
@@ -47,33 +51,33 @@ class Member:
     published_mean_norm: float | None = None
 
     def prompt(self, name: str | None) -> str | None:
-        """The text put before a text where a task names that prompt."""
+        """Return the text that precedes an input under a prompt name; the default prompt if `name` is None."""
         return self.default_prompt if name is None else self.prompts[name]
 
 
 class Group(Protocol):
-    """Encoders that are run together."""
+    """Encoders that run together, for example layers of one model that share a forward pass."""
 
     @property
     def members(self) -> Sequence[Member]:
-        """In the order of what `encode` gives."""
+        """Descriptions of the encoders, in the order of the arrays that `encode` returns."""
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
-        """Unit vectors `(n, d)` of the texts for each member."""
+        """Encode texts under a named or the default prompt; return unit vectors `(n, d)`, one array for each member."""
 
     def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
-        """What each member itself gives `(n, d)`, before it is brought to unit length; `plain` leaves prompts out."""
+        """Encode texts without normalization, `plain` without any prompt; return one array `(n, d)` for each member."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """An encoder a user asked for.
+    """Encoder that a user requests.
 
     Attributes:
         spec: the model; None for the bag of words.
-        variant: `layers`, `layer3-cls`, or empty for the model as it is.
-        family: None takes the organisation of a hub id, or the name.
-        published_mean_norm: what a suite says of it.
+        variant: layers of the model, such as `layers` or `layer3-cls`; empty for the whole model.
+        family: name shared by related encoders; None for the organization of a hub id, or else the name.
+        published_mean_norm: ‖μ‖ according to a suite.
     """
 
     spec: EncoderSpec | None
@@ -83,7 +87,7 @@ class Wanted:
 
 
 def plan_groups(wanted: Sequence[Wanted], device: str | None) -> list[Callable[[], Group]]:
-    """What opens each group of the encoders asked for; variants of one model are one group."""
+    """Return a loader function for each group of requested encoders; variants of a model share a group."""
     found: list[Callable[[], Group]] = []
     layered: list[tuple[EncoderSpec, list[str]]] = []
     for one in wanted:
@@ -100,7 +104,7 @@ def plan_groups(wanted: Sequence[Wanted], device: str | None) -> list[Callable[[
 
 
 class Single:
-    """A model as it is; those of one organisation on the hub are a family."""
+    """Group of one model; its default family is the organization on the hub, or else its name."""
 
     def __init__(self, wanted: Wanted, device: str | None) -> None:
         assert wanted.spec is not None
@@ -110,16 +114,16 @@ class Single:
         self.members = [member(self.encoder, family, wanted.published_mean_norm)]
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
-        """The model's vectors."""
+        """Encode texts with the model; return a list with its unit vectors `(n, d)`."""
         return [self.encoder.encode(texts, prompt_name, on_batch=on_batch).vectors]
 
     def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
-        """What its last module gives."""
+        """Encode texts without normalization; return a list with the output `(n, d)` of the model's last module."""
         return [self.encoder.encode(texts, normalize=False, plain=plain).vectors]
 
 
 class Layers:
-    """Variants of one model; those of a pooling are a family."""
+    """Group of layers and poolings of one model, from one forward pass; variants with the same pooling are a family."""
 
     def __init__(self, spec: EncoderSpec, written: Sequence[str], device: str | None) -> None:
         whole = Encoder(replace(spec, layer=None, pooling=None), device)
@@ -133,16 +137,16 @@ class Layers:
         ]
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
-        """Every variant's vectors."""
+        """Encode texts in one pass; return the unit vectors `(n, d)` of every variant."""
         return self.layered.encode(texts, prompt_name, on_batch)
 
     def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
-        """What every variant's last module gives."""
+        """Encode texts in one pass without normalization; return the vectors `(n, d)` of every variant."""
         return self.layered.encode(texts, normalize=False, plain=plain)
 
 
 class BagOfWords:
-    """Counts of words, each hashed to one of 4,096 places with a sign, to unit length: what a model must beat."""
+    """Group of one baseline: word counts, hashed to 4,096 signed dimensions and normalized."""
 
     def __init__(self) -> None:
         from sklearn.feature_extraction.text import HashingVectorizer
@@ -153,23 +157,23 @@ class BagOfWords:
         self.members = [Member(BAG_OF_WORDS, fingerprint, fingerprint, BAG_DIMENSIONS, {}, None, BAG_OF_WORDS)]
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
-        """The counts; a text without a word is zero."""
+        """Count hashed words; return a list with the unit vectors `(n, 4096)`, zero for a text without a word."""
         vectors = self.count.transform(texts).toarray() if texts else np.empty((0, BAG_DIMENSIONS), np.float32)
         on_batch(len(texts))
         return [np.asarray(vectors, np.float32)]
 
     def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
-        """The counts as they are; there are no prompts to leave out."""
+        """Count hashed words without normalization; return a list with the counts `(n, 4096)`; there are no prompts."""
         return [np.asarray(self.count_only.transform(texts).toarray(), np.float32)]
 
 
 def encode_checked(
     group: Group, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch
 ) -> list[NDArray[np.float32]]:
-    """What the encoders of a group give; see `Group.encode`.
+    """Encode texts with `Group.encode` and return the vectors `(n, d)` of each member, all of them finite.
 
     Raises:
-        EncoderError: naming an encoder that fails, or that gives NaN or inf for some text.
+        EncoderError: with the name of the encoder, if it raises any exception or returns NaN or inf for a text.
     """
     name = group.members[0].name
     try:
@@ -186,7 +190,7 @@ def encode_checked(
 
 
 def member(encoder: Encoder, family: str, published_mean_norm: float | None) -> Member:
-    """A loaded model as results name it."""
+    """Describe a loaded model for results; with another dtype or a default prompt, `output` is a new hash."""
     prompt, output = encoder.prompt(None), encoder.fingerprint
     if encoder.spec.dtype != "float32" or prompt:
         output = hashlib.sha256(repr((output, encoder.spec.dtype, prompt)).encode()).hexdigest()[:32]

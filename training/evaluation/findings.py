@@ -1,4 +1,4 @@
-"""What the scores of an evaluation say: every statistic, ready to be written down."""
+"""All statistics of an evaluation, computed from its scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from training.evaluation.statistics import Correlation, Interval
 
 @dataclass(frozen=True)
 class Findings:
-    """The statistics of one evaluation; parts that were not asked for are empty.
+    """Statistics of one evaluation; parts whose methods were not requested are empty.
 
     Attributes:
-        labels: of the methods compared with raw vectors.
-        cells: each on each encoder.
-        overall: each over all encoders, in points.
-        families: each by family of tasks.
-        norm_correlations: of each with ‖μ‖.
-        norm_bins: mean t of R2 by ‖μ‖.
-        head_to_head: R2 against R1.
-        large_effects: of all methods.
-        estimation: R1 and R2 by sentences.
-        retentions: of reducers and nested chains.
-        intrinsic: measures of geometry against scores.
-        cross_lingual: retention against English.
+        labels: labels of the methods that are compared with raw vectors.
+        cells: comparison of each method on each encoder.
+        overall: mean difference of each method over all encoders, in points.
+        families: summary of each method by family of tasks.
+        norm_correlations: correlation of each method's gain with ‖μ‖.
+        norm_bins: mean t of R2 by interval of ‖μ‖.
+        head_to_head: counts of encoders on which R2's t is above or below R1's.
+        large_effects: large changes of a score, by any method.
+        estimation: loss of R1 and R2 by the number of sentences their mean is estimated from.
+        retentions: share of the score that reducers and nested chains retain.
+        intrinsic: correlation of each intrinsic measure with the mean score.
+        cross_lingual: retention in other languages compared with English.
     """
 
     labels: Sequence[str]
@@ -45,7 +45,7 @@ class Findings:
 
 
 def find(results: Results) -> Findings:
-    """All statistics that the scores allow."""
+    """Compute all statistics that the scores of an evaluation allow."""
     grid = Grid(results)
     labels = grid.labels("ladder", "chain")
     cells = comparison.cells(grid, labels)

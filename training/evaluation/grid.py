@@ -1,4 +1,4 @@
-"""Scores by encoder, method and task, as arrays."""
+"""Lookup of scores by encoder, method and task, as arrays."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,20 +10,26 @@ from training.evaluation.scores import Collected
 from training.evaluation.statistics import Array
 
 FAMILIES = {"Retrieval": "Retrieval", "Classification": "Classification", "MultilabelClassification": "Classification"}
+"""Family of tasks by mteb's type: the mean-bias paper has retrieval, classification and the rest."""
 OTHER = "Other"
-"""The mean-bias paper's three families of tasks: retrieval, classification, and all the rest."""
+"""Family of all other types of tasks."""
 
 
 def family_of(task_type: str) -> str:
-    """The family of a type of mteb's."""
+    """Return the family of a task type of mteb: Retrieval, Classification or Other."""
     return FAMILIES.get(task_type, OTHER)
 
 
 class Grid:
-    """What was measured, found by what it is of.
+    """Scores of an evaluation, without failed tasks and scores.
 
     Args:
-        results: of an evaluation.
+        results: results of the evaluation.
+
+    Attributes:
+        tasks: tasks without an error, by name.
+        encoders: results by encoder name.
+        values: scores by (encoder, method, task).
     """
 
     def __init__(self, results: Results) -> None:
@@ -36,51 +42,51 @@ class Grid:
         }
 
     def methods(self, encoder: str, label: str) -> list[Method]:
-        """The methods of a label on an encoder: seeds or draws of one thing, not one thing at several sizes."""
+        """List the methods of a label that have a score on an encoder: its seeds or samples, but no `sweep` methods."""
         methods = self.encoders[encoder].methods.values()
         return [m for m in methods if m.label == label and m.group != "sweep" and self.scored(encoder, m)]
 
     def scored(self, encoder: str, method: Method) -> bool:
-        """Whether a method has any score on an encoder; one that failed on every task must not empty the tables."""
+        """Return whether a method has any score on an encoder, so that one that always failed can be left out."""
         return any((encoder, method.name, task) in self.values for task in self.tasks)
 
     def labels(self, *groups: str) -> list[str]:
-        """Labels of the groups, in the order they were asked for."""
+        """List the distinct labels of methods in the groups, in the order they were requested."""
         found = [m.label for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
         return list(dict.fromkeys(found))
 
     def complete(self, encoder: str, methods: Iterable[Method]) -> list[str]:
-        """Tasks that every one of the methods, and the control, completed on an encoder."""
+        """List the tasks that the control and all the methods completed on an encoder."""
         names = [CONTROL, *(method.name for method in methods)]
         return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
 
     def common(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
-        """Tasks complete on every one of some encoders, each with its own methods."""
+        """List the tasks that are complete on every encoder, each with its own methods; all tasks without encoders."""
         complete = [set(self.complete(encoder, some)) for encoder, some in methods.items()]
         return [task for task in self.tasks if all(task in some for some in complete)]
 
     def scores(self, encoder: str, method: str, tasks: Sequence[str]) -> Array:
-        """A method's scores `(n,)`."""
+        """Return the scores `(n,)` of a method on an encoder for the tasks; raise `KeyError` if one is missing."""
         return np.array([self.values[encoder, method, task] for task in tasks])
 
     def control(self, encoder: str, tasks: Sequence[str]) -> Array:
-        """The raw vectors' scores `(n,)`."""
+        """Return the raw vectors' scores `(n,)` on an encoder for the tasks; raise `KeyError` if one is missing."""
         return self.scores(encoder, CONTROL, tasks)
 
     def label_scores(self, encoder: str, label: str, tasks: Sequence[str]) -> Array:
-        """Scores `(n,)` of a label: the mean of its methods."""
+        """Return the scores `(n,)` of a label on an encoder for the tasks: the mean over its seeds or samples."""
         found = [self.scores(encoder, method.name, tasks) for method in self.methods(encoder, label)]
         return np.asarray(np.mean(found, axis=0))
 
     def types(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Places of tasks by mteb's type."""
+        """Return the positions of the tasks in the list, by mteb's type."""
         found: dict[str, list[int]] = {}
         for place, task in enumerate(tasks):
             found.setdefault(self.tasks[task].type, []).append(place)
         return found
 
     def families(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Places of tasks by family."""
+        """Return the positions of the tasks in the list, by family."""
         found: dict[str, list[int]] = {}
         for kind, places in self.types(tasks).items():
             found.setdefault(family_of(kind), []).extend(places)

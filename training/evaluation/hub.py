@@ -1,4 +1,4 @@
-"""Data sets of the hub in our layouts: written out as files, then read and checked as a folder's are."""
+"""Data sets of the Hugging Face hub in Lathe's layouts, read and checked like data sets in folders."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,16 +23,22 @@ FIELDS = {
     "translations": ("anchor", "positive"),
     "summarization": ("text", "human_summaries", "machine_summaries", "relevance"),
 }
-"""What a row has, by the task of a data set; searches come in mteb's own layout."""
+"""Columns of a data set by its task; data sets for retrieval have mteb's own layout instead."""
 LISTS_OF_ROWS = ("clustering", "pair_classification", "sts", "classification")
-"""Tasks of which mteb's older data sets hold many rows in one, as lists."""
+"""Tasks whose older mteb data sets hold many rows in one row, as lists."""
 
 
 def read_hub(entry: Entry, warnings: Warnings) -> Tables | Search:
-    """A data set of the hub, or of its cache.
+    """Download a data set, or take it from the hub's cache, and return its validated content.
+
+    Rows are written to temporary JSON-lines files and read by the reader of the task in `layouts.READERS`.
+
+    Args:
+        entry: data set of a suite.
+        warnings: receives what is left out or looks wrong.
 
     Raises:
-        DataSetError: if it cannot be had, or is not what the suite says.
+        DataSetError: if the data set cannot be loaded, lacks a column, or its content is invalid.
     """
     with TemporaryDirectory() as folder:
         splits = {"test": entry.split} | ({"train": "train"} if entry.task == "classification" else {})
@@ -43,10 +49,10 @@ def read_hub(entry: Entry, warnings: Warnings) -> Tables | Search:
 
 
 def rows_of(entry: Entry, split: str) -> Iterator[dict[str, Any]]:
-    """The rows of a split under our names.
+    """Yield the rows of a split with Lathe's column names; a row of lists is split into its rows.
 
     Raises:
-        DataSetError: if it cannot be had, or lacks a column.
+        DataSetError: if the data set cannot be loaded, or lacks a column.
     """
     names = {ours: dict(entry.columns).get(ours, ours) for ours in FIELDS[entry.task]}
     try:

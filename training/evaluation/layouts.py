@@ -1,4 +1,4 @@
-"""The rows of a data set, by what its task wants: the layouts of folders of data.
+"""Readers of data sets in folders, one layout for each task.
 
 | task | files |
 |---|---|
@@ -11,7 +11,8 @@
 | pairs | `test.jsonl` {anchor, positive} |
 | summarization | `test.jsonl` {text, human_summaries: [text], machine_summaries: [text], relevance: [number]} |
 
-Every file may be packed as `.jsonl.gz`.
+Every JSON-lines file may be compressed as `.jsonl.gz`. All readers take the folder and a `Warnings` that receives what
+is left out or looks wrong, and raise `DataSetError` if the data cannot be used.
 """
 
 from collections import Counter
@@ -38,24 +39,25 @@ from training.evaluation.records import (
 )
 
 Columns = dict[str, list[Any]]
+"""Values of all rows by column name."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Splits of columns, for every task but those that search."""
+    """Columns of each split of a data set, for every task without a search."""
 
     splits: dict[str, Columns]
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a query should find.
+    """Corpus, queries and relevance judgements of a search task.
 
     Attributes:
-        corpus: documents by id, title and text.
-        queries: texts by id.
-        relevant: by query, the grade of each judged document.
-        ranked: by query, the documents to choose from; None for the whole corpus.
+        corpus: (title, text) of each document, by id.
+        queries: text of each query, by id.
+        relevant: grades of judged documents, by query id and document id.
+        ranked: ids of the candidate documents by query id, for reranking; None to search the whole corpus.
     """
 
     corpus: dict[str, tuple[str, str]]
@@ -65,7 +67,11 @@ class Search:
 
 
 def read_classification(folder: Path, warnings: Warnings) -> Tables:
-    """Texts with their classes, to train on and to test on."""
+    """Read train and test texts with class labels, numbered in alphabetical order of the classes.
+
+    Raises:
+        DataSetError: if a file is invalid, or the training texts have fewer than two classes.
+    """
     fields = {"text": is_text, "label": is_label}
     splits = {}
     for split in ("train", "test"):
@@ -82,13 +88,18 @@ def read_classification(folder: Path, warnings: Warnings) -> Tables:
     numbers = {name: number for number, name in enumerate(names)}  # of two, measures want to know which is positive
 
     def number(label: Any) -> int:
+        """Return the number of a label's class."""
         return numbers[str(label)]
 
     return Tables({split: columns(rows, ("text", "label"), {"label": number}) for split, rows in splits.items()})
 
 
 def read_clustering(folder: Path, warnings: Warnings) -> Tables:
-    """Texts with the cluster each belongs to."""
+    """Read test texts with their cluster labels.
+
+    Raises:
+        DataSetError: if the file is invalid, or has fewer than two labels.
+    """
     rows = read_records(folder, "test", {"text": is_text, "label": is_label}, warnings)
     warn_of_single_labels(rows, warnings, "test")
     if len({str(row["label"]) for row in rows}) < 2:
@@ -97,7 +108,11 @@ def read_clustering(folder: Path, warnings: Warnings) -> Tables:
 
 
 def read_sts(folder: Path, warnings: Warnings) -> Tables:
-    """Pairs of sentences with how similar people find them."""
+    """Read pairs of sentences with similarity scores by people.
+
+    Raises:
+        DataSetError: if the file is invalid, or all scores are equal.
+    """
     fields = {"sentence1": is_text, "sentence2": is_text, "score": is_number}
     rows = read_records(folder, "test", fields, warnings)
     if len({row["score"] for row in rows}) < 2:
@@ -106,7 +121,11 @@ def read_sts(folder: Path, warnings: Warnings) -> Tables:
 
 
 def read_pair_classification(folder: Path, warnings: Warnings) -> Tables:
-    """Pairs of sentences that say the same (1) or not (0)."""
+    """Read pairs of sentences with label 1 if they are equivalent and 0 if not.
+
+    Raises:
+        DataSetError: if the file is invalid, has another label, or only one label.
+    """
     fields = {"sentence1": is_text, "sentence2": is_text, "label": is_label}
     rows = read_records(folder, "test", fields, warnings)
     for row in rows:
@@ -118,13 +137,21 @@ def read_pair_classification(folder: Path, warnings: Warnings) -> Tables:
 
 
 def read_translations(folder: Path, warnings: Warnings) -> Tables:
-    """Sentences with their translations."""
+    """Read pairs of sentences that translate each other, as columns `sentence1` and `sentence2`.
+
+    Raises:
+        DataSetError: if the file is invalid.
+    """
     rows = read_records(folder, "test", {"anchor": is_text, "positive": is_text}, warnings)
     return Tables({"test": {"sentence1": [r["anchor"] for r in rows], "sentence2": [r["positive"] for r in rows]}})
 
 
 def read_pairs(folder: Path, warnings: Warnings) -> Search:
-    """Anchors that should find their own positive among all."""
+    """Read pairs as a search task: each anchor is a query, its positives are relevant, all positives are the corpus.
+
+    Raises:
+        DataSetError: if the file is invalid.
+    """
     rows = read_records(folder, "test", {"anchor": is_text, "positive": is_text}, warnings)
     documents = list(dict.fromkeys(row["positive"] for row in rows))
     places = {text: f"d{index}" for index, text in enumerate(documents)}
@@ -137,7 +164,11 @@ def read_pairs(folder: Path, warnings: Warnings) -> Search:
 
 
 def read_summarization(folder: Path, warnings: Warnings) -> Tables:
-    """Machines' summaries that people graded, beside people's own."""
+    """Read texts with machine summaries, their grades by people, and human summaries; leave out incomplete rows.
+
+    Raises:
+        DataSetError: if the file is invalid, a row has not one grade for each machine summary, or no row is complete.
+    """
     fields = {"text": is_text, "human_summaries": is_texts, "machine_summaries": is_texts, "relevance": is_numbers}
     rows = read_records(folder, "test", fields, warnings)
     kept = []
@@ -157,7 +188,11 @@ def read_summarization(folder: Path, warnings: Warnings) -> Tables:
 
 
 def read_reranking(folder: Path, warnings: Warnings) -> Search:
-    """Queries with documents that answer them and others that do not."""
+    """Read queries with positive and negative documents as a search among these; leave out queries that lack either.
+
+    Raises:
+        DataSetError: if the file is invalid, or no query has both.
+    """
     fields = {"query": is_text, "positive": is_texts, "negative": is_texts}
     corpus: dict[str, tuple[str, str]] = {}
     queries, relevant, ranked = {}, {}, {}
@@ -181,7 +216,11 @@ def read_reranking(folder: Path, warnings: Warnings) -> Search:
 
 
 def read_retrieval(folder: Path, warnings: Warnings) -> Search:
-    """Queries, documents, and which of these answer which."""
+    """Read corpus, queries and judgements of the test split; leave out judgements and queries that cannot be used.
+
+    Raises:
+        DataSetError: if a file is missing or invalid, an id is ambiguous, or no query has a relevant document.
+    """
     documents = require_distinct(read_documents(folder, warnings), "_id", warnings)
     asked = require_distinct(
         read_records(folder, "queries", {"_id": is_id, "text": is_text}, warnings), "_id", warnings
@@ -209,10 +248,17 @@ def read_retrieval(folder: Path, warnings: Warnings) -> Search:
 
 
 def read_documents(folder: Path, warnings: Warnings) -> list[Record]:
-    """The corpus; a document is blank only if its title is too."""
+    """Read the records of the corpus; leave out, with a warning, documents whose text and title are both blank.
+
+    Raises:
+        DataSetError: if the file is missing or invalid, or a title is not a string.
+    """
 
     def or_empty(value: Any) -> bool:
-        """A string."""
+        """A string; return whether the value is one. Unlike `is_text`, this allows a blank string.
+
+        `require_fields` puts the words before the semicolon into its message.
+        """
         return is_text(value)
 
     kept = []
@@ -227,7 +273,7 @@ def read_documents(folder: Path, warnings: Warnings) -> list[Record]:
 
 
 def judged_elsewhere(folder: Path) -> set[str]:
-    """Queries of other splits, whose absence from this one is as it should be."""
+    """Return the ids of queries that any split judges, so that their absence from the test split is no warning."""
     found = set()
     for path in folder.glob("qrels/*.tsv"):
         with suppress(DataSetError):  # nothing is asked of other splits
@@ -236,7 +282,7 @@ def judged_elsewhere(folder: Path) -> set[str]:
 
 
 def read_judgements(path: Path) -> list[tuple[str, str, str, int]]:
-    """Where each judgement stands, its query, its document, its grade.
+    """Read a qrels file; return the place, query id, document id and grade of each line, grades rounded up.
 
     Raises:
         DataSetError: if the file is missing, empty or malformed.
@@ -265,7 +311,7 @@ def read_judgements(path: Path) -> list[tuple[str, str, str, int]]:
 
 
 def warn_of_single_labels(rows: list[Record], warnings: Warnings, split: str) -> None:
-    """Name the labels that stand once: nothing can be learnt of them, nothing clustered with them."""
+    """Add a warning for each label that occurs once in a split: it can be neither learned nor clustered."""
     counts = Counter(str(row["label"]) for row in rows)
     for row in rows:
         if counts[str(row["label"])] == 1:
@@ -273,12 +319,12 @@ def warn_of_single_labels(rows: list[Record], warnings: Warnings, split: str) ->
 
 
 def columns(rows: list[Record], names: tuple[str, ...], types: dict[str, Callable[[Any], Any]]) -> Columns:
-    """Rows as columns."""
+    """Convert rows to columns, with the named fields only; `types` has the conversion of a field, if it needs one."""
     return {name: [types.get(name, unchanged)(row[name]) for row in rows] for name in names}
 
 
 def unchanged(value: Any) -> Any:
-    """The value itself."""
+    """Return the value itself."""
     return value
 
 
@@ -293,4 +339,4 @@ READERS: dict[str, Callable[[Path, Warnings], Tables | Search]] = {
     "translations": read_translations,
     "summarization": read_summarization,
 }
-"""How a data set is read, by its task; pairs in two languages are translations."""
+"""Reader of a data set by its task; `pairs` in two languages are read as `translations`."""

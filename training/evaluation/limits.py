@@ -1,8 +1,8 @@
-"""The same few rows of a data set each time.
+"""Row limits: the same subset of a data set in every run.
 
-A larger limit holds the rows of a smaller one, but for searches, where it makes room for other queries. What is
-capped is what is evaluated: test rows, pairs, queries, documents; and of training rows as many, spread evenly over
-the labels.
+The subset of a larger limit contains that of a smaller one, except for searches, where a larger limit leaves room for
+other queries. Limited are the evaluated rows: test rows, pairs, queries, documents. As many training rows are kept,
+spread evenly over the labels.
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ from training.evaluation.tasks import splits_of
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Cap a loaded task in place.
+    """Reduce a loaded mteb task in place to at most `rows` rows in each split.
 
     Raises:
-        DataSetError: if not one query fits with all its relevant documents.
+        DataSetError: if no query fits into the limit with all its relevant documents.
     """
     if isinstance(task, AbsTaskRetrieval):
         for holder, split in splits_of(task):
@@ -38,26 +38,27 @@ def limit_rows(task: AbsTask, rows: int) -> None:
 
 
 def shuffled(rows: int, seed: int) -> list[int]:
-    """All row numbers, in an order that the seed alone decides."""
+    """Return all row numbers in a random order that depends only on their count and the seed."""
     order: list[int] = np.random.default_rng(seed).permutation(rows).tolist()
     return order
 
 
 def capped(data: Dataset, rows: int, seed: int) -> Dataset:
-    """The first rows of a shuffled data set, in their own order."""
+    """Return a random subset of `rows` rows in their original order, or the whole data set if it is not larger."""
     return data if len(data) <= rows else data.select(sorted(shuffled(len(data), seed)[:rows]))
 
 
 def holds_lists(data: Dataset) -> bool:
-    """Whether each row is a clustering of its own: a list of texts with a list of labels."""
+    """Return whether every row is a clustering of its own: a list of texts and a list of labels; False without rows."""
     return len(data) > 0 and all(isinstance(value, list) for value in data[0].values())
 
 
 def capped_lists(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Every row with its share of the limit, its lists cut alike."""
+    """Return all rows, with every list of a row cut to the same random items, `rows` items over all rows."""
     share = max(1, rows // len(data))
 
     def cut(row: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Cut the lists of one row to the same random items."""
         length = min(len(value) for value in row.values())
         kept = sorted(shuffled(length, seed)[:share])
         return {name: [value[index] for index in kept] for name, value in row.items()}
@@ -66,7 +67,7 @@ def capped_lists(data: Dataset, rows: int, seed: int) -> Dataset:
 
 
 def evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
-    """Row numbers, one of each label in turn until there are enough."""
+    """Choose at most `rows` row numbers at random, spread evenly over the labels; return them in ascending order."""
     if len(labels) <= rows:
         return list(range(len(labels)))
     by_label: dict[Any, list[int]] = {}
@@ -77,10 +78,18 @@ def evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def capped_search(data: Any, rows: int, seed: int) -> Any:
-    """As many queries as fit with their relevant documents, and other documents up to the limit.
+    """Return a search split with the queries whose relevant documents fit, and other documents up to the limit.
 
-    Where documents are given to choose from (reranking), only those of the kept queries remain, and the limit is one
-    of queries.
+    In reranking, where each query has candidate documents, only the candidates of the chosen queries remain, and the
+    limit is on queries.
+
+    Args:
+        data: queries, corpus, judgements and candidates of one split, as mteb holds them.
+        rows: maximum number of queries, and of documents except in reranking.
+        seed: seed of the random choice.
+
+    Raises:
+        DataSetError: if no query fits into the limit with all its relevant documents.
     """
     relevant, ranked = data["relevant_docs"], data["top_ranked"]
     ids = list(data["queries"]["id"])

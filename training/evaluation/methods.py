@@ -1,6 +1,6 @@
-"""What is compared on one encoder: its raw vectors, chains, the ladder of debiasing methods, reducers.
+"""Methods that are compared on one encoder: raw vectors, chains, debiasing methods, reducers.
 
-All methods are fitted once on one corpus of sentences without labels, and frozen.
+All methods are fitted once, on one corpus of sentences without labels, and never on a task.
 """
 
 import hashlib
@@ -14,8 +14,9 @@ from training.errors import EvaluationError
 from transforms import Chain
 
 CONTROL = "control"
+"""Name of the method that leaves vectors unchanged."""
 RANDOM_SEEDS = (42, 2, 3, 4)
-"""Of the random directions: the mean-bias paper's (its Appendix F)."""
+"""Seeds of the random directions, as in the mean-bias paper (its Appendix F)."""
 
 LADDER = (
     ("R1", "r1", True),
@@ -27,7 +28,8 @@ LADDER = (
     *((f"random, seed {seed}", f"rand:seed={seed}", True) for seed in RANDOM_SEEDS),
     ("whitening", "whitening:epsilon=1e-6,relative=false", True),
 )
-"""The nine methods of the mean-bias paper with the control (its Table 2); the random one with several seeds."""
+"""Name, steps and normalization of the methods in the mean-bias paper except the control (its Table 2); the random
+direction has several seeds."""
 
 REDUCERS = (
     "r2,geopres:{k}",
@@ -39,30 +41,32 @@ REDUCERS = (
     "random_selection:{k}",
     "truncation:{k}",
 )
-"""What the starter chains do, GeoPres alone, and the baselines of its paper (Section 4.3)."""
+"""Steps of the compared reducers: those of the starter chains, GeoPres alone, and the baselines of the GeoPres paper
+(Section 4.3)."""
 
 MEAN_DRAWS = 3
-"""Draws of each number of sentences that a mean is estimated from."""
+"""Number of random samples for each number of sentences that a mean is estimated from."""
 
 Purpose = Literal["control", "chain", "ladder", "sweep", "means"]
+"""Groups of methods."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A map to be fitted, or one that is already.
+    """Method to fit, or an already fitted chain.
 
     Attributes:
-        name: in results.
-        group: what it is compared within.
-        label: methods of one label are averaged: seeds and draws of one thing.
-        steps: as `parse_steps` reads them; empty for raw vectors and for fitted chains.
-        normalize: whether outputs are normalised.
-        sentences: to fit on; None for all.
-        draw: which ones, where not all.
-        size: of the output, where it is a reduction.
-        chain: a fitted one.
-        key: hash of that.
-        only: the fingerprint of the encoder whose vectors it takes; None for any.
+        name: unique name in results.
+        group: purpose, which decides in which tables the method is compared.
+        label: name shared by methods whose scores are averaged, such as several seeds.
+        steps: steps as `parse_steps` reads them; empty for raw vectors and for fitted chains.
+        normalize: whether outputs are normalized.
+        sentences: number of sentences to fit on; None for all.
+        draw: seed of the sample of sentences, if not all are used.
+        size: output dimensions of a reduction; None for other methods.
+        chain: fitted chain; None if the method is to be fitted.
+        key: hash of the fitted chain.
+        only: fingerprint of the only encoder whose vectors the chain takes; None for any.
     """
 
     name: str
@@ -78,22 +82,29 @@ class Method:
     only: str | None = None
 
     def unsuited(self, fingerprint: str, dimensions: int) -> str | None:
-        """Why it cannot take an encoder's vectors; None where it can."""
+        """Return the reason why the method cannot take an encoder's vectors; None if it can."""
         if self.only not in (None, fingerprint):
             return "it was fitted on another encoder's vectors"
         width = self.chain.input_dimensions if self.chain else None
         return f"it takes vectors {width} wide, these are {dimensions}" if width not in (None, dimensions) else None
 
     def cuts_to(self, size: int) -> bool:
-        """Whether it is a nested chain with that smaller size among its own."""
+        """Return whether the method is a nested chain that also serves `size` dimensions, other than its own."""
         return self.chain is not None and self.chain.nested and self.chain.serves(size) and size != self.size
 
     def cut(self, size: int) -> "Method":
-        """The chain at a smaller size."""
+        """Return a copy of the method that cuts the chain to `size` dimensions."""
         return replace(self, name=f"{self.name}, {size}", group="sweep", size=size, key=f"{self.key}-{size}")
 
     def key_on(self, fingerprint: str, corpus: str) -> str:
-        """Hash of the map it becomes when fitted: same key, same map."""
+        """Return the key of the fitted map: the chain's own, or a hash of method, encoder and corpus.
+
+        Equal keys mean equal maps.
+
+        Args:
+            fingerprint: hash of the encoder's output.
+            corpus: hash of the sentences.
+        """
         if not self.steps:
             return self.key or CONTROL
         what = [self.steps, self.normalize, self.sentences, self.draw, fingerprint, corpus]
@@ -101,12 +112,12 @@ class Method:
 
 
 def control() -> Method:
-    """Raw vectors, which all others are compared with."""
+    """Return the method that leaves vectors unchanged, with which all others are compared."""
     return Method(CONTROL, "control", CONTROL)
 
 
 def ladder() -> list[Method]:
-    """The nine methods but the control."""
+    """List the debiasing methods of the mean-bias paper, without the control."""
     return [
         Method(name, "ladder", "random direction" if name.startswith("random") else name, steps, normalize)
         for name, steps, normalize in LADDER
@@ -114,7 +125,7 @@ def ladder() -> list[Method]:
 
 
 def sweep(sizes: Iterable[int]) -> list[Method]:
-    """Every reducer at every size."""
+    """List every reducer at every number of dimensions, as methods to fit."""
     return [
         Method(reducer.format(k=size), "sweep", reducer_label(reducer), reducer.format(k=size), size=size)
         for size in sizes
@@ -123,16 +134,16 @@ def sweep(sizes: Iterable[int]) -> list[Method]:
 
 
 def reducer_label(reducer: str) -> str:
-    """What a reducer is called at every size."""
+    """Return the name of a reducer at all sizes: the kinds of its steps up to the first parameter."""
     kinds, _, rest = reducer.partition(":")
     return f"{kinds} uncentred" if "center=none" in rest else kinds
 
 
 def parse_size(written: str) -> Fraction:
-    """A size a user wrote: a number such as 96, or a share such as 1/4.
+    """Parse a size that a user wrote: a whole number of dimensions such as 96, or a share below 1 such as 1/4.
 
     Raises:
-        EvaluationError: for anything else.
+        EvaluationError: if the text is anything else.
     """
     try:
         size = Fraction(written)
@@ -144,19 +155,19 @@ def parse_size(written: str) -> Fraction:
 
 
 def size_of(size: Fraction, dimensions: int) -> int | None:
-    """A size in dimensions of an encoder; None where it is not below its width."""
+    """Convert a size to a number of dimensions; return None unless it is below `dimensions` and at least 1."""
     found = int(size * dimensions) if size < 1 else int(size)
     return found if 1 <= found < dimensions else None
 
 
 def chain_key(chain: Chain) -> str:
-    """Hash of a fitted chain read from disk: its tensors alone do not say whether it normalises."""
+    """Return a hash of a fitted chain's tensors, steps and normalization; the chain must come from disk."""
     what = [chain.metadata["tensors_sha256"], chain.normalize, chain.specs()]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
 def means(counts: Iterable[int]) -> list[Method]:
-    """R1 and R2 with means of so many sentences, several draws each: the paper's claim is about their error."""
+    """List R1 and R2 fitted on each number of sentences, three random samples each, to measure the error of the mean."""
     return [
         Method(f"{name} of {count}, draw {draw}", "means", f"{name} of {count}", steps, sentences=count, draw=draw)
         for count in counts

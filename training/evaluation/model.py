@@ -1,4 +1,4 @@
-"""What mteb takes for a model: stored vectors through a method; or nobody's, to learn which texts a task asks for."""
+"""Models for mteb without a neural network: stored vectors with a chain, and a recorder of the texts that tasks use."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,21 +12,22 @@ from training.evaluation.store import MemoryStore, VectorStore, text_key
 from transforms.chain import Chain
 
 BATCH_ROWS = 100_000
-"""Rows that mteb hands over at once: none of them meets a model."""
+"""Batch size that mteb passes texts in; it can be large, since no text is encoded."""
 COLLECTING_DIMENSIONS = 8
+"""Number of dimensions of the random vectors that `Collector` returns."""
 
 
 class StoredModel(AbsEncoder):
-    """Vectors of one encoder through one method, in mteb's protocol.
+    """mteb model that looks up an encoder's stored vectors and transforms them with a chain.
 
     Args:
-        name: of encoder and method together; with `revision`, their hash, it tells results apart in any cache.
-        revision: see there.
-        prompts: the encoder's, by name; a task's are chosen as mteb does.
-        default_prompt: for tasks that name none.
-        store: has the raw vectors of every text that is asked for.
-        chain: None leaves them raw.
-        dimensions: a size to cut to, where the chain is nested.
+        name: name of encoder and method.
+        revision: hash of encoder output and method; with the name, it makes results distinct in any cache.
+        prompts: the encoder's prompts by name; mteb chooses a task's.
+        default_prompt: prompt for tasks that name none.
+        store: raw vectors of all texts of the tasks.
+        chain: fitted chain; None returns raw vectors.
+        dimensions: dimensions to cut a nested chain to; None for its own.
     """
 
     def __init__(
@@ -49,34 +50,46 @@ class StoredModel(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """The vectors of the texts, in float32."""
+        """Return the transformed vectors `(n, d)` float32 of the texts; raise `KeyError` if one is not stored."""
         vectors = self.store.get(self.keys(texts_of(inputs), task_metadata, prompt_type))
         if self.chain is None or not len(vectors):
             return vectors
         return np.asarray(self.chain.floats(vectors, self.dimensions), np.float32)
 
     def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
-        """What the raw vectors of a task's texts are found by in the store, with the prompt that mteb chooses."""
+        """Return the store's keys of a task's texts, each with the prompt that mteb chooses for the task."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         written = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
         return [text_key(text, written) for text in texts]
 
 
 class PromptedModel(StoredModel):
-    """Stored vectors of texts that carry their prompts."""
+    """mteb model that looks up raw vectors of texts to which a query or document prompt is prepended.
+
+    Args:
+        store: vectors of the prompted texts.
+        prompts: prompts by "query" and "document".
+    """
 
     def __init__(self, store: MemoryStore, prompts: dict[str, str]) -> None:
         super().__init__("lathe/experiment", "none", {}, None, store)  # type: ignore[arg-type]  # a store by its methods
         self.by_type = prompts
 
     def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
-        """The vectors of the texts."""
+        """Return the stored vectors `(n, d)` of the texts with their prompts; raise `KeyError` if one is not stored."""
         prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
         return self.store.get([text_key(prompt + text) for text in texts_of(inputs)])
 
 
 class Collector(AbsEncoder):
-    """Writes down which texts a task asks for, with their prompts; its vectors are random."""
+    """mteb model that records which texts a task uses, with prompt names; its vectors are random.
+
+    Args:
+        prompts: the encoder's prompts by name; mteb chooses a task's.
+
+    Attributes:
+        asked: recorded (prompt name, text) pairs, in order of first use, as keys of a dict.
+    """
 
     def __init__(self, prompts: Mapping[str, str]) -> None:
         self.mteb_model_meta = model_meta("lathe/collector", "none")
@@ -87,7 +100,7 @@ class Collector(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Vectors of nothing."""
+        """Record the texts in `asked`; return random unit vectors `(n, 8)`."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         texts = texts_of(inputs)
         self.asked |= dict.fromkeys((prompt, text) for text in texts)
@@ -96,12 +109,12 @@ class Collector(AbsEncoder):
 
 
 def texts_of(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The texts of mteb's batches."""
+    """List the texts of all batches that mteb passes."""
     return [text for batch in inputs for text in batch["text"]]
 
 
 def model_meta(name: str, revision: str) -> ModelMeta:
-    """What mteb wants to know of a model."""
+    """Return the metadata that mteb requires of a model, mostly None; a name without "/" gets the prefix "lathe/"."""
     return ModelMeta(
         loader=None,
         name=name if "/" in name else f"lathe/{name}",

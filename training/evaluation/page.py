@@ -1,4 +1,4 @@
-"""The page of an evaluation: sentences first, then pictures, then tables; it needs nothing but itself."""
+"""HTML page of an evaluation: sentences, figures, tables; the page is self-contained."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,12 @@ from training.evaluation.tables import problem_lines, tables
 from training.evaluation.words import counted
 
 TEMPLATE = "report.html.j2"
+"""File name of the Jinja template beside this module."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a page with a title of its own; its fields are those of `render_page`."""
+    """Further section of a page, with a title; its fields have the meaning they have in `render_page`."""
 
     title: str
     sentences: Sequence[str]
@@ -31,7 +32,7 @@ class Part:
 
 
 def page(results: Results, findings: Findings, said: Sequence[str]) -> str:
-    """The whole page as HTML."""
+    """Render the page of an evaluation as HTML text."""
     return render_page(
         title=f"Evaluation: {results.request.suite.title}",
         about=about(results),
@@ -46,7 +47,7 @@ def page(results: Results, findings: Findings, said: Sequence[str]) -> str:
 
 
 def audit_parts(results: Results) -> list[Part]:
-    """The part of the audit; none where no audit was asked for."""
+    """Return a list with the section of the audit; empty if no encoder was audited."""
     found = find_audit(results)
     return [Part("Audit", audit_sentences(found), audit_pictures(found), audit_tables(found))] if found else []
 
@@ -62,18 +63,18 @@ def render_page(
     reference: str | None = None,
     parts: Sequence[Part] = (),
 ) -> str:
-    """A page that needs nothing but itself: sentences, then pictures, then tables, and problems; then further parts.
+    """Render a self-contained HTML page: sentences, then figures, tables and problems, then further sections.
 
     Args:
-        title: of the page.
-        about: what was measured, in a sentence.
-        sentences: what it says.
-        pictures: SVG by what it shows.
-        tables: rows of cells by what they show; the first row is the header.
-        problems: what went wrong.
-        files: which files beside the page hold all figures; empty for none.
-        reference: an address to read on.
-        parts: what comes after the problems.
+        title: title of the page.
+        about: sentence on what was measured.
+        sentences: findings.
+        pictures: SVG text by title.
+        tables: rows of cells by title; the first row is the header.
+        problems: messages on what went wrong.
+        files: names of the files beside the page that hold all numbers; empty for none.
+        reference: URL for further reading, or None.
+        parts: further sections.
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
     return environment.get_template(TEMPLATE).render(
@@ -91,7 +92,7 @@ def render_page(
 
 
 def about(results: Results) -> str:
-    """What was run, in a sentence."""
+    """Return a sentence on what was evaluated: data sets, rows, encoders, corpus, version of mteb."""
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
     rows = "all rows" if request.limit is None else f"at most {request.limit:,} rows of each"

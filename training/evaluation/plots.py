@@ -1,4 +1,4 @@
-"""Pictures of findings, as SVG to put into a page."""
+"""Figures of findings, as SVG text for an HTML page."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -24,11 +24,13 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+"""Matplotlib settings of all figures."""
 Drawing = Callable[[Results, Findings], Any]
+"""Function that plots results and findings as a Matplotlib figure, or returns None if there is nothing to plot."""
 
 
 def drawn(figure: Any) -> str:
-    """A figure as SVG, without the headers that only a file needs."""
+    """Return a Matplotlib figure as SVG text, without XML headers, and close the figure."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
@@ -37,18 +39,18 @@ def drawn(figure: Any) -> str:
 
 
 def svg_pictures(drawings: Mapping[str, Callable[..., Any]], *of: Any) -> dict[str, str]:
-    """Those of some drawings that have something to show, as SVG by what they show."""
+    """Call each plot function with the arguments `of`; return SVG text by title, without those that return None."""
     with plt.rc_context(STYLE):
         return {name: drawn(figure) for name, draw in drawings.items() if (figure := draw(*of)) is not None}
 
 
 def pictures(results: Results, findings: Findings) -> dict[str, str]:
-    """Every picture there is something for, by what it shows."""
+    """Draw every figure for which the findings have data; return SVG text by title."""
     return svg_pictures(DRAWINGS, results, findings)
 
 
 def difference_map(results: Results, findings: Findings) -> Any:
-    """Encoders by methods, coloured by what they gain or lose."""
+    """Plot a heat map of mean differences to raw vectors, encoders by methods; return None without cells."""
     encoders = list(dict.fromkeys(cell.encoder for cell in findings.cells))
     if not encoders:
         return None
@@ -72,7 +74,7 @@ def difference_map(results: Results, findings: Findings) -> Any:
 
 
 def gain_by_norm(results: Results, findings: Findings) -> Any:
-    """R2's gain against ‖μ‖, an encoder each."""
+    """Plot R2's mean difference against ‖μ‖, a point for each encoder; return None with fewer than three."""
     grid = Grid(results)
     cells = [c for c in findings.cells if c.label == "R2" and grid.encoders[c.encoder].mean_norm is not None]
     if len(cells) < 3:
@@ -90,7 +92,7 @@ def gain_by_norm(results: Results, findings: Findings) -> Any:
 
 
 def retention_curves(results: Results, findings: Findings) -> Any:
-    """What reducers keep by the share of dimensions, over all tasks and by type."""
+    """Plot the retained share of the score against the share of dimensions, over all tasks and by type, or return None."""
     if not findings.retentions:
         return None
     kinds = list(dict.fromkeys(kind for one in findings.retentions for kind in one.types))
@@ -116,7 +118,7 @@ def retention_curves(results: Results, findings: Findings) -> Any:
 
 
 def geometry_and_scores(results: Results, findings: Findings) -> Any:
-    """Local Spearman of each reduction against its mean score."""
+    """Plot the mean score of each reduction against its local Spearman; return None if not measured."""
     grid = Grid(results)
     if not findings.intrinsic:
         return None
@@ -134,7 +136,7 @@ def geometry_and_scores(results: Results, findings: Findings) -> Any:
 
 
 def estimation_curves(results: Results, findings: Findings) -> Any:
-    """How far a score lies from that with all sentences, by the sentences of the mean."""
+    """Plot the error of R1's and R2's scores against the number of sentences of the mean; None if not measured."""
     if not findings.estimation:
         return None
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
@@ -150,13 +152,13 @@ def estimation_curves(results: Results, findings: Findings) -> Any:
 
 
 def plain_ticks(side: Any) -> None:
-    """Numbers at the ticks of a logarithmic axis: its own are formulas, which are off."""
+    """Label the major ticks of a logarithmic Matplotlib axis with plain numbers instead of powers, in place."""
     side.set_major_formatter(lambda value, _place: f"{value:,g}")
     side.set_minor_formatter(NullFormatter())
 
 
 def bars(axis: Any, x: Any, intervals: list[Interval], label: str, fmt: str) -> None:
-    """Values with their intervals."""
+    """Plot values with error bars on a Matplotlib axis, in place; an interval without bounds gets a bar of length 0."""
     values = np.array([one.value for one in intervals])
     low = np.array([one.value if one.low is None else one.low for one in intervals])
     high = np.array([one.value if one.high is None else one.high for one in intervals])
@@ -171,3 +173,4 @@ DRAWINGS: dict[str, Drawing] = {
     "What reducers keep": retention_curves,
     "What is kept of the geometry, and scores": geometry_and_scores,
 }
+"""Plot functions by title of the figure."""

@@ -1,4 +1,4 @@
-"""Worker processes that may die without taking the evaluation along."""
+"""Process pool that survives the death of a worker process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -11,14 +11,15 @@ from training.errors import EvaluationError
 from training.evaluation.worker import set_up
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
+"""Function and its arguments, all picklable."""
 
 
 class Workers:
-    """Some processes of one thread each, started when there is work.
+    """Pool of single-threaded processes, started at the first job; a context manager that stops them.
 
     Args:
-        processes: how many.
-        set_up: what each of them does first.
+        processes: number of processes.
+        set_up: function that each process runs first.
     """
 
     def __init__(self, processes: int, set_up: Callable[[], object] = set_up) -> None:
@@ -35,23 +36,26 @@ class Workers:
         self.stop()
 
     def stop(self) -> None:
-        """End the processes; what waits is dropped."""
+        """Wait for running jobs, cancel waiting ones, and end the processes; a later job starts new ones."""
         if self.executor is not None:
             self.executor.shutdown(wait=True, cancel_futures=True)
             self.executor = None
 
     def submit(self, job: Job) -> Future[Any]:
-        """Hand a job to a process; a new process, never a fork of one with threads."""
+        """Submit a job and return its future; start the processes if necessary, by `spawn`.
+
+        A process with threads must not be forked.
+        """
         if self.executor is None:
             self.executor = ProcessPoolExecutor(self.processes, get_context("spawn"), initializer=self.set_up)
         work, arguments = job
         return self.executor.submit(work, *arguments)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Each job's number with what it gave, as they finish; an exception where it failed or its process died.
+        """Run jobs in parallel; yield each job's index with its result or exception, in the order in which they finish.
 
-        A dead process takes the jobs of the others with it. The first that wait are then tried alone, the one that
-        kills its process again is given up, and the rest go on together.
+        If a process dies, the pool fails the jobs of all processes. The first waiting jobs are then retried alone: one
+        whose process dies again yields an `EvaluationError`, and the remaining jobs run in parallel again.
         """
         waiting = dict(enumerate(jobs))
         while waiting:
@@ -62,7 +66,7 @@ class Workers:
                 yield index, self.alone(waiting.pop(index))
 
     def together(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
-        """Jobs in all processes, until one of these dies."""
+        """Run jobs in parallel; yield each job's index and its result or exception; stop early if a process dies."""
         futures = {self.submit(job): index for index, job in jobs.items()}
         for future in as_completed(futures):
             error = future.exception()
@@ -72,7 +76,7 @@ class Workers:
             yield futures[future], error or future.result()
 
     def alone(self, job: Job) -> Any:
-        """What a job gives while nothing else runs."""
+        """Run one job while no other runs; return its result or exception, an `EvaluationError` if the process dies."""
         future = self.submit(job)
         error = future.exception()
         if isinstance(error, BrokenProcessPool):

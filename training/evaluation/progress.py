@@ -1,19 +1,21 @@
-"""How far an evaluation is: its stages on each group of encoders as one fraction, with the time left."""
+"""Progress of an evaluation: stages on each group of encoders as one fraction, with the remaining time."""
 
 import time
 
 from transforms.progress import Progress
 
 SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
-"""Of the work on one group of encoders, for the progress; measured with the ladder on 20 small tasks."""
+"""Share of each stage in the work on one group of encoders, measured with the debiasing methods on 20 small tasks."""
 
 
 class StagedProgress:
-    """Progress of stages as progress of the whole, which waits while an audit goes back to an earlier stage.
+    """Converter of the progress in a stage to that of the whole evaluation, which never falls.
+
+    It waits while an audit returns to an earlier stage.
 
     Args:
-        on_progress: told the fraction and a sentence.
-        groups: of encoders, one after another.
+        on_progress: called with progress in [0, 1] and a message.
+        groups: number of groups of encoders, which run one after another.
     """
 
     def __init__(self, on_progress: Progress, groups: int = 1) -> None:
@@ -23,11 +25,14 @@ class StagedProgress:
         self.begin_group(0)
 
     def begin_group(self, number: int) -> None:
-        """The group with this number begins."""
+        """Start the group with this number, counted from 0: reset the stage and its clock."""
         self.group, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
-        """So much of a stage is done; the time left is that of the stage."""
+        """Report that a `fraction` of a stage is done: call `on_progress` with the total progress and the time left.
+
+        The time left is that of the stage, added to the message.
+        """
         if stage != self.stage:
             self.stage, self.begun = stage, time.monotonic()
         names = list(SHARES)
@@ -39,5 +44,5 @@ class StagedProgress:
 
 
 def in_time(seconds: float) -> str:
-    """Seconds, or minutes where they are many."""
+    """Format seconds as "42 s", or from 100 s on as "5 min"."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

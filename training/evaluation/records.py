@@ -1,4 +1,4 @@
-"""Rows of the files of a data set, and what was wrong with them."""
+"""Validated rows of a data set's files, and warnings about left-out rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,39 +11,40 @@ from training.errors import DataSetError, SourceError
 from training.sources.lines import numbered_lines
 
 NAMED_MOST = 3
-"""Rows that a warning names, of all it counts."""
+"""Maximum number of rows that a warning names; the others are counted."""
 
 FieldCheck = Callable[[Any], bool]
+"""Function that returns whether a field's value has the required type; its docstring starts with the name of that type."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A row: where it stands, and its fields."""
+    """Row of a file: its fields, and its place (file and line) for messages."""
 
     place: str
     fields: dict[str, Any]
 
     def __getitem__(self, name: str) -> Any:
-        """A field that was asked for when the file was read."""
+        """Return a field that was checked when the file was read."""
         return self.fields[name]
 
     def get(self, name: str) -> Any:
-        """A field that may be missing."""
+        """Return a field, or None if it is missing."""
         return self.fields.get(name)
 
 
 @dataclass
 class Warnings:
-    """What was left out or looks wrong, by kind, with the places; a data set goes on with the rest."""
+    """Collection of what was left out or looks wrong, as places by kind; reading continues after a warning."""
 
     places: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, kind: str, place: str) -> None:
-        """Another place where this was found."""
+        """Record a place with a warning of this kind."""
         self.places.setdefault(kind, []).append(place)
 
     def sentences(self) -> list[str]:
-        """A sentence for each kind, naming the first few places."""
+        """Return one sentence for each kind of warning, with its first places and the number of others."""
         found = []
         for kind, places in self.places.items():
             named = ", ".join(places[:NAMED_MOST])
@@ -53,47 +54,50 @@ class Warnings:
 
 
 def is_text(value: Any) -> bool:
-    """A string."""
+    """A string; return whether the value is one.
+
+    The words before the semicolon appear in the message of `require_fields`, here and in the checks below.
+    """
     return isinstance(value, str)
 
 
 def is_texts(value: Any) -> bool:
-    """A list of strings."""
+    """A list of strings; return whether the value is one."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def is_number(value: Any) -> bool:
-    """A number; JSON knows neither NaN nor inf."""
+    """A number; return whether the value is one (JSON has neither NaN nor inf, and a bool is none)."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_numbers(value: Any) -> bool:
-    """A list of numbers."""
+    """A list of numbers; return whether the value is one."""
     return isinstance(value, list) and all(is_number(item) for item in value)
 
 
 def is_label(value: Any) -> bool:
-    """A class: a string or a whole number."""
+    """A class: a string or a whole number; return whether the value is one."""
     return isinstance(value, str | int)
 
 
 def is_id(value: Any) -> bool:
-    """What a document or query is called: a string or a whole number."""
+    """What a document or query is called: a string or a whole number; return whether the value is one."""
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """The file `stem.jsonl`, packed or not; None if there is neither."""
+    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder; None if neither exists."""
     return next(
         (folder / f"{stem}{end}" for end in (".jsonl", ".jsonl.gz") if (folder / f"{stem}{end}").is_file()), None
     )
 
 
 def data_file(folder: Path, stem: str) -> Path:
-    """The file `stem.jsonl`, packed or not.
+    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder.
 
     Raises:
-        DataSetError: if it is missing.
+        DataSetError: if neither exists.
     """
     found = find_file(folder, stem)
     if found is None:
@@ -102,10 +106,10 @@ def data_file(folder: Path, stem: str) -> Path:
 
 
 def file_records(path: Path) -> Iterator[Record]:
-    """The objects of a file of JSON lines.
+    """Yield a record for each line of a JSON-lines file.
 
     Raises:
-        DataSetError: if it cannot be read, or holds something else.
+        DataSetError: if the file cannot be read, or a line is not a JSON object.
     """
     try:
         for number, line in numbered_lines(path):
@@ -116,10 +120,17 @@ def file_records(path: Path) -> Iterator[Record]:
 
 
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldCheck], warnings: Warnings) -> list[Record]:
-    """The rows of a file that have all fields; those whose texts are blank are left out with a warning.
+    """Read and check the rows of a file; leave out rows with a blank text, adding a warning for each.
+
+    Args:
+        folder: folder of the data set.
+        stem: file name without `.jsonl` or `.jsonl.gz`.
+        fields: required fields, with the check of their values.
+        warnings: receives the left-out rows.
 
     Raises:
-        DataSetError: if the file is missing, empty, not JSON, or a row lacks a field or has it of another type.
+        DataSetError: if the file is missing, empty, not JSON, a row lacks a field or has a value of another type, or
+            all rows have blank texts.
     """
     path = data_file(folder, stem)
     records = []
@@ -138,10 +149,10 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldCheck], warn
 
 
 def parsed(line: bytes, place: str) -> dict[str, Any]:
-    """A line as an object.
+    """Parse a line as a JSON object; `place` is for the message.
 
     Raises:
-        DataSetError: if it is none.
+        DataSetError: if the line is not JSON, or no object.
     """
     try:
         found = orjson.loads(line)
@@ -153,7 +164,7 @@ def parsed(line: bytes, place: str) -> dict[str, Any]:
 
 
 def require_fields(record: Record, fields: Mapping[str, FieldCheck]) -> None:
-    """Raise `DataSetError` for a field that is missing or of another type."""
+    """Raise `DataSetError` if a required field is missing or has a value of another type."""
     for name, check in fields.items():
         if name not in record.fields:
             raise DataSetError(f"{record.place}: no field {name!r}; it has {', '.join(record.fields) or 'none'}")
@@ -163,21 +174,21 @@ def require_fields(record: Record, fields: Mapping[str, FieldCheck]) -> None:
 
 
 def blank_field(record: Record, fields: Mapping[str, FieldCheck]) -> str | None:
-    """The first text of a row that holds only spaces."""
+    """Return the name of a row's first text field that holds only whitespace; None if there is none."""
     return next((name for name, check in fields.items() if check is is_text and not record[name].strip()), None)
 
 
 def shortened(value: Any) -> str:
-    """A value for a message."""
+    """Return the `repr` of a value for a message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def require_distinct(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
-    """Records by an id; equal rows count once.
+    """Return records by the id in field `name`; leave out exact repetitions, adding a warning for each.
 
     Raises:
-        DataSetError: for two different rows with one id, of which nobody can say which is meant.
+        DataSetError: if two different records share an id.
     """
     found: dict[str, Record] = {}
     for record in records:
