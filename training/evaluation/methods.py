@@ -167,7 +167,7 @@ def chain_key(chain: Chain) -> str:
 
 
 def means(counts: Iterable[int]) -> list[Method]:
-    """List R1 and R2 fitted on each number of sentences, three random samples each, to measure the error of the mean."""
+    """List R1 and R2 fitted on so many sentences, three random samples each, to measure the error of the mean."""
     return [
         Method(f"{name} of {count}, draw {draw}", "means", f"{name} of {count}", steps, sentences=count, draw=draw)
         for count in counts

@@ -92,7 +92,7 @@ def gain_by_norm(results: Results, findings: Findings) -> Any:
 
 
 def retention_curves(results: Results, findings: Findings) -> Any:
-    """Plot the retained share of the score against the share of dimensions, over all tasks and by type, or return None."""
+    """Plot the retained share of the score against the share of dimensions, over all tasks and by type, if measured."""
     if not findings.retentions:
         return None
     kinds = list(dict.fromkeys(kind for one in findings.retentions for kind in one.types))

@@ -14,7 +14,7 @@ NAMED_MOST = 3
 """Maximum number of rows that a warning names; the others are counted."""
 
 FieldCheck = Callable[[Any], bool]
-"""Function that returns whether a field's value has the required type; its docstring starts with the name of that type."""
+"""Function that returns whether a field's value has the required type; its docstring starts with the type's name."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What reductions keep of the scores, as the GeoPres paper reports it."""
+"""Retention: the share of the scores that reductions retain, as in the GeoPres paper."""
 
 import re
 from dataclasses import dataclass
@@ -10,27 +10,32 @@ from training.evaluation.methods import CONTROL, Method
 from training.evaluation.statistics import Array, Correlation, Interval, bootstrap_ratio, correlate
 
 ALL = "all"
+"""Key of all tasks beside the types of tasks."""
 CONTROL_LEAST = 0.05
-"""Of the raw vectors' mean score, for a share of it to be more than noise."""
+"""Minimum mean score of the raw vectors; a share of a smaller score is mostly noise."""
 LANGUAGE_SUFFIX = re.compile(r"[_-]([a-z]{2})$")
+"""Pattern of a two-letter language at the end of a data set's name."""
 ENGLISH = "en"
+"""Language that others are compared with, and that of data sets without a language."""
 RIVAL = "pca"
+"""Label of the reducer that others are compared with: centred PCA."""
 INTRINSIC = {"local_spearman": 1, "positional": -1, "angular": -1, "recall_at_10": 1}
-"""The intrinsic measures, with −1 for those that are errors: correlations are with what is kept."""
+"""Sign of each intrinsic measure in correlations: −1 for errors, so that more is better for all."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """What a reducer keeps at a size, over encoders and tasks.
+    """Share of the score that a reducer retains at one share of the dimensions, over encoders and tasks.
 
     Attributes:
-        label: of the reducer.
-        share: of the dimensions, rounded to a ten-thousandth.
-        encoders: that were reduced.
-        tasks: that all reducers completed at every size.
-        mean: normalised score M(f∘g)/M(g) (Eq. 2), M the mean of all tasks, with its interval.
-        types: of each type of task.
-        ahead: by type and over `all`, how much of the score is kept more than by centred PCA, paired by task.
+        label: label of the reducer.
+        share: output dimensions divided by input dimensions, rounded to four decimals.
+        encoders: number of encoders.
+        tasks: number of tasks that all reducers completed at every size.
+        mean: normalized score M(f∘g)/M(g) (Eq. 2), M the mean of all tasks, with its interval.
+        types: the same for each type of task.
+        ahead: retained share minus that of centred PCA, paired by task, by type and over `all`; empty without PCA at
+            this share.
     """
 
     label: str
@@ -43,7 +48,11 @@ class Retention:
 
 
 def retentions(grid: Grid) -> list[Retention]:
-    """Every reducer and nested chain at every size, over the tasks complete for all."""
+    """Compute the retention of every reducer and nested chain at every size, over the tasks that all of them completed.
+
+    The largest share of the dimensions comes first. Groups of tasks whose raw score is below `CONTROL_LEAST` for an
+    encoder are left out; the list is empty without a common task.
+    """
     sized = {name: [m for m in e.methods.values() if m.size is not None] for name, e in grid.encoders.items()}
     sized = {name: methods for name, methods in sized.items() if methods}
     tasks = grid.common(sized)
@@ -75,14 +84,15 @@ def retentions(grid: Grid) -> list[Retention]:
 
 
 def together(columns: dict[str, Array]) -> Array:
-    """Scores of encoders as the columns of an array `(n, m)`."""
+    """Stack scores of m encoders, `(n,)` each, as columns of an array `(n, m)`."""
     return np.stack(list(columns.values()), axis=1)
 
 
 def intrinsic_correlations(grid: Grid) -> dict[str, Correlation]:
-    """How what a reduction keeps of the geometry goes with its mean score (Table 1 of the paper).
+    """Correlate each intrinsic measure with the mean score, over encoders, reducers and sizes (Table 1 of the paper).
 
-    A pair for each encoder, reducer and size; of errors the negative is taken, so that more is better of all.
+    Errors are negated, so that more is better for all measures. Undefined correlations are left out; the result is
+    empty if no task is common to all reductions.
     """
     configurations = [
         (encoder, name) for encoder, result in grid.encoders.items() for name in result.intrinsic if result.intrinsic
@@ -104,15 +114,15 @@ def intrinsic_correlations(grid: Grid) -> dict[str, Correlation]:
 
 @dataclass(frozen=True)
 class CrossLingual:
-    """A parallel data set in another language (Table 2 of the paper).
+    """Retention of one reducer on a parallel data set in another language than English (Table 2 of the paper).
 
     Attributes:
-        encoder: its name.
-        label: of the reducer.
-        size: of the output.
-        task: what the data sets share.
-        language: the other one.
-        retention: R, the share of the raw score kept there.
+        encoder: name of the encoder.
+        label: label of the reducer.
+        size: output dimensions.
+        task: common part of the data sets' names.
+        language: the other language.
+        retention: R, the share of the raw score that is retained in it.
         against_english: Δ = R − R of English.
     """
 
@@ -126,10 +136,11 @@ class CrossLingual:
 
 
 def cross_lingual(grid: Grid) -> list[CrossLingual]:
-    """Retention in other languages less that in English, where one data set is there in both.
+    """Compare retention in other languages with that in English, for data sets that exist in both.
 
-    Data sets are parallel if they are of one type and their last names differ only in the language at the end, as
-    `stsb_de` and `stsb`; of several in one language nobody can say which is meant, and none is taken.
+    Data sets are parallel if they have the same type, and the last parts of their names differ only in the language at
+    the end, such as `stsb_de` and `stsb`. If several are in the same language, none of these is used, since the match
+    is ambiguous.
     """
     found = []
     for (_, stem), languages in parallel(grid).items():
@@ -146,7 +157,7 @@ def cross_lingual(grid: Grid) -> list[CrossLingual]:
 
 
 def kept_share(grid: Grid, encoder: str, method: Method, task: str | None) -> float | None:
-    """What a method keeps of a task's raw score; None where that is noise, or one of them was not scored."""
+    """Return a task's score with the method divided by its raw score; None if not scored, or the raw one is too low."""
     if task is None or not all((encoder, name, task) in grid.values for name in (CONTROL, method.name)):
         return None
     control = grid.values[encoder, CONTROL, task]
@@ -154,7 +165,7 @@ def kept_share(grid: Grid, encoder: str, method: Method, task: str | None) -> fl
 
 
 def parallel(grid: Grid) -> dict[tuple[str, str], dict[str, str]]:
-    """Tasks by type and what their last names share, and by language."""
+    """Return the names of tasks by (type, common part of the name) and by language, without ambiguous ones."""
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name, task in grid.tasks.items():
         last = name.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""An evaluation written down: JSON with everything, CSV, a page to read, a table for the terminal."""
+"""Report of an evaluation: JSON with everything, CSV with the scores, an HTML page, and plain text for the terminal."""
 
 import csv
 import io
@@ -23,14 +23,19 @@ from training.evaluation.words import sentences
 from transforms.files import replace_synced
 
 JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
+"""File names of the report."""
 FIELDS = (
     "task,type,family,language,metric,encoder,mean_norm,method,group,label,size,score,control,difference_points,"
     "retention,seconds,error"
 ).split(",")
+"""Columns of the CSV file."""
 
 
 def write_report(results: Results) -> tuple[Findings, list[Path]]:
-    """Write the three files beside the scores; give what they say and where they are."""
+    """Compute the findings and write evaluation.json, scores.csv and report.html to the output folder.
+
+    Existing files are replaced atomically. Returns the findings and the paths of the files.
+    """
     findings, out = find(results), results.request.out
     said = sentences(findings)
     files = {
@@ -44,7 +49,7 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
 
 
 def as_json(results: Results, findings: Findings, said: Sequence[str]) -> dict[str, Any]:
-    """Everything: what was asked, every score with all its metrics, every statistic."""
+    """Return the request, all scores with all metrics, and all statistics as a dict that orjson can serialize."""
     request = results.request
     return {
         "suite": request.suite.title,
@@ -68,7 +73,7 @@ def as_json(results: Results, findings: Findings, said: Sequence[str]) -> dict[s
 
 
 def as_csv(results: Results) -> str:
-    """The rows as a table for other software."""
+    """Format the scores as CSV text with the columns `FIELDS`."""
     text = io.StringIO()
     writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
     writer.writeheader()
@@ -77,7 +82,7 @@ def as_csv(results: Results) -> str:
 
 
 def in_terminal(results: Results, findings: Findings) -> str:
-    """The tables and sentences as plain text."""
+    """Format the main tables, sentences, audit and problems as plain text."""
     parts = ["Mean score of the raw vectors × 100, by type of task (number of tasks)\n" + aligned(score_rows(results))]
     if findings.cells:
         parts.append("Differences to raw vectors in points (half the 95 % interval), over tasks complete for all\n")
@@ -99,7 +104,7 @@ def in_terminal(results: Results, findings: Findings) -> str:
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> str:
-    """Cells as columns, the first to the left."""
+    """Format rows of cells as lines with aligned columns, the first column left, others right."""
     table = [list(row) for row in rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = []

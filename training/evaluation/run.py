@@ -1,11 +1,11 @@
-"""An evaluation from suite to scores, taken up again where it was stopped.
+"""Run of an evaluation, from suite to scores; a stopped run is resumed.
 
 OUT/
-├── vectors/       raw output of each encoder                       store.py
-├── methods/       fitted maps and what they keep of the geometry   shelf.py
-├── audits/        what is odd about each encoder's vectors         audit/
+├── vectors/       raw vectors of each encoder                      store.py
+├── methods/       fitted methods and their intrinsic measures      shelf.py
+├── audits/        audits of the encoders' vectors                  audit/
 ├── tasks.jsonl    what is known of each task                       scores.py
-├── scores.jsonl   a line for each task, encoder and method         scores.py
+├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
 └── evaluation.json, scores.csv, report.html                        report.py
 """
 
@@ -38,26 +38,26 @@ from transforms.errors import TransformError
 from transforms.progress import Progress
 
 ENCODE_ROWS = 4096
-"""Texts that are encoded between two writes to disk."""
+"""Number of texts that are encoded between two writes to disk."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate.
+    """Request for an evaluation.
 
     Attributes:
-        suite: the data sets.
-        encoders: at least one.
-        out: the folder for everything.
-        corpus: a source of sentences to fit on.
-        chains: fitted methods.
-        ladder: whether the nine methods of the mean-bias paper are compared.
-        audit: whether the encoders' vectors are looked at for what is odd about them.
-        sizes: of the reducers, as numbers or as shares below 1.
-        sentences: numbers of sentences that R1 and R2 estimate their means from.
-        limit: rows of a data set; None for all.
-        processes: that score.
-        device: of the encoders.
+        suite: data sets.
+        encoders: encoders, at least one.
+        out: output folder.
+        corpus: source of sentences to fit on.
+        chains: fitted chains to evaluate.
+        ladder: whether the debiasing methods of the mean-bias paper are evaluated.
+        audit: whether the encoders' vectors are audited.
+        sizes: sizes of the reducers: numbers of dimensions, or shares below 1.
+        sentences: numbers of sentences from which R1 and R2 estimate their means.
+        limit: maximum number of rows of a data set; None for all.
+        processes: number of scoring processes.
+        device: torch device of the encoders; None for the default.
     """
 
     suite: Suite
@@ -74,7 +74,7 @@ class Request:
     device: str | None = None
 
     def methods(self, dimensions: int) -> list[Method]:
-        """All methods for an encoder of that width."""
+        """List all methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
         sizes = list(dict.fromkeys(size for one in self.sizes if (size := size_of(one, dimensions)) is not None))
         cut = [chain.cut(size) for chain in self.chains for size in sizes if chain.cuts_to(size)]
         debiasing = ladder() if self.ladder else []
@@ -83,15 +83,15 @@ class Request:
 
 @dataclass(frozen=True)
 class EncoderResult:
-    """An encoder and what was fitted on it.
+    """Encoder with its methods; scores are in `Results`.
 
     Attributes:
-        member: how it is named.
-        mean_norm: ‖μ‖ of its unit vectors on the corpus; None where nothing was fitted.
-        methods: by name.
-        intrinsic: of the reductions, by method.
-        problems: why a method could not be fitted, by method.
-        audit: what is odd about its vectors; None where that was not asked for.
+        member: description of the encoder.
+        mean_norm: ‖μ‖ of its unit vectors on the corpus; None without a corpus.
+        methods: successfully fitted methods, by name.
+        intrinsic: intrinsic measures of reductions, by method.
+        problems: reasons why methods could not be evaluated, by name.
+        audit: audit of its vectors; None if not requested.
     """
 
     member: Member
@@ -104,15 +104,15 @@ class EncoderResult:
 
 @dataclass(frozen=True)
 class Results:
-    """All that was measured.
+    """Results of an evaluation.
 
     Attributes:
-        request: what was asked for.
-        tasks: what is known of each, the broken ones with their error.
-        encoders: in the order asked for.
-        scores: of this request's tasks, encoders and methods.
-        corpus_rows: sentences that methods were fitted on, those kept aside included.
-        problems: encoders that could not be loaded.
+        request: the request.
+        tasks: what is known of each task; failed ones have an error.
+        encoders: results by encoder, in the order requested.
+        scores: scores of the requested tasks, encoders and methods.
+        corpus_rows: number of sentences of the corpus, including held-out ones.
+        problems: messages on encoders that could not be used.
     """
 
     request: Request
@@ -124,13 +124,18 @@ class Results:
 
 
 def evaluate(request: Request, on_progress: Progress) -> Results:
-    """Score every method of every encoder on every task.
+    """Score every method of every encoder on every task; write all intermediate results to `request.out`.
 
-    What a stopped run has done is not done again, and a task or method that fails does not stop the others.
+    Work that an earlier run finished is not repeated. A task, method or encoder that fails does not stop the others;
+    its problem is part of the results.
+
+    Args:
+        request: what to evaluate, and the output folder.
+        on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        EvaluationError: if another evaluation is writing to the folder, or nothing can be evaluated.
-        EncoderError: if an encoder cannot be loaded.
+        EvaluationError: if another process evaluates in the same folder, or no data set can be evaluated.
+        EncoderError: if no encoder can be used.
         SourceError: if the corpus cannot be read.
     """
     busy = EvaluationError(f"another evaluation is writing to {request.out.name}; name another folder with --out")
@@ -139,7 +144,14 @@ def evaluate(request: Request, on_progress: Progress) -> Results:
 
 
 class Evaluation:
-    """One run; see `evaluate`."""
+    """State of one run; see `evaluate`.
+
+    Construction reads the results log and, if methods need one, the corpus.
+
+    Args:
+        request: what to evaluate.
+        on_progress: called with progress in [0, 1] and a message.
+    """
 
     def __init__(self, request: Request, on_progress: Progress) -> None:
         self.request = request
@@ -158,11 +170,16 @@ class Evaluation:
         require_names(request.encoders)
 
     def needs_corpus(self) -> bool:
-        """Whether something is to be fitted on sentences, or measured on them."""
+        """Return whether a method is to be fitted on sentences, or an audit needs them."""
         return bool(self.request.ladder or self.request.sizes or self.request.sentences or self.request.audit)
 
     def run(self) -> Results:
-        """Group after group of encoders, each in memory alone."""
+        """Run all groups of encoders one after another and return the results; only one group is in memory at a time.
+
+        Raises:
+            EncoderError: if no encoder can be used.
+            EvaluationError: if no data set can be evaluated.
+        """
         found: list[EncoderResult] = []
         openers = plan_groups(self.request.encoders, self.request.device)
         self.progress.groups = len(openers)
@@ -181,7 +198,7 @@ class Evaluation:
         )
 
     def scores_of(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
-        """The scores of this request, under its names: the book may hold others, and these under older names."""
+        """Yield this request's scores from the results log, with its own names of tasks, encoders and methods."""
         for trial in self.trials:
             for result in encoders:
                 for method in result.methods.values():
@@ -192,7 +209,11 @@ class Evaluation:
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
 
     def run_group(self, group: Group, workers: Workers) -> list[EncoderResult]:
-        """Encode, fit and score for encoders that are run together."""
+        """Collect texts, encode them, fit the methods and score them for one group; return a result for each encoder.
+
+        Raises:
+            EvaluationError: if no data set can be evaluated.
+        """
         todo = [trial for trial in self.trials if not self.finished(trial, group)]
         collected = self.collect(todo, dict(group.members[0].prompts), workers)
         self.tasks |= {trial.key: one for trial, one in zip(todo, collected, strict=True)}
@@ -213,14 +234,14 @@ class Evaluation:
         return results
 
     def audit(self, group: Group, stores: Sequence[VectorStore], workers: Workers) -> list[Audit | None]:
-        """What is odd about the group's vectors; the tasks are read for it even where they have all their scores."""
+        """Return the audit of each encoder of a group; if one is not stored, the texts of all tasks are collected."""
         prompts = dict(group.members[0].prompts)
         keys = [trial.key for trial in self.trials if trial.key in self.tasks and self.tasks[trial.key].error is None]
         read = partial(self.collect, self.trials, prompts, workers)
         return list(self.auditor.audits(group, stores, keys, read, partial(self.encode, group, stores)))
 
     def finished(self, trial: Trial, group: Group) -> bool:
-        """Whether a task has all its scores on these encoders, so that nothing must be known of its texts."""
+        """Return whether a task has all scores on a group's encoders, so that its texts are not needed."""
         return trial.key in self.tasks and all(
             self.book.done((trial.key, member.output, method.key_on(member.output, self.digest)))
             for member in group.members
@@ -229,12 +250,15 @@ class Evaluation:
         )
 
     def all_tasks(self) -> list[Collected]:
-        """What is known of every data set of the suite, in its order."""
+        """List what is known of every data set of the suite, in its order, followed by those that could not be read."""
         unread = [Collected(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
 
     def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[Collected]:
-        """What tasks ask an encoder with these prompts for; asked once for all encoders with the same."""
+        """Return what each task encodes with these prompts, cached in memory; run new tasks in worker processes.
+
+        Tasks without an error are appended to the log of tasks; a task that fails has an error.
+        """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
         new = [trial for trial in trials if trial.key not in known]
         for done, (index, result) in enumerate(workers.run([(collect, (trial, prompts)) for trial in new]), 1):
@@ -247,7 +271,7 @@ class Evaluation:
         return [known[trial.key] for trial in trials]
 
     def encode(self, group: Group, stores: Sequence[VectorStore], asked: Sequence[tuple[str | None, str]]) -> None:
-        """Give every store the vectors it lacks, a few thousand texts at a time."""
+        """Encode the (prompt name, text) pairs that a store lacks, in blocks, and add the vectors to the stores."""
         first = group.members[0]
         by_key = {text_key(text, first.prompt(name)): (name, text) for name, text in reversed(asked)}
         missing = [(key, *pair) for key, pair in by_key.items() if not all(key in store for store in stores)]
@@ -259,6 +283,7 @@ class Evaluation:
                 keys, texts = zip(*wanted[start : start + ENCODE_ROWS], strict=True)
 
                 def report(rows: int, before: int = done) -> None:
+                    """Report the progress of encoding after so many rows of this block."""
                     sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {called}"
                     self.progress.report("encode", (before + rows) / len(missing), sentence)
 
@@ -271,7 +296,16 @@ class Evaluation:
     def fit(
         self, member: Member, store: VectorStore, index: int, members: int
     ) -> tuple[EncoderResult, list[FittedMethod]]:
-        """Every method on one encoder's sentences."""
+        """Fit every method on one encoder's corpus, or take it from the cache; return the result and fitted methods.
+
+        Methods that cannot be fitted are left out, with their reason in the result's `problems`.
+
+        Args:
+            member: the encoder.
+            store: its vectors.
+            index: position of the encoder in its group, for the progress.
+            members: number of encoders in the group.
+        """
         corpus: Corpus | None = None
         if self.sentences:
             corpus = split_corpus(self.vectors_of_corpus(member, store), self.digest)
@@ -285,6 +319,7 @@ class Evaluation:
         for done, method in enumerate(methods):
 
             def report(message: str, done: int = done) -> None:
+                """Report the progress of fitting with a message."""
                 fraction = (index + done / len(methods)) / members
                 self.progress.report("fit", fraction, f"{message} on {member.name}")
 
@@ -301,7 +336,7 @@ class Evaluation:
         return EncoderResult(member, norm, working, measures, problems), fitted
 
     def vectors_of_corpus(self, member: Member, store: VectorStore) -> NDArray[np.float32]:
-        """The sentences `(n, d)`."""
+        """Return an encoder's stored vectors of the sentences, `(n, d)`."""
         return store.get([text_key(sentence, member.prompt(None)) for sentence in self.sentences])
 
     def score(
@@ -312,7 +347,18 @@ class Evaluation:
         usable: set[str],
         workers: Workers,
     ) -> None:
-        """Every cell that has no score yet; those of one task follow one another, so that it is loaded once."""
+        """Score every cell that the results log lacks in the worker processes, and append the scores to the log.
+
+        A cell is one task, encoder and method; failed cells get a score with an error. Cells of one task follow each
+        other, so that a process loads the task once.
+
+        Args:
+            group: encoders that run together.
+            stores: vectors of each encoder.
+            fitted: fitted methods of each encoder.
+            usable: keys of the tasks that can be evaluated.
+            workers: process pool.
+        """
         jobs = []
         for trial in (trial for trial in self.trials if trial.key in usable):
             for member, store, methods in zip(group.members, stores, fitted, strict=True):
@@ -333,7 +379,7 @@ class Evaluation:
 
 
 def require_names(encoders: Sequence[Wanted]) -> None:
-    """Raise `EvaluationError` for two encoders of one name, which no result could tell apart."""
+    """Raise `EvaluationError` if two encoders have the same name, since results could not tell them apart."""
     names = [f"{one.spec.name}:{one.variant}" for one in encoders if one.spec is not None]
     for name in names:
         if names.count(name) > 1:
@@ -342,5 +388,5 @@ def require_names(encoders: Sequence[Wanted]) -> None:
 
 
 def trial_key(entry: Entry, limit: int | None) -> str:
-    """What a score belongs to."""
+    """Return the key of a task in the results log: a hash of its data set and the row limit."""
     return hashlib.sha256(json.dumps([entry.digest(), limit]).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Scores and what is known of tasks on disk, a line each: what a stopped evaluation goes on from."""
+"""Results log of an evaluation: scores and tasks as JSON lines, from which a stopped run is resumed."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -9,23 +9,24 @@ import orjson
 
 T = TypeVar("T")
 SCORES, TASKS = "scores.jsonl", "tasks.jsonl"
+"""File names of the results log, in the output folder."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One task, one encoder, one method.
+    """Score of one task, encoder and method.
 
     Attributes:
-        task: its name.
-        task_key: hash of its data and the limit.
-        encoder: its name.
-        fingerprint: of the encoder's output.
-        method: its name.
+        task: name of the task.
+        task_key: hash of its data and the row limit.
+        encoder: name of the encoder.
+        fingerprint: hash of the encoder's output; see `Member.output`.
+        method: name of the method.
         method_key: hash of the fitted map.
-        score: mteb's main score, 0 to 1 for most; None after an error.
-        metrics: all that mteb measured.
-        seconds: that it took.
-        error: why there is no score.
+        score: mteb's main score, in [0, 1] for most tasks; None after an error.
+        metrics: all metrics that mteb computed, by name.
+        seconds: duration.
+        error: reason why there is no score; None if there is one.
     """
 
     task: str
@@ -41,24 +42,24 @@ class Score:
 
     @property
     def cell(self) -> tuple[str, str, str]:
-        """What it is the score of, whatever it is called."""
+        """Key of the score, independent of names: hashes of task, encoder output and method."""
         return self.task_key, self.fingerprint, self.method_key
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What is known of a task before it is evaluated.
+    """What is known of a task before its evaluation.
 
     Attributes:
-        task: its name.
-        key: of the trial.
-        type: mteb's.
-        language: as the suite says.
-        main_score: the metric's name.
-        asked: prompt names with texts, while they are needed.
-        texts: how many there were.
-        warnings: what was left out or looks wrong.
-        error: why it cannot be evaluated.
+        task: name of the task.
+        key: hash of its data and the row limit.
+        type: task type of mteb.
+        language: two-letter languages, separated by "-" or ",".
+        main_score: name of the main metric.
+        asked: (prompt name, text) pairs that the task encodes; empty when read from the log.
+        texts: number of these pairs.
+        warnings: sentences on left-out rows.
+        error: reason why the task cannot be evaluated; None if it can.
     """
 
     task: str
@@ -73,10 +74,13 @@ class Collected:
 
 
 class ScoreBook:
-    """The scores of a folder.
+    """Results log of a folder; construction reads existing scores.
 
     Args:
-        folder: of the evaluation; made if missing.
+        folder: output folder, created if missing.
+
+    Attributes:
+        by_cell: latest score of each cell.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,30 +91,33 @@ class ScoreBook:
             self.by_cell[score.cell] = score
 
     def done(self, cell: tuple[str, str, str]) -> bool:
-        """Whether a cell has a score; one with an error is tried again."""
+        """Return whether a cell has a score; one with an error does not count, so that it is tried again."""
         found = self.by_cell.get(cell)
         return found is not None and found.error is None
 
     def add(self, scores: Iterable[Score]) -> None:
-        """Write scores down."""
+        """Append scores to the log on disk and to `by_cell`."""
         with self.path.open("ab") as file:
             for score in scores:
                 self.by_cell[score.cell] = score
                 file.write(orjson.dumps(asdict(score)) + b"\n")
 
     def describe(self, tasks: Iterable[Collected]) -> None:
-        """Write down what is known of tasks, so that a finished one need not be read again."""
+        """Append what is known of tasks, without texts, to the log, so that finished tasks need not be read again."""
         with self.tasks_path.open("ab") as file:
             for task in tasks:
                 file.write(orjson.dumps(asdict(replace(task, asked=(), texts=len(task.asked)))) + b"\n")
 
     def described(self) -> dict[str, Collected]:
-        """What was written down of tasks, by their key."""
+        """Read what the log knows of tasks, by their key; the last entry of a key counts."""
         return {task.key: task for task in read_lines(self.tasks_path, Collected)}
 
 
 def read_lines(path: Path, kind: Callable[..., T]) -> list[T]:
-    """A file's lines; one that a killed run left half written is passed over, and ended."""
+    """Read a JSON-lines file as objects of a class; skip invalid lines; return [] if the file is missing.
+
+    If a killed run left the last line without a newline, one is appended to the file.
+    """
     found: list[T] = []
     if not path.exists():
         return found

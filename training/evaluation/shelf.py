@@ -1,4 +1,4 @@
-"""Methods fitted once and kept on disk, with what they do to the geometry."""
+"""Cache of fitted methods on disk, with the intrinsic measures of reductions."""
 
 import hashlib
 import json
@@ -20,10 +20,10 @@ from transforms.vectors import FloatArray
 
 
 class MethodShelf:
-    """Fitted methods on disk, each fitted once.
+    """Cache of fitted methods on disk, by method, encoder and corpus.
 
     Args:
-        folder: one artifact for each method's key, with its intrinsic measures beside it.
+        folder: folder with one artifact for each fitted method, and JSON files of the intrinsic measures.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,11 +32,20 @@ class MethodShelf:
     def fitted(
         self, method: Method, output: str, corpus: Corpus | None, digest: str, on_progress: Callable[[str], None]
     ) -> tuple[FittedMethod, dict[str, float]]:
-        """A method fitted, with what it does to the geometry of the sentences kept aside.
+        """Fit a method and store it, unless it is in the cache; return a reference to it and its intrinsic measures.
+
+        The measures are empty for methods that do not reduce, and without a corpus.
+
+        Args:
+            method: the method.
+            output: hash of the encoder's output.
+            corpus: vectors of the sentences, or None.
+            digest: hash of the sentences.
+            on_progress: called with a message before a fit.
 
         Raises:
-            EvaluationError: if it needs a corpus and there is none.
-            TransformError: if it cannot be fitted on these vectors.
+            EvaluationError: if the method needs a corpus and there is none, or too few sentences.
+            TransformError: if the method cannot be fitted on these vectors.
         """
         key = method.key_on(output, digest)
         if method.group == CONTROL:
@@ -50,7 +59,7 @@ class MethodShelf:
         return FittedMethod(method.name, key, folder, cut), found
 
     def measured(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
-        """What a fitted method does to an encoder's sentences kept aside, measured once."""
+        """Return a reduction's intrinsic measures on held-out rows, from the cache, or computed and stored."""
         key = hashlib.sha256(f"{folder.name} {output} {corpus.digest}".encode()).hexdigest()[:32]
         kept = self.folder / f"{key}.json"
         if not kept.exists():
@@ -61,11 +70,11 @@ class MethodShelf:
 
 
 def fit(method: Method, corpus: Corpus | None) -> Chain:
-    """A method's map, from the corpus.
+    """Fit a new chain with the method's steps on all sentences, or on its random sample of them, and return it.
 
     Raises:
-        EvaluationError: if there is no corpus.
-        TransformError: if the steps do not fit it.
+        EvaluationError: if there is no corpus, or too few sentences.
+        TransformError: if the steps cannot be fitted on the vectors.
     """
     if corpus is None:
         raise EvaluationError(f"{method.name} is fitted on sentences: name some with --corpus")
@@ -78,7 +87,10 @@ def fit(method: Method, corpus: Corpus | None) -> Chain:
 
 
 def intrinsic(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
-    """What a reduction keeps of the geometry: the measures of the GeoPres paper (its Table 1), and recall@10."""
+    """Measure how a reduction to `size` dimensions preserves the geometry of held-out rows; return measures by name.
+
+    These are the measures of the GeoPres paper (its Table 1), and recall@10.
+    """
     before = unit(heldout)
     after = np.asarray(chain.floats(heldout, size if chain.nested else None), np.float32)
     return {
@@ -90,5 +102,5 @@ def intrinsic(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
 
 
 def unit(vectors: FloatArray) -> FloatArray:
-    """Rows at unit length."""
+    """Return the rows normalized to L2 norm 1; zero rows stay zero."""
     return unit_rows(torch.from_numpy(np.ascontiguousarray(vectors))).numpy()

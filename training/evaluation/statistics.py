@@ -1,6 +1,6 @@
-"""Is it better, and how sure are we: the statistics of the papers, on arrays.
+"""Statistics of paired score differences: tests, intervals, correlations, as in the papers.
 
-Differences are in points, a hundredth of a score, and always paired: the same task with a method and without.
+Differences are in points, hundredths of a score, and always paired: the same task with a method and without.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,26 +12,29 @@ from numpy.typing import NDArray
 from scipy import stats
 
 Array = NDArray[np.float64]
+"""Array of float64."""
 
 DECISIVE_T = 2.0
-"""|t| beyond which a difference counts as won or lost: the mean-bias paper's window of effect size, no test of
+"""|t| beyond which a difference counts as a win or loss: the mean-bias paper's threshold of effect size, not a test of
 significance (its Section 2)."""
 RESAMPLED_LEAST = 5
+"""Minimum number of pairs for a bootstrap of a correlation."""
 RESAMPLES = 10_000
-"""Of a bootstrap, as in that paper (its Appendix U)."""
+"""Number of bootstrap resamples, as in the mean-bias paper (its Appendix U)."""
 LARGE_SCORE, LARGE_SHARE = 0.1, 0.02
-"""A large effect: more than .1 of the score and 2 % of it (its Appendix O)."""
+"""Minimum change of a score, absolute and relative to the raw score, that counts as a large effect (its Appendix O)."""
 NEGLIGIBLE = 1e-9
-"""Points: less is rounding, of differences that are all equal."""
+"""Differences in points below this are rounding errors of equal differences."""
 OUTSTANDING_Z = 2.0
-"""Standard deviations of an encoder's own differences beyond which one stands out (its Table 6)."""
+"""Number of standard deviations from an encoder's mean difference beyond which a difference is an outlier (its Table
+6)."""
 
 Verdict = Literal["win", "tie", "loss"]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with the bounds of its interval, of 95 % unless said; None where there is too little to say."""
+    """Estimate with the bounds of its interval, of level 95 % unless stated; bounds are None with too few data."""
 
     value: float
     low: float | None
@@ -39,7 +42,7 @@ class Interval:
 
     @property
     def sign(self) -> int:
-        """1 or −1 where the interval lies on one side of zero, else 0."""
+        """1 or −1 if the whole interval is above or below zero, else 0; also 0 without bounds."""
         if self.low is None or self.high is None:
             return 0
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
@@ -47,14 +50,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Differences of tasks in one cell: an encoder, a method, a family of tasks.
+    """Paired test of score differences over tasks, for one encoder, method and group of tasks.
 
     Attributes:
-        n: tasks.
-        mean: difference in points.
-        t: mean over its standard error; None for one task, or where all differences are equal.
-        p: two-sided.
-        sigma_cell: Eq. 12 of the mean-bias paper; not a paired test, kept for comparison.
+        n: number of tasks.
+        mean: mean difference in points.
+        t: mean divided by its standard error; None for one task, or if all differences are equal.
+        p: two-sided p-value; None if `t` is.
+        sigma_cell: Eq. 12 of the mean-bias paper; it ignores the pairing and is kept for comparison.
     """
 
     n: int
@@ -65,14 +68,14 @@ class PairedTest:
 
     @property
     def verdict(self) -> Verdict:
-        """Won or lost at |t| > 2."""
+        """Outcome of the test: "win" if t > 2, "loss" if t < −2, else "tie"."""
         t = self.t or 0.0
         return "win" if t > DECISIVE_T else "loss" if t < -DECISIVE_T else "tie"
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Pearson's r and Spearman's ρ of pairs, with bootstrap intervals and Spearman's p."""
+    """Pearson's r and Spearman's ρ of n pairs, with bootstrap intervals, and the p-value of ρ."""
 
     n: int
     pearson: Interval
@@ -81,7 +84,7 @@ class Correlation:
 
 
 def paired_test(scores: Array, control: Array) -> PairedTest:
-    """The paired t of scores `(n,)` against the control's, and σ_cell = n·Δ̄ / s of the control's scores (Eq. 12)."""
+    """Compute the paired t-test of scores `(n,)` against the control's, and σ_cell = n·Δ̄ / s_control (Eq. 12)."""
     differences = 100 * (scores - control)
     n = len(differences)
     mean = float(differences.mean()) if n else 0.0
@@ -98,7 +101,7 @@ def paired_test(scores: Array, control: Array) -> PairedTest:
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
-    """p-values of a family of tests as Holm (1979) corrects them; tests without one are none of the family."""
+    """Correct p-values of a family of tests by Holm's method (1979); None stays None and does not count as a test."""
     known = sorted((value, place) for place, value in enumerate(p) if value is not None)
     found: list[float | None] = [None] * len(p)
     largest = 0.0
@@ -109,7 +112,7 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 
 
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
-    """The mean of values `(n,)` with Student's interval; values that are all equal have none."""
+    """Return the mean of values `(n,)` with Student's t interval; no bounds for one value, or if all are equal."""
     mean = float(values.mean())
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
     if error == 0:
@@ -119,9 +122,9 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
 
 
 def bootstrap(values: Array, seed: int = 0) -> Interval:
-    """The mean of rows `(n,)`, or of their means `(n, m)`, with the interval of resampled rows.
+    """Return the mean of values `(n,)`, or of `(n, m)`, with a 95 % bootstrap interval that resamples the n rows.
 
-    The rows are what another study would have drawn anew: tasks.
+    Rows are tasks, which another study would sample differently. With fewer than two rows there are no bounds.
     """
     rows = values if values.ndim == 1 else values.mean(axis=1)
     if len(rows) < 2:
@@ -133,10 +136,16 @@ def bootstrap(values: Array, seed: int = 0) -> Interval:
 
 
 def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:
-    """Mean scores over the control's mean, of encoders `(n, m)` averaged, with the interval of resampled tasks.
+    """Return mean score / mean control for each encoder, averaged over encoders, with an interval that resamples tasks.
 
-    Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With a rival: how much of the control's mean
-    is kept more than by it.
+    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With a rival, return the difference of
+    the two ratios, method minus rival.
+
+    Args:
+        scores: `(n, m)`, tasks by encoders.
+        control: scores of the raw vectors, `(n, m)`.
+        rival: scores of another method, `(n, m)`, or None.
+        seed: seed of the resamples.
     """
     kept = scores if rival is None else scores - rival
     n = len(kept)
@@ -153,7 +162,7 @@ def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, s
 
 
 def correlate(x: Array, y: Array, seed: int = 0) -> Correlation | None:
-    """How two measures of the same things `(n,)` go together; None for fewer than 3, or where one never varies."""
+    """Correlate x `(n,)` with y `(n,)`; return None with fewer than 3 pairs, or if x or y is constant."""
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     drawn = np.random.default_rng(seed).integers(0, len(x), (RESAMPLES, len(x)))
@@ -167,9 +176,16 @@ def correlate(x: Array, y: Array, seed: int = 0) -> Correlation | None:
 
 
 def with_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, drawn: NDArray[np.int64]) -> Interval:
-    """A correlation of all pairs, and the interval of those of resampled ones; draws of one pair alone say nothing.
+    """Return a correlation of all pairs with its 95 % bootstrap interval; resamples where it is undefined are ignored.
 
-    Of fewer than `RESAMPLED_LEAST` pairs there is none: nearly every draw repeats some, and three in a row give [1, 1].
+    There are no bounds with fewer than `RESAMPLED_LEAST` pairs: nearly every resample repeats some, and three pairs in
+    a row give [1, 1].
+
+    Args:
+        measure: correlation of corresponding rows, `(b, n)` and `(b, n)` to `(b,)`.
+        x: values `(n,)`.
+        y: values `(n,)`.
+        drawn: resampled indices, `(resamples, n)`.
     """
     value = float(measure(x[None], y[None])[0])
     if len(x) < RESAMPLED_LEAST:
@@ -181,7 +197,7 @@ def with_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, 
 
 
 def row_correlation(x: Array, y: Array) -> Array:
-    """Pearson's r of corresponding rows `(b, n)`; NaN where one never varies."""
+    """Return Pearson's r of corresponding rows, `(b, n)` and `(b, n)` to `(b,)`; NaN where a row is constant."""
     varies = (np.ptp(x, axis=1) > 0) & (np.ptp(y, axis=1) > 0)
     x = x - x.mean(axis=1, keepdims=True)
     y = y - y.mean(axis=1, keepdims=True)
@@ -190,18 +206,18 @@ def row_correlation(x: Array, y: Array) -> Array:
 
 
 def rank_correlation(x: Array, y: Array) -> Array:
-    """Spearman's ρ of corresponding rows `(b, n)`."""
+    """Return Spearman's ρ of corresponding rows, `(b, n)` and `(b, n)` to `(b,)`; NaN where a row is constant."""
     return row_correlation(stats.rankdata(x, axis=1), stats.rankdata(y, axis=1))
 
 
 def is_large(score: float, control: float) -> bool:
-    """Whether a difference of scores is a large effect."""
+    """Return whether two scores differ by more than 0.1 and by more than 2 % of the control's score."""
     difference = abs(score - control)
     return difference > LARGE_SCORE and difference > LARGE_SHARE * abs(control)
 
 
 def standardized(differences: Array) -> Array:
-    """How many of their standard deviations an encoder's differences `(n,)` in points lie from their mean."""
+    """Return the z-scores `(n,)` of an encoder's differences in points, (Δ − Δ̄) / s; zeros if all are equal."""
     spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
     if spread < NEGLIGIBLE:
         return np.zeros(len(differences))
@@ -209,17 +225,17 @@ def standardized(differences: Array) -> Array:
 
 
 def outstanding(differences: Array) -> tuple[float, float]:
-    """Shares of an encoder's differences `(n,)` two of their standard deviations above, and below, their mean."""
+    """Return the shares of an encoder's differences `(n,)` with z > 2 and with z < −2."""
     return beyond(standardized(differences))
 
 
 def beyond(z: Array) -> tuple[float, float]:
-    """Shares of standardized differences `(n,)` above 2 and below −2."""
+    """Return the shares of z-scores `(n,)` above 2 and below −2; zeros for an empty array."""
     n = max(len(z), 1)
     return int((z > OUTSTANDING_Z).sum()) / n, int((z < -OUTSTANDING_Z).sum()) / n
 
 
 def leave_out(names: Sequence[str]) -> list[tuple[str, NDArray[np.bool_]]]:
-    """For each distinct name, which of the items remain without those of that name."""
+    """Return, for each distinct name, the name and a mask `(n,)` of the items that have another name."""
     items = np.array(names)
     return [(name, items != name) for name in dict.fromkeys(names)]

@@ -1,21 +1,21 @@
-"""Suites: which data sets are evaluated, and which encoders where the suite names some.
+"""Suites: the data sets to evaluate, and optionally the encoders.
 
-A folder of data sets (every folder below it with a `META.json`), `mteb:TASK,…` (tasks and benchmarks that mteb
-knows, from the hub), a YAML file, or the name of one that comes with Lathe. A YAML file:
+A suite is a folder of data sets (each subfolder with a `META.json`), `mteb:TASK,…` (tasks and benchmarks of mteb, from
+the hub), a YAML file, or the name of a suite that comes with Lathe. A YAML file:
 
     title: …
     description: …
     reference: https://…
     tasks:
       - mteb: STSBenchmark                  # a task or a benchmark of mteb
-      - folder: data/my_set                 # beside the file
+      - folder: data/my_set                 # relative to this file
       - name: FinSTS                        # a data set of the hub in one of our layouts
         task: sts
         hub: FinanceMTEB/FinSTS
         revision: 0f9c…
         split: test
         language: en
-        columns: {sentence1: a, sentence2: b}   # theirs, by ours, where they differ
+        columns: {sentence1: a, sentence2: b}   # column names of the data set, by ours, where they differ
     encoders:                               # optional
       - model: intfloat/e5-base
         family: intfloat
@@ -37,30 +37,32 @@ from training.errors import EvaluationError
 from training.evaluation.layouts import READERS
 
 META = "META.json"
+"""Name of the file that describes a data set in a folder."""
 SHIPPED = Path(__file__).parent / "suites"
+"""Folder of the suites that come with Lathe."""
 BETWEEN_NAMES = re.compile(r",(?![^()]*\))")
-"""Commas, but those of names such as MTEB(eng, v2)."""
+"""Pattern of commas between names, without those inside names such as MTEB(eng, v2)."""
 UNLABELLED = "sentences"
-"""The task of data sets that have nothing to evaluate: texts to fit on."""
+"""Task of data sets that have only texts to fit on, and nothing to evaluate."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set of a suite.
+    """Data set of a suite.
 
     Attributes:
-        name: what it is called in results.
-        kind: where it comes from.
-        place: the folder, the hub's path, or mteb's name.
-        task: its layout; empty where mteb knows.
-        language: of its texts, two letters; two languages with a hyphen between are translations.
-        revision: of the hub's data set.
-        split: of the hub's data set.
-        columns: the hub's, by ours.
-        main_score: in place of the usual one.
-        type: mteb's, in place of that of the layout.
-        subsets: of mteb's data; empty for all.
-        splits: to evaluate on, of mteb's; empty for its own.
+        name: name in results.
+        kind: where the data set comes from.
+        place: folder, repository on the hub, or name of the mteb task.
+        task: layout of the data; empty for tasks of mteb.
+        language: two-letter language of the texts; two languages, such as de-en, are translations.
+        revision: revision of the hub's repository.
+        split: split of the hub's data set.
+        columns: pairs of our column name and the hub's.
+        main_score: main metric, instead of the default one; None for the default.
+        type: mteb's task type, instead of that of the layout; empty for the default.
+        subsets: subsets of the mteb task; empty for all.
+        splits: splits of the mteb task to evaluate on; empty for its defaults.
     """
 
     name: str
@@ -77,7 +79,10 @@ class Entry:
     splits: tuple[str, ...] = ()
 
     def digest(self) -> str:
-        """What its scores belong to: changed files or another version of mteb make other scores."""
+        """Return a hash, 32 hex digits, of the data set and the version of mteb: scores of equal hashes are comparable.
+
+        For a folder, all files are read and hashed.
+        """
         found = hashlib.sha256(repr((self, version("mteb"))).encode())
         if self.kind == "folder":
             found = hashlib.sha256(repr((self.name, self.task, self.language, version("mteb"))).encode())
@@ -90,7 +95,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ListedEncoder:
-    """An encoder that a suite names."""
+    """Encoder that a suite names, with its family and published ‖μ‖ if stated."""
 
     model: str
     family: str | None = None
@@ -99,15 +104,15 @@ class ListedEncoder:
 
 @dataclass(frozen=True)
 class Suite:
-    """Data sets, what was wrong with some, and perhaps encoders.
+    """Data sets to evaluate, with problems of unusable ones, and optionally encoders.
 
     Attributes:
-        written: as the user named it.
-        title: for the report.
-        entries: the data sets.
-        problems: why others cannot be evaluated, by name.
-        encoders: none, where the user must say.
-        reference: where it was published.
+        written: name that the user gave.
+        title: title of the report.
+        entries: usable data sets.
+        problems: reasons why other data sets cannot be used, by name.
+        encoders: encoders of the suite; empty if the user must name them.
+        reference: URL of the publication, or empty.
     """
 
     written: str
@@ -119,10 +124,13 @@ class Suite:
 
 
 def open_suite(written: str) -> Suite:
-    """The suite a user names; the data themselves are not read yet.
+    """Return the suite that a user names, without reading the data yet.
+
+    Args:
+        written: folder, YAML file, `mteb:TASK,…`, or name of a suite that comes with Lathe.
 
     Raises:
-        EvaluationError: if there is none of that name, or nothing in it.
+        EvaluationError: if there is no such suite, it is empty, or its file is invalid.
     """
     if written.startswith("mteb:"):
         names = [name.strip() for name in BETWEEN_NAMES.split(written.removeprefix("mteb:")) if name.strip()]
@@ -142,10 +150,10 @@ def open_suite(written: str) -> Suite:
 
 
 def folder_suite(written: str, root: Path) -> Suite:
-    """Every data set below a folder.
+    """Return the suite of all data sets below a folder; unusable ones become its `problems`.
 
     Raises:
-        EvaluationError: if there is none.
+        EvaluationError: if there is no data set.
     """
     entries, problems = [], {}
     folders = {path.parent for path in root.rglob(META)}
@@ -164,10 +172,10 @@ def folder_suite(written: str, root: Path) -> Suite:
 
 
 def folder_entry(name: str, folder: Path) -> Entry | None:
-    """A data set by its META.json; None if it has nothing to evaluate.
+    """Return a data set according to its META.json; None if it has only texts or training pairs to fit on.
 
     Raises:
-        EvaluationError: if that file is missing or says nothing of use.
+        EvaluationError: if META.json is missing or invalid.
     """
     try:
         meta = orjson.loads((folder / META).read_bytes())
@@ -190,7 +198,7 @@ def folder_entry(name: str, folder: Path) -> Entry | None:
 
 
 def mteb_entries(names: list[str]) -> Iterator[Entry]:
-    """Tasks of mteb's; benchmarks are opened to their tasks."""
+    """Yield an entry for each distinct mteb task; benchmarks are expanded to their tasks."""
     from training.evaluation.tasks import tasks_of  # seconds of import
 
     found = {task.metadata.name: task for name in names for task in tasks_of(name)}
@@ -199,10 +207,10 @@ def mteb_entries(names: list[str]) -> Iterator[Entry]:
 
 
 def yaml_suite(written: str, path: Path) -> Suite:
-    """A suite file.
+    """Read a suite from a YAML file.
 
     Raises:
-        EvaluationError: if it cannot be read or does not say what it should.
+        EvaluationError: if the file cannot be read, is invalid, lists no tasks, or lists two with the same name.
     """
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -225,10 +233,14 @@ def yaml_suite(written: str, path: Path) -> Suite:
 
 
 def listed_suite(item: Mapping[str, Any], beside: Path) -> Suite:
-    """What one item of a suite file's tasks means.
+    """Return the data sets of one item in a YAML file's `tasks`, as a suite without name and title.
+
+    Args:
+        item: the item, with a key `mteb`, `folder` or `hub`.
+        beside: folder to which folders in items are relative.
 
     Raises:
-        EvaluationError: if it is of no known kind.
+        EvaluationError: if the item has none of these keys, or an unknown task.
     """
     if not isinstance(item, dict):
         raise EvaluationError(f"a task of a suite file is written as mteb: {item}, not as {item!r} alone")
@@ -257,5 +269,5 @@ def listed_suite(item: Mapping[str, Any], beside: Path) -> Suite:
 
 
 def listed_encoder(item: Mapping[str, Any]) -> ListedEncoder:
-    """An encoder of a suite file."""
+    """Convert an item of a YAML file's `encoders`; raise `KeyError` without a model."""
     return ListedEncoder(str(item["model"]), item.get("family"), item.get("published_mean_norm"))

@@ -1,4 +1,4 @@
-"""The tables of an evaluation, as rows of cells with the header first."""
+"""Tables of an evaluation, as rows of text cells with the header first."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -15,11 +15,11 @@ from training.evaluation.words import bounded, percent, share
 
 Rows = list[list[str]]
 EFFECTS_MOST = 50
-"""Large effects that are listed; all are in the JSON."""
+"""Maximum number of large effects in the table; all are in the JSON."""
 
 
 def tables(results: Results, findings: Findings) -> dict[str, Rows]:
-    """Every table there is something for, header first."""
+    """Build every table for which there are findings; return rows of cells by title, header first."""
     found = {"Raw vectors: mean score × 100 by type of task": score_rows(results)}
     if findings.cells:
         found["Differences to raw vectors, in points"] = difference_rows(results, findings)
@@ -44,7 +44,7 @@ def tables(results: Results, findings: Findings) -> dict[str, Rows]:
 
 
 def score_rows(results: Results) -> Rows:
-    """Mean main score of the raw vectors by type, over tasks that all encoders completed."""
+    """Build the table of the raw vectors' mean score by type, over the tasks that all encoders completed."""
     grid = Grid(results)
     tasks = grid.common({name: [] for name in grid.encoders})
     types = grid.types(tasks)
@@ -56,19 +56,19 @@ def score_rows(results: Results) -> Rows:
 
 
 def norm_of(result: EncoderResult) -> str:
-    """‖μ‖, beside what a suite says of it."""
+    """Format an encoder's ‖μ‖, with the published value if the suite states one."""
     published = result.member.published_mean_norm
     ours = "–" if result.mean_norm is None else f"{result.mean_norm:.3f}"
     return ours if published is None else f"{ours} (published {published:.3f})"
 
 
 def mean_of(grid: Grid, encoder: str, tasks: Sequence[str]) -> str:
-    """A mean score, or that there is none."""
+    """Format the mean raw score × 100 over tasks, or a dash without tasks."""
     return f"{100 * float(np.mean(grid.control(encoder, tasks))):.2f}" if tasks else "–"
 
 
 def difference_rows(results: Results, findings: Findings) -> Rows:
-    """Every method on every encoder as cells, and over all."""
+    """Build the table of differences to raw vectors in points: encoders by methods, and a last row over encoders."""
     rows = [["encoder", "‖μ‖", "tasks", *findings.labels]]
     for result in results.encoders:
         cells = {cell.label: cell for cell in findings.cells if cell.encoder == result.member.name}
@@ -90,7 +90,7 @@ def difference_rows(results: Results, findings: Findings) -> Rows:
 
 
 def retention_rows(findings: Findings) -> Rows:
-    """Every reducer at every size as cells."""
+    """Build the table of the retained share of the score: reducers by share of the dimensions."""
     shares = sorted({one.share for one in findings.retentions}, reverse=True)
     rows = [["reducer", *(share(value) for value in shares)]]
     for label in dict.fromkeys(one.label for one in findings.retentions):
@@ -100,7 +100,7 @@ def retention_rows(findings: Findings) -> Rows:
 
 
 def family_table(findings: Findings) -> Rows:
-    """Mean t, wins, ties and losses; then without each family of encoders."""
+    """Build the table of mean t, wins, ties and losses by family of tasks, also without each family of encoders."""
     kin = list(dict.fromkeys(name for row in findings.families for name in row.without))
     rows = [["method", "family", "encoders", "mean t", "W/T/L", *(f"without {name}" for name in kin)]]
     for row in findings.families:
@@ -110,12 +110,12 @@ def family_table(findings: Findings) -> Rows:
 
 
 def tallied(one: Tally) -> str:
-    """Mean t with wins, ties and losses."""
+    """Format the mean t with wins, ties and losses, as "+1.23; 4/5/6"."""
     return f"{one.mean_t:+.2f}; {one.wins}/{one.ties}/{one.losses}"
 
 
 def cell_table(findings: Findings) -> Rows:
-    """Every method on every encoder, by family of tasks."""
+    """Build the table of paired tests by encoder, method and family of tasks."""
     rows = [["encoder", "method", "family", "tasks", "difference", "t", "p", "σ_cell"]]
     for one in findings.cells:
         for family, test in one.families.items():
@@ -126,7 +126,7 @@ def cell_table(findings: Findings) -> Rows:
 
 
 def norm_table(findings: Findings) -> Rows:
-    """How every method's gain goes with ‖μ‖."""
+    """Build the table of correlations between each method's gain and ‖μ‖."""
     rows = [["method", "what", "encoders", "r", "ρ"]]
     for label, found in findings.norm_correlations.items():
         for what, one in found.items():
@@ -136,13 +136,13 @@ def norm_table(findings: Findings) -> Rows:
 
 
 def bin_table(findings: Findings) -> Rows:
-    """Mean t by part of ‖μ‖."""
+    """Build the table of the mean t of R2 by interval of ‖μ‖."""
     header = list(findings.norm_bins[0])
     return [header, *([cell(row[name]) for name in header] for row in findings.norm_bins)]
 
 
 def effect_table(findings: Findings) -> Rows:
-    """The largest effects."""
+    """Build the table of the largest effects, at most `EFFECTS_MOST`."""
     rows = [["method", "encoder", "task", "raw", "difference"]]
     for effect in findings.large_effects[:EFFECTS_MOST]:
         rows.append([effect.label, effect.encoder, effect.task, f"{effect.control:.3f}", f"{effect.difference:+.3f}"])
@@ -150,7 +150,10 @@ def effect_table(findings: Findings) -> Rows:
 
 
 def effect_summary(findings: Findings, by: Literal["encoder", "task"]) -> Rows:
-    """Large effects up and down, their mean and their most, in score (Tables 8 and 9 of the mean-bias paper)."""
+    """Build the table of large effects by method and encoder, or task: count, mean and largest, upward and downward.
+
+    Values are scores, not points (Tables 8 and 9 of the mean-bias paper).
+    """
     rows = [["method", by, "up", "mean up", "most up", "down", "mean down", "most down"]]
     groups: dict[tuple[str, str], list[float]] = {}
     for effect in findings.large_effects:
@@ -166,7 +169,7 @@ def effect_summary(findings: Findings, by: Literal["encoder", "task"]) -> Rows:
 
 
 def type_table(findings: Findings) -> Rows:
-    """Retention by type, with what it is ahead of PCA."""
+    """Build the table of the retained share by type of task, with its difference to that of PCA in points."""
     kinds = list(dict.fromkeys(kind for one in findings.retentions for kind in one.types))
     rows = [["reducer", "dimensions", *kinds]]
     for one in findings.retentions:
@@ -180,7 +183,7 @@ def type_table(findings: Findings) -> Rows:
 
 
 def language_table(findings: Findings) -> Rows:
-    """Δ of every reducer, size and language."""
+    """Build the table of retention in other languages minus that in English, by encoder, reducer and size."""
     languages = list(dict.fromkeys(one.language for one in findings.cross_lingual))
     rows = [["encoder", "reducer", "size", "data set", *languages]]
     for key in dict.fromkeys((o.encoder, o.label, o.size, o.task) for o in findings.cross_lingual):
@@ -191,7 +194,7 @@ def language_table(findings: Findings) -> Rows:
 
 
 def score_table(results: Results) -> Rows:
-    """A row for each task and encoder, a column for each method."""
+    """Build the table of all scores × 100: a row for each task and encoder, a column for each method."""
     rows = rows_of(results)
     methods = list(dict.fromkeys(row["method"] for row in rows))
     by_cell: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -204,19 +207,24 @@ def score_table(results: Results) -> Rows:
 
 
 def cell(value: float | int | str | None) -> str:
-    """A value of a table."""
+    """Format a value as text: a float with sign and two decimals, None as a dash."""
     return "–" if value is None else f"{value:+.2f}" if isinstance(value, float) else str(value)
 
 
 def half(interval: Interval) -> str:
-    """A difference with half its interval."""
+    """Format a difference with half the width of its interval, as "+1.23 ±0.45"."""
     if interval.low is None or interval.high is None:
         return f"{interval.value:+.2f}"
     return f"{interval.value:+.2f} ±{(interval.high - interval.low) / 2:.2f}"
 
 
 def rows_of(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
-    """A row for each score, with the control's beside it."""
+    """Return a dict for each score with names, raw score, difference and retention, sorted by encoder and task.
+
+    Args:
+        results: results of an evaluation.
+        metrics: whether to add all metrics of mteb.
+    """
     grid = Grid(results)
     rows = []
     for score in results.scores:
@@ -250,7 +258,7 @@ def rows_of(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
 
 
 def problem_lines(results: Results) -> Iterator[str]:
-    """What was broken or left out, a line each."""
+    """Yield a line for each problem: unusable encoders, tasks and methods, left-out rows, failed scores."""
     yield from (f"an encoder was left out: {problem}" for problem in results.problems)
     for task in results.tasks:
         if task.error:

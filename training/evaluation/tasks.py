@@ -1,6 +1,6 @@
-"""Data sets as mteb tasks, so that the metrics are mteb's.
+"""Data sets as mteb tasks, so that mteb computes all metrics.
 
-Only worker processes import this: mteb takes seconds and draws bars of its own.
+Only worker processes import this module: importing mteb takes seconds, and it prints progress bars.
 """
 
 import random
@@ -27,15 +27,16 @@ from training.errors import DataSetError, EvaluationError
 from training.evaluation.layouts import Columns, Search, Tables
 
 RANKS = (1, 3, 5, 10, 20, 100)
-"""Of the measures of a search; mteb's own go to 1,000, which no local corpus needs."""
+"""Cut-offs k of retrieval metrics; mteb's own go to 1,000, more than local corpora need."""
 RERANKED = (*RANKS, 1000)
-"""mteb's main score of reranking looks at a thousand places."""
+"""Cut-offs for reranking, whose main score in mteb is at 1,000."""
 
 
 class Classification(AbsTaskClassification):
-    """mteb's, with the labels in memory: as they come, every metric reads them row by row, ten times as long."""
+    """mteb's classification task with labels in memory; otherwise metrics read them row by row, ten times slower."""
 
     def _calculate_scores(self, y_test: Any, y_pred: Any) -> Any:
+        """Compute mteb's metrics from labels as an array."""
         return super()._calculate_scores(np.asarray(y_test[:]), y_pred)
 
 
@@ -56,11 +57,11 @@ LANGUAGES = {
     "tr": "tur-Latn",
     "zh": "cmn-Hans",
 }
-"""How mteb writes a language."""
+"""mteb's code of a language, by two letters."""
 LETTERS = {code.partition("-")[0]: letters for letters, code in LANGUAGES.items()}
-"""Two letters of a language by mteb's three."""
+"""Two-letter code of a language, by mteb's three letters."""
 UNSAID = "und-Latn"
-"""Any other: without one mteb scores nothing."""
+"""Code of any other language; without a language mteb computes no score."""
 
 TYPES: dict[str, tuple[type[AbsTask], str, str]] = {
     "retrieval": (AbsTaskRetrieval, "Retrieval", "ndcg_at_10"),
@@ -73,11 +74,11 @@ TYPES: dict[str, tuple[type[AbsTask], str, str]] = {
     "translations": (AbsTaskBitextMining, "BitextMining", "f1"),
     "summarization": (AbsTaskSummarization, "Summarization", "cosine_spearman"),
 }
-"""By the task of a data set: what evaluates it, mteb's name of the type, its main score."""
+"""mteb's task class, task type and main score, by the task of a data set."""
 
 
 def local_task(name: str, task: str, language: str, data: Tables | Search) -> AbsTask:
-    """A data set that has been read."""
+    """Build an mteb task from data in memory, ready to evaluate."""
     found = task_class(name, task, language, local_attributes(task, data), {"path": name, "revision": "local"})()
     found.dataset = search_data(data) if isinstance(data, Search) else table_data(data)
     found.data_loaded = True
@@ -85,7 +86,7 @@ def local_task(name: str, task: str, language: str, data: Tables | Search) -> Ab
 
 
 def local_attributes(task: str, data: Tables | Search) -> dict[str, Any]:
-    """What an evaluator must know of our columns."""
+    """Return the class attributes that tell mteb about columns, score ranges, cut-offs and sampling of the data."""
     if isinstance(data, Search):
         return {"k_values": RERANKED if task == "reranking" else RANKS}
     rows = len(next(iter(data.splits["test"].values())))
@@ -106,7 +107,15 @@ def local_attributes(task: str, data: Tables | Search) -> dict[str, Any]:
 def task_class(
     name: str, task: str, language: str, attributes: dict[str, Any], source: dict[str, str]
 ) -> type[AbsTask]:
-    """A class as mteb wants one for each data set."""
+    """Create a subclass of mteb's task class, with metadata, for one data set.
+
+    Args:
+        name: name of the task.
+        task: layout of the data, key of `TYPES`.
+        language: two-letter language, or two joined by "-".
+        attributes: further class attributes.
+        source: `path` and `revision` for the metadata.
+    """
     base, kind, main_score = TYPES[task]
     tags = [LANGUAGES[part] for part in language.split("-") if part in LANGUAGES]
     metadata = TaskMetadata(
@@ -123,12 +132,12 @@ def task_class(
 
 
 def table_data(data: Tables) -> DatasetDict:
-    """Columns as mteb takes them."""
+    """Convert splits of columns to a `DatasetDict`."""
     return DatasetDict({split: Dataset.from_dict(found) for split, found in data.splits.items()})
 
 
 def search_data(data: Search) -> dict[str, Any]:
-    """A corpus with its queries as mteb takes them."""
+    """Convert a search to the nested dict of corpus, queries, judgements and candidates that mteb expects."""
     corpus: Columns = {"id": [], "title": [], "text": []}
     for key, (title, text) in data.corpus.items():
         corpus["id"].append(key)
@@ -145,15 +154,15 @@ def search_data(data: Search) -> dict[str, Any]:
 
 
 def named_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
-    """A task of mteb's own, its data taken from the hub or its cache.
+    """Return a task of mteb by name; its data is not loaded yet.
 
     Args:
-        name: as mteb calls it.
-        subsets: of its data; empty for all.
-        splits: to evaluate on; empty for its own.
+        name: name of the task in mteb.
+        subsets: subsets of its data; empty for all.
+        splits: splits to evaluate on; empty for the task's own.
 
     Raises:
-        EvaluationError: for a name that mteb does not know, or a task made of others.
+        EvaluationError: if mteb does not know the name, or the task is an aggregate of others.
     """
     try:
         found = mteb.get_task(name, hf_subsets=list(subsets) or None, eval_splits=list(splits) or None)
@@ -166,10 +175,12 @@ def named_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = (
 
 
 def tasks_of(name: str) -> list[AbsTask]:
-    """The tasks of a benchmark, with the subsets and splits it takes of each; or the one task of that name.
+    """Return the tasks of a benchmark of mteb, or else a list with the one task of this name.
+
+    The tasks have the subsets and splits that the benchmark uses.
 
     Raises:
-        EvaluationError: for a name that mteb does not know.
+        EvaluationError: if mteb does not know the name.
     """
     try:
         return list(mteb.get_benchmark(name).tasks)
@@ -178,17 +189,17 @@ def tasks_of(name: str) -> list[AbsTask]:
 
 
 def hub_search(name: str, language: str, source: dict[str, str], split: str) -> AbsTask:
-    """A search of the hub, which mteb loads itself: configurations of corpus, queries and judgements."""
+    """Build a retrieval task of which mteb loads corpus, queries and judgements from the hub itself."""
     found = task_class(name, "retrieval", language, {}, source)
     found.metadata = found.metadata.model_copy(update={"eval_splits": [split]})
     return found()
 
 
 def load(task: AbsTask) -> AbsTask:
-    """The task with its data.
+    """Load the data of a task in place, unless it has them, and return the task.
 
     Raises:
-        DataSetError: if they cannot be had.
+        DataSetError: if the data cannot be loaded.
     """
     if task.data_loaded:
         return task
@@ -204,12 +215,12 @@ def load(task: AbsTask) -> AbsTask:
 
 
 def begin_anew(task: AbsTask) -> None:
-    """Seed a task again: what it draws must be the same for every method, or they are not paired."""
+    """Reset a task's random generators to its seed, so that what it samples is the same for every method."""
     task.rng_state, task.np_rng = random.Random(task.seed), np.random.default_rng(task.seed)
 
 
 def splits_of(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
-    """Each split to evaluate on, as the mapping that holds it and its name there."""
+    """Yield each split to evaluate on, as the dict that holds it and its key there, so that it can be replaced."""
     data: Any = task.dataset
     for split in task.eval_splits:
         for subset in task.hf_subsets:

@@ -1,4 +1,4 @@
-"""Findings in plain sentences: what holds, what does not, and what cannot be told."""
+"""Findings as plain sentences: what is significant, what is not, and what cannot be decided."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,15 +7,16 @@ from training.evaluation.reduction import RIVAL, Retention
 from training.evaluation.statistics import Interval
 
 R2 = "R2"
+"""Label of the method whose gain is compared with ‖μ‖ and whose large effects are counted."""
 PUBLISHED = {
     "classification t": " (the mean-bias paper: r = .72 [.47, .86] over 38 models)",
     "mean difference": "",
 }
-"""What goes with ‖μ‖, and what the paper found of it."""
+"""Correlations with ‖μ‖ that are reported, with what the mean-bias paper found."""
 
 
 def sentences(findings: Findings) -> list[str]:
-    """Everything that can be said of an evaluation."""
+    """Return all sentences of an evaluation."""
     return [
         *debiasing(findings),
         *with_the_norm(findings),
@@ -27,7 +28,7 @@ def sentences(findings: Findings) -> list[str]:
 
 
 def debiasing(findings: Findings) -> Iterator[str]:
-    """Each method against raw vectors, then R2 against R1."""
+    """Yield sentences that compare each method with raw vectors, R2 with R1, and count R2's large effects."""
     for label in findings.labels:
         if label not in findings.overall:
             continue
@@ -48,7 +49,7 @@ def debiasing(findings: Findings) -> Iterator[str]:
 
 
 def with_the_norm(findings: Findings) -> Iterator[str]:
-    """Whether the gain goes with ‖μ‖."""
+    """Yield sentences on the correlation of R2's gain with ‖μ‖."""
     for what, correlation in findings.norm_correlations.get(R2, {}).items():
         if correlation is None or what not in PUBLISHED:
             continue
@@ -61,7 +62,7 @@ def with_the_norm(findings: Findings) -> Iterator[str]:
 
 
 def by_sentences(findings: Findings) -> Iterator[str]:
-    """What few sentences cost R1 and R2."""
+    """Yield sentences on how much R1 and R2 lose if their mean is estimated from few sentences."""
     for row in findings.estimation:
         ahead = row.r2_ahead
         told = {1: "R2 is better", -1: "R1 is better", 0: "neither is better beyond the interval"}[ahead.sign]
@@ -72,7 +73,7 @@ def by_sentences(findings: Findings) -> Iterator[str]:
 
 
 def reductions(findings: Findings) -> Iterator[str]:
-    """What is kept at each size, and whether any type of task is below PCA."""
+    """Yield sentences on the retained share of each reduction, and on the types of tasks where it differs from PCA."""
     for one in findings.retentions:
         if one.label == RIVAL or one.ahead == {}:
             yield f"{kept(one)}."
@@ -85,12 +86,12 @@ def reductions(findings: Findings) -> Iterator[str]:
 
 
 def kept(one: Retention) -> str:
-    """A reducer at a size."""
+    """Return a clause on the share of the score that a reducer retains at its share of the dimensions."""
     return f"{one.label} at {share(one.share)} of the dimensions keeps {percent(one.mean)} of the score"
 
 
 def of_geometry(findings: Findings) -> Iterator[str]:
-    """Which intrinsic measure tells the scores."""
+    """Yield a sentence on how each intrinsic measure correlates with the mean score; nothing if not measured."""
     if not findings.intrinsic:
         return
     ranked = sorted(findings.intrinsic.items(), key=lambda item: -item[1].spearman.value)
@@ -102,7 +103,7 @@ def of_geometry(findings: Findings) -> Iterator[str]:
 
 
 def across_languages(findings: Findings) -> Iterator[str]:
-    """Whether other languages keep less than English."""
+    """Yield sentences on whether reducers retain less in other languages than in English."""
     labels = dict.fromkeys(one.label for one in findings.cross_lingual)
     for label in labels:
         some = [one.against_english for one in findings.cross_lingual if one.label == label]
@@ -114,23 +115,23 @@ def across_languages(findings: Findings) -> Iterator[str]:
 
 
 def counted(things: Sequence[object], noun: str) -> str:
-    """So many of something."""
+    """Format the number of things with a noun, plural unless it is 1."""
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 def moved(interval: Interval) -> str:
-    """Which side of zero an interval is on."""
+    """Return "a gain", "a loss" or "not told from zero", by the side of zero on which the interval lies."""
     return {1: "a gain", -1: "a loss", 0: "not told from zero"}[interval.sign]
 
 
 def points(interval: Interval) -> str:
-    """Points with their interval."""
+    """Format a difference in points with its interval, as "+1.23 points [+0.50, +2.00]"."""
     bounds = "" if interval.low is None else f" [{interval.low:+.2f}, {interval.high:+.2f}]"
     return f"{interval.value:+.2f} points{bounds}"
 
 
 def percent(interval: Interval) -> str:
-    """A share with its interval."""
+    """Format a share as per cent with its interval, as "12.3 % [10.0, 15.0]"."""
     if interval.low is None or interval.high is None:
         return f"{100 * interval.value:.1f} %"
     bounds = f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
@@ -138,12 +139,12 @@ def percent(interval: Interval) -> str:
 
 
 def bounded(interval: Interval) -> str:
-    """A correlation with its interval."""
+    """Format a correlation with its interval, as "0.12 [0.05, 0.20]"."""
     bounds = "" if interval.low is None or interval.high is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
     return f"{interval.value:.2f}{bounds}"
 
 
 def share(value: float) -> str:
-    """A share of the dimensions."""
+    """Format a share of the dimensions as "1/4", or in per cent if it is no such fraction."""
     halves = round(1 / value)
     return f"1/{halves}" if abs(value * halves - 1) < 0.01 else f"{100 * value:.0f} %"

@@ -1,6 +1,7 @@
-"""What worker processes do: learn which texts a task needs, and score methods on it.
+"""Work of the scoring processes: collect the texts that a task uses, and score methods on it.
 
-Each has one thread: two processes of one do more than one of two. What goes wrong comes back as a sentence.
+Each process has one thread, since two processes with one thread do more than one with two. Errors are returned as
+messages.
 """
 
 import os
@@ -26,12 +27,12 @@ from transforms.chain import Chain
 
 @dataclass(frozen=True)
 class Trial:
-    """A task as it is evaluated: which rows of it.
+    """Task with the row limit that it is evaluated with.
 
     Attributes:
-        entry: the data set.
+        entry: data set of the suite.
         key: hash of its data and the limit.
-        limit: None for all rows.
+        limit: maximum number of rows; None for all.
     """
 
     entry: Entry
@@ -41,13 +42,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class FittedMethod:
-    """A method as it lies on disk.
+    """Reference to a fitted method on disk.
 
     Attributes:
-        name: of the method.
+        name: name of the method.
         key: hash of the fitted map.
-        folder: of its artifact; None for raw vectors.
-        dimensions: a size to cut to; None for its own.
+        folder: folder of its artifact; None for raw vectors.
+        dimensions: dimensions to cut a nested chain to; None for its own.
     """
 
     name: str
@@ -58,15 +59,15 @@ class FittedMethod:
 
 @dataclass(frozen=True)
 class Raw:
-    """An encoder's stored output.
+    """Reference to an encoder's stored vectors.
 
     Attributes:
-        name: of the encoder.
-        fingerprint: of the output; see `Member.output`.
-        dimensions: of it.
-        prompts: of the encoder.
-        default_prompt: put before texts where a task names no prompt.
-        folder: of the vectors.
+        name: name of the encoder.
+        fingerprint: hash of its output; see `Member.output`.
+        dimensions: number of dimensions.
+        prompts: prompts of the encoder, by name.
+        default_prompt: prompt for tasks that name none.
+        folder: folder of the vectors.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Raw:
 
 
 def set_up() -> None:
-    """One thread, no bars, no chatter."""
+    """Prepare a worker process: one thread, no progress bars, logs, warnings or stderr, and an end with its parent."""
     warnings.simplefilter("ignore")
     sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
     import logging
@@ -96,7 +97,7 @@ def set_up() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it was killed, which would leave it waiting for ever."""
+    """Wait until the parent process is gone, then exit this process; otherwise it would wait for jobs forever."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -105,10 +106,10 @@ def end_with_parent() -> None:
 
 @lru_cache(maxsize=1)
 def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
-    """A task with its data, capped, and what was left out of it.
+    """Return a task with its data, limited to the trial's rows, and sentences on left-out rows; the last one is cached.
 
     Raises:
-        EvaluationError: if it cannot be had.
+        EvaluationError: if the data cannot be loaded or are invalid.
     """
     from training.evaluation.hub import read_hub
     from training.evaluation.limits import limit_rows
@@ -134,7 +135,7 @@ def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
 
 
 def collect(trial: Trial, prompts: Mapping[str, str]) -> Collected:
-    """The texts a task asks an encoder for; it is run once on random vectors."""
+    """Run a task once on random vectors to record which texts it encodes; an exception becomes the `error`."""
     from training.evaluation.model import Collector
     from training.evaluation.tasks import LETTERS
 
@@ -154,7 +155,7 @@ def collect(trial: Trial, prompts: Mapping[str, str]) -> Collected:
 
 
 def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:
-    """A task's score for each method on one encoder's vectors."""
+    """Return a task's score for each method on one encoder's vectors; an exception becomes the error of a score."""
     from training.evaluation.model import StoredModel
 
     found = []
@@ -186,11 +187,11 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
 
 
 STORES: dict[Path, tuple[int, VectorStore]] = {}
-"""The store a process read last, with the size it had: they only grow."""
+"""Last opened store, by folder, with the size of its file, which only grows."""
 
 
 def opened(raw: Raw) -> VectorStore:
-    """An encoder's store, read once as long as nothing is added to it."""
+    """Return an encoder's store, cached until vectors are added to it."""
     size = (raw.folder / VECTORS).stat().st_size
     if STORES.get(raw.folder, (0, None))[0] != size:
         STORES.clear()
@@ -199,12 +200,13 @@ def opened(raw: Raw) -> VectorStore:
 
 
 def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
-    """The main score of a model on a task, and all single numbers that mteb measured besides.
+    """Evaluate a model on a task with mteb; return the main score and all other scalar metrics by name.
 
-    Its own cache of results stays off: what is kept is kept by `scores.py`.
+    mteb's cache of results is off, because `scores.py` keeps the results. Metrics that are NaN, or named nauc, are left
+    out.
 
     Raises:
-        EvaluationError: if the score is not a number.
+        EvaluationError: if the main score is NaN.
     """
     import mteb
 
