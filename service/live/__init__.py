@@ -1,1 +1,1 @@
-"""What is learned of live traffic, beside the requests: vectors pass by, texts never do."""
+"""Statistics of live traffic, computed besides the requests from their vectors, never from texts."""

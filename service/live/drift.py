@@ -1,7 +1,7 @@
-"""How far what goes through chains lies from what they were fitted on.
+"""Drift: how far the vectors that go through chains are from those the chains were fitted on.
 
 request ─► Drift.watch ─► some of its rows wait in a Window, one for each encoder and version
-tap's thread ─► Drift.look ─► sums (drift_tally), no rows ─► stale? ─► Refits (drift_refit), if that is on
+observer thread ─► Drift.look ─► sums (drift_tally), no rows ─► stale? ─► Refits (drift_refit), if that is on
 others ─► Drift.report, .warnings, .stale, .looked_at: figures of those sums
 """
 
@@ -19,30 +19,30 @@ from service.registry import LoadedChain, Registry
 from transforms.errors import ArtifactError
 
 WINDOWS_MOST = 32
-"""Encoders with versions that are watched, by default; the least recently used leaves."""
+"""Default maximum number of windows; the least recently used one is dropped."""
 
 ROWS_LEAST = 1000
-"""Fewer say nothing of staleness."""
+"""Minimum number of rows to judge staleness."""
 
 SURE = 2.0
-"""Standard errors by which the threshold must be passed."""
+"""Standard errors by which the threshold must be exceeded."""
 
 Key = tuple[str | None, str, str]
 Work = Callable[[], None]
 
 
 class Drift:
-    """The windows of all that goes through chains.
+    """The drift windows of all encoders and versions.
 
     Args:
-        on: whether anybody is to watch.
-        window: rows of a generation, see `Window`.
-        threshold: of `out_of_domain`, past which a chain is stale.
-        registry: of the chains.
-        soon: has what takes long done elsewhere than in a request's thread; false if it was not taken.
-        refits: told of what is stale; None where nothing is to be fitted.
-        windows_most: windows that are kept.
-        pace: how many rows of each are looked at.
+        on: whether drift is monitored.
+        window: rows of a window's generation, see `Window`.
+        threshold: value of `out_of_domain` above which a chain is stale.
+        registry: registry of the chains.
+        soon: queues slow work for another thread; returns False if its queue is full.
+        refits: refits stale chains; None for no refits.
+        windows_most: maximum number of windows.
+        pace: how many rows of each window are evaluated.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Drift:
         self.looking = threading.Lock()
 
     def watch(self, seen: Seen) -> None:
-        """Take in some rows of a request; in its own thread."""
+        """Queue some rows of a request in their window; called in the request's thread."""
         window = self.windows.get(key_of(seen))
         if window is not None:
             if window.take(seen.raw):
@@ -73,7 +73,10 @@ class Drift:
             DROPPED.inc(len(seen.raw))
 
     def begin(self, seen: Seen) -> None:
-        """Make the window of a request's rows, and put them there; none for a version without a reference."""
+        """Create the window of a request's encoder and version and queue the rows in it.
+
+        A version without a readable fit distribution gets no window, and is skipped from then on.
+        """
         reference = seen.loaded.reference
         key = key_of(seen)
         if isinstance(reference, ArtifactError):
@@ -90,20 +93,23 @@ class Drift:
             self.look(window)
 
     def look(self, window: Window) -> None:
-        """Look at the rows that wait in a window, and have a chain fitted anew that they make stale."""
+        """Evaluate the rows queued in a window, and request a refit if they make the chain stale."""
         with self.looking:
             tally = window.look()
         if tally is not None and self.refits is not None and self.passed(tally):
             self.refits.consider(window, tally)
 
     def passed(self, tally: Tally) -> bool:
-        """Whether rows are surely farther from the fitted ones than the threshold allows."""
+        """Return whether `out_of_domain` minus `SURE` standard errors exceeds the threshold, with enough rows."""
         noise = tally.noise
         enough = tally.rows >= ROWS_LEAST and noise is not None
         return enough and tally.out_of_domain - SURE * (noise or 0.0) > self.threshold
 
     def looked_at(self) -> Iterator[tuple[Window, Tally]]:
-        """All windows of versions there are that rows came to, with their sums up to now."""
+        """Evaluate all queued rows, drop windows of deleted versions, and yield the other windows with their sums.
+
+        Chains that this makes stale are refitted as in `look`.
+        """
         with self.looking:
             self.windows = {key: window for key, window in self.windows.items() if window.loaded.folder.exists()}
             found = [(window, tally) for window in self.windows.values() if (tally := window.look()) is not None]
@@ -113,7 +119,7 @@ class Drift:
         yield from found
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:
-        """What `/chains/{name}/drift` answers for a version."""
+        """Return the drift of a version as the JSON of `/chains/{name}/drift`, over all encoders."""
         reference = loaded.reference
         unknown = str(reference) if isinstance(reference, ArtifactError) else None
         here = [] if unknown else [(w, t) for w, t in self.looked_at() if is_of(w, loaded)]
@@ -127,18 +133,18 @@ class Drift:
         }
 
     def described(self, window: Window, tally: Tally) -> dict[str, Any]:
-        """The figures of a window."""
+        """Return the figures of a window as JSON."""
         since = datetime.fromtimestamp(window.since, UTC).isoformat(timespec="seconds")
         figures = tally.figures(window.reference)
         return {"encoder": window.encoder, "since": since} | figures | {"stale": self.passed(tally)}
 
     def stale(self, ref: str) -> bool | None:
-        """Whether rows of any encoder make a version stale, as was last looked; None where none came."""
+        """Return whether any encoder's rows made a version stale at the last evaluation; None without rows."""
         tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
         return any(self.passed(tally) for tally in tallies) if tallies else None
 
     def warnings(self) -> list[str]:
-        """Which live versions are stale, as was last looked, in sentences."""
+        """Return a sentence for each live version that was stale at the last evaluation."""
         return [
             f"{window.loaded.ref} is stale: of what came from {window.encoder or 'vectors'}, {tally.rows:,} rows, "
             f"the mean percentile is {tally.out_of_domain:.3f} (threshold {self.threshold}); "
@@ -151,10 +157,10 @@ class Drift:
 
 
 def key_of(seen: Seen) -> Key:
-    """What tells the rows of one window from those of others."""
+    """Return the key of the window of a request's rows: encoder, version and digest."""
     return seen.encoder, seen.loaded.ref, seen.loaded.digest
 
 
 def is_of(window: Window, loaded: LoadedChain) -> bool:
-    """Whether a window is of a version."""
+    """Return whether a window is of this very version."""
     return (window.loaded.ref, window.loaded.digest) == (loaded.ref, loaded.digest)

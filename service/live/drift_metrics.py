@@ -1,4 +1,4 @@
-"""What Prometheus is told of drift."""
+"""Prometheus metrics of drift."""
 
 from prometheus_client import Gauge
 
@@ -16,7 +16,7 @@ GAUGES = (ROWS, OUT_OF_DOMAIN, MEAN_COSINE, MEAN_NORM, OUTSIDE, ODD_NORMS, STALE
 
 
 def observe(drift: Drift) -> None:
-    """Set the gauges to what is the case now; a figure that is not known has none."""
+    """Set the drift gauges to the current figures; unknown figures and dropped windows have none."""
     for gauge in GAUGES:
         gauge.clear()
     for window, tally in drift.looked_at():

@@ -1,4 +1,4 @@
-"""Chains that went stale, fitted anew on the rows that made them so: a version for people to promote."""
+"""Refits of stale chains on the live rows that made them stale, as versions that are not live until promoted."""
 
 import logging
 import time
@@ -22,22 +22,22 @@ from training.fitting.fit_request import FitRequest
 from transforms.errors import ArtifactError
 
 DISTINCT_LEAST = 1000
-"""Rows a fit takes at least: one text asked for again and again is stale traffic, and nothing to fit on."""
+"""Minimum number of distinct rows for a refit: one text requested over and over makes a chain stale, but fits none."""
 
 PAUSE_SECONDS = 3600.0
-"""Between two looks at whether a version is to be fitted anew: a fit that failed is not tried again sooner."""
+"""Seconds between two decisions on whether to refit a version, so that a failed fit is not repeated sooner."""
 
 log = logging.getLogger(__name__)
 
 
 class Refits:
-    """Asks for the fits; one for each version, until the new one is promoted or deleted.
+    """Submitter of refit jobs: one per version, until the new version is promoted or deleted.
 
     Args:
-        registry: of the chains.
-        jobs: take the fit.
-        spec_of: how an encoder is loaded, by its name; None for one that is served no more.
-        window: rows of a generation; a fit waits until there are so many.
+        registry: registry of the chains.
+        jobs: job manager that runs the fits.
+        spec_of: returns the spec of an encoder by name; None if it is not served any more.
+        window: minimum rows of a window for a refit.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Refits:
         self.looked: dict[str, float] = {}
 
     def consider(self, window: Window, tally: Tally) -> None:
-        """Fit the live version of a chain anew on the rows of a window, unless that was done."""
+        """Submit a refit of a window's version on its rows if it is live and has no refit yet; log failures."""
         ref = window.loaded.ref
         paused = time.monotonic() - self.looked.get(ref, -PAUSE_SECONDS) < PAUSE_SECONDS
         if paused or tally.rows < self.window or not self.same_space(window):
@@ -60,11 +60,15 @@ class Refits:
             log.error("%s is stale and cannot be fitted anew: %s", ref, error)
 
     def same_space(self, window: Window) -> bool:
-        """Whether the rows are surely of the encoder the version was fitted on: of vectors nobody knows."""
+        """Return whether the rows are surely in the version's input space.
+
+        False for vectors that callers sent, whose encoder is unknown, if the version was fitted on an encoder's
+        vectors.
+        """
         return window.encoder is not None or window.loaded.encoder_fingerprint is None
 
     def asked_for(self, loaded: LoadedChain) -> bool:
-        """Whether a fit in place of a version waits, runs or has made one."""
+        """Return whether a refit of the version is queued, running, or has made a later version."""
         later = [version for version in self.registry.versions(loaded.name) if version > loaded.version]
         made = [self.registry.manifest(loaded.name, version) for version in later]
         if any((manifest.get("provenance") or {}).get("refit_of") == loaded.ref for manifest in made):
@@ -73,7 +77,7 @@ class Refits:
         return any(isinstance(fit, FitJob) and fit.request.refit_of == loaded.ref for fit in asked)
 
     def submit(self, window: Window, tally: Tally) -> None:
-        """Queue the fit."""
+        """Submit the refit job with the window's rows, unless the encoder is gone or too few rows are distinct."""
         spec = None if window.encoder is None else self.spec_of(window.encoder)
         if window.encoder is not None and spec is None:
             return
@@ -86,7 +90,7 @@ class Refits:
 
 
 def request_of(window: Window, tally: Tally) -> FitRequest:
-    """The fit of a window's rows; where the version carries moments, of its own rows and these."""
+    """Build the request to refit a chain on the window's rows, added to its stored moments if it has any."""
     loaded, chain = window.loaded, window.loaded.chain
     gates: dict[str, Any] = (chain.metadata.get("provenance") or {}).get("gates") or {}
     adds = bool(chain.metadata.get("moments"))

@@ -1,4 +1,4 @@
-"""Sums over rows of live traffic, held against what a chain was fitted on; they add up, and no row is kept."""
+"""Sums over rows of live traffic relative to the rows a chain was fitted on; they can be added, and keep no row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,25 +11,26 @@ from transforms.artifact import FitDistribution, row_norms
 from transforms.statistics import Subspace
 
 TENTHS = 10
+"""Number of bins of the histogram of percentiles."""
 FAR = 1000.0
-"""Rows so many times as long as the fitted ones are counted, but kept out of sums that they alone would make."""
+"""Multiple of the fitted rows' norms beyond which rows are counted but left out of sums that they would dominate."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Sums over some rows; z is a row less the fitted mean, in the fitted σ.
+    """Sums over some rows; z is a row minus the fitted mean, divided by the fitted σ.
 
     Attributes:
-        requests: that the rows came in.
-        rows: how many.
-        summed: of these, in the next three.
+        requests: number of requests that the rows came in.
+        rows: number of rows.
+        summed: number of rows in `shift`, `energy` and `outside`.
         shift: Σ z, `(d,)`.
         energy: Σ ‖z‖².
-        outside: the part of it that lies outside what the chain keeps.
-        odd: rows whose length is none of the fitted ones.
-        ranks: Σ p, the percentile of a row's score among held-out rows.
-        tenths: `(10,)`, rows by p.
-        grouped: Σ s², Σ s n, Σ n² over the requests, of n rows each, with s = Σ p of such a request.
+        outside: part of `energy` outside the subspace that the chain retains.
+        odd: number of rows with a norm outside the fitted range.
+        ranks: Σ p, where p is the percentile of a row's score among held-out rows, in [0, 1].
+        tenths: `(10,)`, histogram of p.
+        grouped: Σ s², Σ s n, Σ n² over the requests, of n rows each, with s = Σ p of a request.
     """
 
     requests: int
@@ -45,7 +46,13 @@ class Tally:
 
     @classmethod
     def of(cls, reference: FitDistribution, kept: Subspace | None, requests: Sequence[NDArray[np.float32]]) -> "Tally":
-        """That of the rows `(n, d)` of some requests, each at least one."""
+        """Compute the sums over the rows `(n, d)` of requests, each of at least one row.
+
+        Args:
+            reference: distribution of the rows the chain was fitted on.
+            kept: subspace that the chain retains; None if it is unknown, which gives `outside` 0.
+            requests: rows of each request.
+        """
         rows, counts = np.concatenate(requests), np.array([len(some) for some in requests])
         norms = row_norms(rows)
         near = norms <= FAR * reference.norms[1]
@@ -72,12 +79,12 @@ class Tally:
 
     @property
     def out_of_domain(self) -> float:
-        """The mean percentile of the rows' scores among held-out rows: .5 is as fitted, 1 is farther than all."""
+        """Mean percentile of the rows' scores among held-out rows: 0.5 is as fitted, 1 is farther than all."""
         return self.ranks / self.rows
 
     @property
     def noise(self) -> float | None:
-        """The standard error of `out_of_domain`, rows of one request taken for alike; None for a single request."""
+        """Standard error of `out_of_domain`, with the rows of a request as one cluster; None for a single request."""
         if self.requests < 2:
             return None
         squares, products, counts = self.grouped.tolist()
@@ -86,7 +93,7 @@ class Tally:
         return float(np.sqrt(spread * self.requests / (self.requests - 1))) / self.rows
 
     def figures(self, reference: FitDistribution) -> dict[str, Any]:
-        """What `/chains/{name}/drift` says of it; see docs/drift.md."""
+        """Return the figures of these sums as JSON for `/chains/{name}/drift`; see docs/drift.md."""
         return {
             "rows": self.rows,
             "requests": self.requests,
@@ -99,7 +106,10 @@ class Tally:
         }
 
     def of_mean(self, reference: FitDistribution) -> dict[str, Any]:
-        """The live mean against the fitted one, and how far chance moves the mean of so many rows."""
+        """Compare the live mean with the fitted one: cosine, norms, and the standard error of the mean of so many rows.
+
+        The figures are None if all rows were too far to be summed.
+        """
         gaussian = reference.gaussian
         if not self.summed:
             norms = {"fitted": gaussian.mean_norm, "live": None}
@@ -115,5 +125,5 @@ class Tally:
         }
 
     def share_outside(self, reference: FitDistribution) -> float | None:
-        """The share of the squared distance from the fitted mean that the chain leaves out."""
+        """Return the share of the squared distance from the fitted mean that the chain discards; None if unknown."""
         return self.outside / self.energy if reference.outside is not None and self.energy else None

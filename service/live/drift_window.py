@@ -1,4 +1,4 @@
-"""The latest rows that one encoder sent through one version of a chain."""
+"""A window over the latest rows that one encoder sent through one version of a chain."""
 
 import random
 import time
@@ -18,21 +18,20 @@ from transforms.chain import retained_subspace
 Rows = NDArray[np.float32]
 
 BLOCK_ROWS = 256
-"""Rows looked at together: one by one they would take ten times as long."""
+"""Rows evaluated together: one by one they would take ten times as long."""
 
 OF_A_REQUEST, PART = 8, 8
-"""Rows looked at of one request: so many, or of a large one the eighth part. More would say little more, for they are
-alike."""
+"""Rows sampled from a request: this many, or an eighth of a large one. More would add little, as they are alike."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How many rows are looked at.
+    """Limits on the rows that are evaluated.
 
     Attributes:
-        rows_a_second: once a generation came at once. Of more traffic some requests say as much as all would, and to
-            look at all of them costs those whose texts are all in the cache a fiftieth of their time.
-        waiting_rows: that wait to be looked at; more are left out.
+        rows_a_second: rows per second after a first generation at once. With more traffic, some requests say as much as
+            all would, and evaluating all of them would cost requests that are fully cached a fiftieth of their time.
+        waiting_rows: maximum number of queued rows; more are dropped.
     """
 
     rows_a_second: float = 256
@@ -44,12 +43,12 @@ PACE = Pace()
 
 @dataclass
 class Generation:
-    """Rows that came one after another.
+    """Consecutive rows of a window.
 
     Attributes:
-        since: when the first came, in seconds since 1970.
-        tally: their sums.
-        rows: themselves, where they are to be kept.
+        since: time of the first row, in seconds since 1970.
+        tally: sums over the rows.
+        rows: the rows, if they are kept.
     """
 
     since: float
@@ -58,16 +57,16 @@ class Generation:
 
 
 class Window:
-    """The last `size` to twice `size` rows, as two generations of which the older leaves when the younger is full.
+    """The last `size` to 2 × `size` rows, as two generations; the older is dropped when the younger is full.
 
     Args:
-        encoder: by name; None for vectors that callers sent.
-        loaded: the version.
-        reference: what it was fitted on.
+        encoder: name of the encoder; None for vectors that callers sent.
+        loaded: version of the chain.
+        reference: distribution of the rows the version was fitted on.
         size: rows of a generation.
         keep_rows: whether the rows themselves are kept.
-        pace: how many rows are looked at.
-        clock: seconds, by which that pace is kept.
+        pace: limits on the rows that are evaluated.
+        clock: returns seconds, for the pace.
     """
 
     def __init__(
@@ -93,10 +92,10 @@ class Window:
         self.allowed = float(size)
 
     def take(self, rows: Rows) -> bool:
-        """Put some of the rows `(n, d)` of a request with those that wait; whether it is time to look at them.
+        """Sample some rows `(n, d)` of a request into the queue; return whether it is time to call `look`.
 
-        Where too many wait already they are left out, and it is high time. Takes microseconds, and no lock: several
-        requests may do so at once.
+        If the queue is full, the rows are dropped and True is returned. Takes microseconds and no lock: several
+        requests may call it at once.
         """
         if rows.shape[1] != self.reference.gaussian.dimensions:
             return False
@@ -119,7 +118,10 @@ class Window:
         return self.waiting_rows // BLOCK_ROWS > before // BLOCK_ROWS
 
     def look(self) -> Tally | None:
-        """Look at the rows that wait; the sums over all in the window, None without any. One at a time."""
+        """Evaluate the queued rows and return the sums over the window, None if it is empty.
+
+        Concurrent calls are not allowed.
+        """
         arrived = self.arrived
         waiting = [self.waiting.popleft() for _ in range(len(self.waiting))]
         self.waiting_rows = 0
@@ -131,7 +133,7 @@ class Window:
         return self.tally
 
     def add(self, more: Generation) -> None:
-        """Take some more into the younger generation, or as a new one if that is full."""
+        """Merge rows into the younger generation; if that is full, start a new one and drop the oldest."""
         if self.generations and (younger := self.generations[-1]).tally.rows < self.size:
             younger.tally += more.tally
             younger.rows += more.rows
@@ -140,16 +142,16 @@ class Window:
 
     @property
     def since(self) -> float:
-        """When the window began; now, if nothing came yet."""
+        """Time of the window's first row in seconds since 1970; the current time if there is none."""
         return self.generations[0].since if self.generations else time.time()
 
     def rows(self) -> Rows:
-        """The rows that were kept `(n, d)`."""
+        """Return the kept rows of both generations, `(n, d)`."""
         return np.concatenate([rows for generation in self.generations for rows in generation.rows])
 
 
 def some(rows: Rows) -> Rows:
-    """`OF_A_REQUEST` rows or the eighth part, spread evenly from a random one on; a copy where not all."""
+    """Sample `OF_A_REQUEST` rows or an eighth of them, evenly spaced from a random start; return few rows unchanged."""
     if len(rows) <= OF_A_REQUEST:
         return rows
     wanted = max(OF_A_REQUEST, len(rows) // PART)

@@ -1,4 +1,4 @@
-"""How the neighbours of the same rows agree between raw vectors and two versions of a chain."""
+"""Agreement of nearest neighbours between raw vectors and the outputs of two versions of a chain."""
 
 from typing import Any
 
@@ -8,22 +8,24 @@ from numpy.typing import NDArray
 from transforms.quality import recall_of_anchors
 
 Rows = NDArray[np.float32] | None
+"""Half-width of the normal 95 % interval, in standard errors."""
 NORMAL_95 = 1.96
 
 
 def compared(raw: NDArray[np.float32], live: Rows, candidate: Rows, k: int) -> dict[str, Any]:
-    """Neighbours by cosine, exact, each row the anchor once.
+    """Compare the exact nearest neighbours by cosine of the same rows in three spaces.
 
     Args:
-        raw: `(n, d)`, different rows.
-        live: the same through the live version; None if it could not be applied.
-        candidate: the same through the candidate.
-        k: neighbours of each row.
+        raw: `(n, d)`, distinct rows.
+        live: outputs of the live version for the same rows; None if it failed.
+        candidate: outputs of the candidate for the same rows; None if it failed.
+        k: number of neighbours of each row.
 
     Returns:
-        `{agreement_at_k, raw_recall_at_k: {live, candidate, difference}}`: the share of a row's k neighbours that both
-        versions have; of its raw neighbours that each finds, and by how much the candidate finds more. Each
-        `{value, low, high}` with a 95 % interval over the rows; null with k rows or fewer, or where a version failed.
+        `{agreement_at_k, raw_recall_at_k: {live, candidate, difference}}`: the mean share of a row's k neighbours that
+        both versions have, the recall of its raw neighbours by each version, and the candidate's recall minus that of
+        the live one. Each is `{value, low, high}` with a 95 % interval over the rows; None with k rows or fewer, or
+        where a version failed.
     """
     by_live, by_candidate = shared(raw, live, k), shared(raw, candidate, k)
     gained = None if by_live is None or by_candidate is None else by_candidate - by_live
@@ -38,7 +40,10 @@ def compared(raw: NDArray[np.float32], live: Rows, candidate: Rows, k: int) -> d
 
 
 def shared(one: NDArray[np.float32], other: Rows, k: int) -> NDArray[np.float64] | None:
-    """The share of each row's k neighbours that both spaces have `(n,)`; none for rows that are not finite."""
+    """Return each row's share of k nearest neighbours common to both spaces, `(n,)`; 0 where it is not finite.
+
+    Returns None if `other` is None or there are at most k rows.
+    """
     if other is None or len(one) <= k:
         return None
     found = np.zeros(len(one))
@@ -49,7 +54,7 @@ def shared(one: NDArray[np.float32], other: Rows, k: int) -> NDArray[np.float64]
 
 
 def interval(values: NDArray[np.float64] | None, least: float = 0.0) -> dict[str, float] | None:
-    """Mean and normal 95 % interval, within what is possible."""
+    """Return the mean and its normal 95 % interval, clipped to [`least`, 1]; None for None."""
     if values is None:
         return None
     mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))

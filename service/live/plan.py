@@ -1,4 +1,4 @@
-"""How a shadow is to run, and what the candidate must reach."""
+"""Configuration of a shadow, and the gates that its candidate must reach."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,23 +6,24 @@ from dataclasses import dataclass, field
 from service.errors import BadValueError
 
 ROWS_READY = 200
-"""Different rows before a shadow's gates say anything: recall@10 is known to about ±.03 then."""
+"""Minimum number of distinct rows to judge a shadow's gates; recall@10 is then known to about ±0.03."""
 
 LITTLE = {"latency_ratio"}
-"""Gates of a shadow that are the most a figure may be."""
+"""Gates of a shadow whose threshold is a maximum instead of a minimum."""
 
 GATES = {"agreement_at_k", "recall_ratio"} | LITTLE
+"""All gates of a shadow."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A shadow as it was asked for.
+    """Configuration of a shadow.
 
     Attributes:
-        share: of the live version's rows that are taken, above 0 and at most 1.
-        k: neighbours that are compared.
-        rows: held at most.
-        gates: the candidate must reach, from `GATES`.
+        share: share of the live version's rows to sample, in (0, 1].
+        k: number of neighbours to compare.
+        rows: maximum number of rows held.
+        gates: thresholds that the candidate must reach, by names in `GATES`.
     """
 
     share: float = 0.1
@@ -31,13 +32,13 @@ class Plan:
     gates: Mapping[str, float] = field(default_factory=dict)
 
     def require_gates(self) -> None:
-        """Raise `BadValueError` for a gate that shadows do not measure."""
+        """Raise `BadValueError` if a gate is not one that shadows measure."""
         for gate in self.gates:
             if gate not in GATES:
                 raise BadValueError(f"a shadow has no gate {gate!r}; it has {', '.join(sorted(GATES))}", param="gates")
 
     def failed(self, figures: Mapping[str, float | None]) -> list[str]:
-        """The gates that these figures do not hold; what was not measured, or is NaN, does not hold."""
+        """Return the names of the gates that the figures fail; a figure that is missing, None or NaN fails."""
         found = []
         for gate, wanted in self.gates.items():
             figure = figures.get(gate)

@@ -1,19 +1,19 @@
-"""Some rows of many, each with the same chance, without knowing how many will come."""
+"""A uniform sample of a stream of rows whose length is not known in advance."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 class Reservoir:
-    """A uniform sample of the rows that were added (Vitter 1985, Algorithm R), in memory alone.
+    """A uniform sample of the rows added so far (Vitter 1985, Algorithm R), in memory only.
 
     Args:
-        capacity: rows it holds at most.
-        width: of a row.
-        rng: the dice.
+        capacity: maximum number of rows held.
+        width: dimensions of a row.
+        rng: random generator.
 
     Attributes:
-        taken: rows that were ever added.
+        taken: number of rows ever added.
     """
 
     def __init__(self, capacity: int, width: int, rng: np.random.Generator) -> None:
@@ -22,7 +22,7 @@ class Reservoir:
         self.taken = 0
 
     def add(self, rows: NDArray[np.float32]) -> None:
-        """Let rows `(n, d)` in; once it is full, row number i stays with a chance of capacity / i."""
+        """Add rows `(n, d)` to the stream; when full, row number i is kept with probability capacity / i."""
         capacity, numbers = len(self.held), self.taken + np.arange(len(rows))
         places = np.where(numbers < capacity, numbers, self.rng.integers(0, numbers + 1))
         for row, place in zip(rows, places, strict=True):  # in order: a later row may take a place of an earlier one
@@ -32,11 +32,11 @@ class Reservoir:
 
     @property
     def width(self) -> int:
-        """Of a row."""
+        """Dimensions of a row."""
         return self.held.shape[1]
 
     def distinct(self) -> NDArray[np.float32]:
-        """A copy of what is held `(m, d)`, equal rows once: a text that is asked often is no neighbour of itself."""
+        """Return a copy of the held rows without duplicates, `(m, d)`: a text sent often is not its own neighbour."""
         held = self.held[: self.taken]
         _, first = np.unique(held, axis=0, return_index=True)
         return held[np.sort(first)]

@@ -1,8 +1,8 @@
-"""A candidate version of a chain beside the live one, on some of the rows that went through that.
+"""A shadow: a candidate version of a chain applied besides the live one to a sample of its live rows.
 
-running ── the live pointer moves, or the candidate is deleted ──> ended: nothing is taken any more, figures stay
+running ── the live pointer moves, or the candidate is deleted ──> ended: no more rows are sampled, figures stay
 
-Rows are vectors, never texts; they and all figures are in the memory of this process alone.
+Rows are vectors, never texts; they and all figures are in the memory of this process only.
 """
 
 import threading
@@ -22,27 +22,27 @@ from service.live.side import Side
 from service.registry import LoadedChain, Registry
 
 BLOCK = 64
-"""Rows that both versions are tried on at once: the call itself would outweigh fewer."""
+"""Rows to which both versions are applied at once: for fewer, the call itself would dominate the time."""
 
 BLOCKS_TIMED = 500
-"""The latest whose times are kept."""
+"""Number of latest blocks whose times are kept."""
 
 REPORT_SECONDS = 2.0
-"""How old the figures of a report may be: whoever may read must not be able to keep the processor busy."""
+"""Maximum age of the figures in a report: callers who may read it must not be able to keep the processor busy."""
 
 
 class Shadow:
-    """One candidate on trial.
+    """The trial of one candidate version.
 
     Args:
-        live: the version that is live.
-        candidate: another one of the same chain, for the same vectors.
-        plan: how it is to run.
-        rng: which rows are taken.
+        live: live version.
+        candidate: another version of the same chain, for the same vectors.
+        plan: configuration.
+        rng: random generator for sampling rows.
 
     Attributes:
-        seen: rows that went through the live version since.
-        ended: why nothing is taken any more; None while it runs.
+        seen: number of rows that went through the live version since the start.
+        ended: why no more rows are sampled; None while the shadow runs.
     """
 
     def __init__(self, live: LoadedChain, candidate: LoadedChain, plan: Plan, rng: np.random.Generator) -> None:
@@ -60,7 +60,11 @@ class Shadow:
         self.known: tuple[int, float, dict[str, Any]] | None = None
 
     def take(self, raw: NDArray[np.float32]) -> int:
-        """Take some of the rows `(n, d)` that went through the live version; how many both were tried on."""
+        """Sample rows `(n, d)` of the live version, and apply both versions once a block is full.
+
+        Returns:
+            Number of rows that both versions were applied to in this call; 0 for rows of other dimensions.
+        """
         with self.changing:
             if self.reservoir is None:
                 self.reservoir = Reservoir(self.plan.rows, raw.shape[1], self.rng)
@@ -78,7 +82,7 @@ class Shadow:
         return len(block)
 
     def try_on(self, block: NDArray[np.float32]) -> None:
-        """Apply both to the rows, the one first that was second before."""
+        """Apply both versions to the rows in alternating order, and record their times."""
         self.order.reverse()
         times = {side: side.try_on(block) for side in self.order}
         self.tried += len(block)
@@ -87,14 +91,14 @@ class Shadow:
             self.took.append((live, candidate))
 
     def end_if_over(self, registry: Registry) -> bool:
-        """Take nothing any more if the live pointer moved or the candidate is gone; whether that was found now."""
+        """End the shadow if the live pointer moved or the candidate is deleted; return whether this call did so."""
         if self.ended is not None:
             return False
         self.ended = self.why_over(registry)
         return self.ended is not None
 
     def why_over(self, registry: Registry) -> str | None:
-        """What happened to the two versions; None if nothing did."""
+        """Return why the trial is over, in words; None if the live version and the candidate are still in place."""
         live, candidate = self.live.loaded, self.candidate.loaded
         now = registry.live(live.name)
         if now == candidate.version:
@@ -104,7 +108,10 @@ class Shadow:
         return None if candidate.folder.is_dir() else f"the candidate {candidate.ref} was deleted"
 
     def figures(self, within: float = 0.0) -> dict[str, Any]:
-        """How the two compare on the rows held; those of some seconds ago will do, or of the same rows."""
+        """Compare the two versions on the held rows and return the figures as JSON, with the latencies.
+
+        Figures of the same rows, or less than `within` seconds old, are reused.
+        """
         with self.computing:
             with self.changing:
                 taken = 0 if self.reservoir is None else self.reservoir.taken
@@ -120,7 +127,7 @@ class Shadow:
         return found | self.latency()
 
     def latency(self) -> dict[str, Any]:
-        """Milliseconds for 1,000 rows: the median of the latest blocks, and of their ratios."""
+        """Return each version's median milliseconds per 1,000 rows over the latest blocks, and the median ratio."""
         took = np.array(list(self.took))
         if not len(took):
             return {"latency_ms": None}
@@ -129,7 +136,7 @@ class Shadow:
         return {"latency_ms": {"live": float(live), "candidate": float(candidate), "ratio": paired}}
 
     def report(self) -> dict[str, Any]:
-        """All that `GET /chains/{name}/shadow` says."""
+        """Return the JSON of `GET /chains/{name}/shadow`."""
         figures = self.figures(REPORT_SECONDS)
         live, candidate = self.live.loaded, self.candidate.loaded
         return {
@@ -150,7 +157,7 @@ class Shadow:
         }
 
     def judged(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """`{verdict, failed_gates}`: `no gates`, `not yet`, `failed` or `passed`."""
+        """Return `{verdict, failed_gates}`, with the verdict `no gates`, `not yet`, `failed` or `passed`."""
         if not self.plan.gates:
             return {"verdict": "no gates", "failed_gates": []}
         if figures["rows"] < ROWS_READY:
@@ -160,7 +167,7 @@ class Shadow:
 
 
 def gated(figures: Mapping[str, Any]) -> dict[str, float | None]:
-    """The figures that gates may be set on."""
+    """Return the figures that gates can be set on, by gate; None where unknown."""
     agreement, latency = figures["agreement_at_k"], figures["latency_ms"]
     return {
         "agreement_at_k": agreement and agreement["value"],
@@ -170,5 +177,5 @@ def gated(figures: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def ratio(one: Mapping[str, float] | None, other: Mapping[str, float] | None) -> float | None:
-    """One value to another; None where either is missing, or the other is 0."""
+    """Return the ratio of two values; None if either is missing or the second is 0."""
     return one["value"] / other["value"] if one and other and other["value"] else None

@@ -1,4 +1,4 @@
-"""The shadows of a server, one for each chain at most; other processes have their own."""
+"""The shadows of a server, at most one per chain; other processes have their own."""
 
 import logging
 import threading
@@ -21,20 +21,20 @@ FIGURES = {
     "recall_ratio": Gauge("lathe_shadow_recall_ratio", "Raw neighbours found, candidate to live version", LABELS),
     "latency_ratio": Gauge("lathe_shadow_latency_ratio", "Time for the same rows, candidate to live version", LABELS),
 }
-"""By the names of the gates they may be held against."""
+"""Gauges by the name of the gate on the same figure."""
 
 SCRAPE_SECONDS = 60.0
-"""How old the figures of a scrape may be; they take a second where a shadow holds many rows."""
+"""Maximum age of the figures in a scrape; computing them takes a second for a shadow with many rows."""
 
 log = logging.getLogger(__name__)
 
 
 class Shadows:
-    """Starts, feeds and ends shadows; watches the tap only while one runs.
+    """Starts, feeds and ends shadows; observes live traffic only while one runs.
 
     Args:
-        registry: whose versions are tried.
-        tap: where raw rows of live requests pass by.
+        registry: registry of the versions.
+        tap: source of the raw rows of live requests.
     """
 
     def __init__(self, registry: Registry, tap: Tap) -> None:
@@ -45,13 +45,13 @@ class Shadows:
         self.watching = False
 
     def start(self, name: str, version: int, plan: Plan) -> Shadow:
-        """Try a version beside the live one, in place of any other of that chain.
+        """Start a shadow of a version, in place of any other of that chain, and return it.
 
         Raises:
-            BadValueError: for a gate that shadows do not measure.
+            BadValueError: if a gate is not one that shadows measure.
             UnknownNameError: if there is no such chain or version, or none is live.
-            ConflictError: if it is live, or takes other vectors.
-            ArtifactError: if one of them was damaged.
+            ConflictError: if the version is live, or takes other vectors than the live one.
+            ArtifactError: if one of the versions is damaged.
         """
         plan.require_gates()
         self.registry.require_known(name)
@@ -62,15 +62,15 @@ class Shadows:
         return shadow
 
     def stop(self, name: str) -> None:
-        """End a chain's shadow and forget it; raises `UnknownNameError` if it has none."""
+        """End and remove a chain's shadow; raise `UnknownNameError` if there is none."""
         self.of(name)
         self.keep(name, None)
 
     def of(self, name: str) -> Shadow:
-        """A chain's shadow as it is now.
+        """Return a chain's shadow, ended first if its versions changed.
 
         Raises:
-            UnknownNameError: if there is no such chain, or it has none.
+            UnknownNameError: if there is no such chain, or it has no shadow.
         """
         shadow = self.shadows.get(name)
         if shadow is None:
@@ -80,19 +80,19 @@ class Shadows:
         return shadow
 
     def candidate(self, name: str) -> int | None:
-        """The version that a chain's shadow tries or tried; None where it has none."""
+        """Return the candidate version of a chain's shadow, running or ended; None if there is none."""
         shadow = self.shadows.get(name)
         return None if shadow is None else shadow.candidate.loaded.version
 
     def keep(self, name: str, shadow: Shadow | None) -> None:
-        """Replace a chain's shadow, and watch if any runs."""
+        """Replace a chain's shadow, or remove it if None, and start or stop observing accordingly."""
         with self.changing:
             others = {other: kept for other, kept in self.shadows.items() if other != name}
             self.shadows = others if shadow is None else others | {name: shadow}
         self.watch_if_needed()
 
     def watch_if_needed(self) -> None:
-        """Watch the tap while a shadow runs, and only then."""
+        """Observe live traffic if a shadow runs; stop observing if none does."""
         with self.changing:
             needed = any(shadow.ended is None for shadow in self.shadows.values())
             if needed and not self.watching:
@@ -102,13 +102,13 @@ class Shadows:
             self.watching = needed
 
     def end_if_over(self, shadow: Shadow) -> None:
-        """End a shadow whose versions are no longer what they were."""
+        """End a shadow, and log it, if its live version or candidate changed."""
         if shadow.end_if_over(self.registry):
             log.info("a shadow ended", extra={"chain": shadow.live.loaded.name, "why": shadow.ended})
             self.watch_if_needed()
 
     def look(self, seen: Seen) -> None:
-        """Let a shadow take of what went through its live version; in the tap's thread."""
+        """Pass the rows of a request to the shadow of their version, and count them; called in the observer thread."""
         name = seen.loaded.name
         shadow = self.shadows.get(name)
         if shadow is None or seen.loaded.version != shadow.live.loaded.version:
@@ -120,7 +120,10 @@ class Shadows:
             TROUBLED.labels(name).inc(shadow.candidate.troubled - before)
 
     def missed(self, name: str, version: int) -> list[Miss]:
-        """The gates of the shadow of this very version that do not hold; none where none runs."""
+        """List the gates that the version fails in its running shadow; empty if there is no such shadow.
+
+        With too few rows to judge, the list has one entry that says so.
+        """
         shadow = self.shadows.get(name)
         if shadow is None or shadow.candidate.loaded.version != version:
             return []
@@ -137,7 +140,7 @@ class Shadows:
         ]
 
     def measure(self) -> None:
-        """Tell Prometheus of the shadows that run."""
+        """Set the Prometheus gauges of the running shadows, and clear those of others."""
         for gauge in FIGURES.values():
             gauge.clear()
         for name, shadow in self.shadows.items():

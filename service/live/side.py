@@ -1,4 +1,4 @@
-"""One of the two versions of a shadow: its outputs, and what was wrong with them."""
+"""One of the two versions of a shadow, and the problems of its outputs."""
 
 import time
 from typing import Any
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from service.registry import LoadedChain
 
 UNIT_TOLERANCE = 1e-3
-"""How far from 1 a length may be where unit vectors are promised; float32 is right to 1e-6."""
+"""Maximum deviation of a norm from 1 where unit vectors are expected; float32 is exact to 1e-6."""
 
 
 class Side:
-    """A version as it would be served, at its full size.
+    """A version as it would be served, with all output dimensions.
 
     Attributes:
-        not_finite: rows so far whose outputs held NaN or infinity.
-        off_norm: rows whose outputs should have had length 1 and had not.
-        failed: rows it could not be applied to.
-        error: why, the last time.
+        not_finite: number of rows whose outputs had NaN or infinity.
+        off_norm: number of rows whose outputs should have norm 1 and do not.
+        failed: number of rows on which the version raised an exception.
+        error: the last exception; None if there was none.
     """
 
     def __init__(self, loaded: LoadedChain) -> None:
@@ -30,7 +30,7 @@ class Side:
         self.error: str | None = None
 
     def apply(self, rows: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """Outputs `(n, k)` of rows `(n, d)`; None where it fails."""
+        """Transform rows `(n, d)` to `(n, k)`; if that raises, store the error and return None."""
         try:
             return np.asarray(self.folded.floats(rows))
         except Exception as error:  # whatever a candidate does wrong is what a shadow is there to find
@@ -38,7 +38,7 @@ class Side:
             return None
 
     def try_on(self, rows: NDArray[np.float32]) -> float | None:
-        """Apply it to live rows and look at what comes out; milliseconds for 1,000 rows, None where it failed."""
+        """Apply the version to rows and count bad outputs; return milliseconds per 1,000 rows, None if it failed."""
         begun = time.perf_counter()
         outputs = self.apply(rows)
         took = time.perf_counter() - begun
@@ -54,10 +54,10 @@ class Side:
 
     @property
     def troubled(self) -> int:
-        """Rows that gave no number or nothing at all."""
+        """Number of rows whose outputs were not finite or are missing."""
         return self.failed + self.not_finite
 
     def problems(self) -> dict[str, Any]:
-        """The counts as JSON."""
+        """Return the problem counts and the last error as JSON."""
         counts = {"not_finite": self.not_finite, "off_norm": self.off_norm, "failed": self.failed}
         return counts | {"error": self.error}

@@ -1,4 +1,4 @@
-"""Where vectors that went through chains pass by those that watch them, beside the requests."""
+"""Distribution of live vectors that go through chains to observers, besides the requests."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ from prometheus_client import Counter
 from service.registry import LoadedChain
 
 WAITING_MOST = 64
-"""Requests whose vectors wait to be looked at, by default: 2,048 rows 384 wide each are 200 MB."""
+"""Default maximum number of requests whose vectors are queued: 2,048 rows of 384 dimensions each are 200 MB."""
 
 DROPPED = Counter("lathe_live_dropped", "Vectors that no watcher saw, because too many waited")
 
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Seen:
-    """Vectors of one request.
+    """The vectors of one request.
 
     Attributes:
-        encoder: that made them, by name; None for vectors a caller sent.
-        loaded: the chain they went through.
+        encoder: name of the encoder that made them; None for vectors a caller sent.
+        loaded: chain they went through.
         raw: `(n, d)` before the chain, never changed.
     """
 
@@ -42,13 +42,13 @@ Work = Callable[[], None]
 
 
 class Tap:
-    """Hands what passes by to watchers, in one thread of its own; a request never waits for them.
+    """Distributor of vectors to observers, in a thread of its own; requests never wait for observers.
 
-    A watcher that needs microseconds may look in the request's own thread instead: to wake another for each request,
-    and to hold its vectors meanwhile, would cost more. What takes longer it does `soon`.
+    An observer that needs microseconds may run in the request's thread instead: waking another thread for each request,
+    and holding its vectors meanwhile, would cost more. It passes slower work to `soon`.
 
     Args:
-        waiting_most: pieces of work that wait for its thread; more are dropped.
+        waiting_most: maximum number of queued pieces of work; more are dropped.
     """
 
     def __init__(self, waiting_most: int = WAITING_MOST) -> None:
@@ -62,11 +62,11 @@ class Tap:
 
     @property
     def open(self) -> bool:
-        """Whether anybody watches."""
+        """Whether there are observers."""
         return bool(self.watchers or self.at_once)
 
     def watch(self, watcher: Watcher, at_once: bool = False) -> None:
-        """Show one more watcher all that comes from now on; in the request's thread if `at_once`."""
+        """Add an observer that is called with the vectors of each request, in the request's thread if `at_once`."""
         with self.changing:
             if at_once:
                 self.at_once = (*self.at_once, watcher)
@@ -74,19 +74,19 @@ class Tap:
                 self.watchers = (*self.watchers, watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Show a watcher no more."""
+        """Remove an observer."""
         with self.changing:
             self.watchers = tuple(other for other in self.watchers if other != watcher)
             self.at_once = tuple(other for other in self.at_once if other != watcher)
 
     def start(self) -> None:
-        """Begin; without anybody who watches the thread sleeps."""
+        """Start the thread, which sleeps until there is work."""
         self.stopping.clear()
         self.thread = threading.Thread(target=self.run, name="tap", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
-        """Do what waits, then end."""
+        """Finish queued work, then end the thread."""
         if self.thread is not None:
             self.stopping.set()
             self.news.set()
@@ -94,14 +94,14 @@ class Tap:
             self.thread = None
 
     def pass_by(self, seen: Seen) -> None:
-        """Let vectors be seen; where too many wait they are counted as dropped. Never blocks."""
+        """Pass a request's vectors to the observers without blocking; if the queue is full, count them as dropped."""
         for watcher in self.at_once:
             guarded(partial(watcher, seen))
         if self.watchers and not self.soon(partial(self.show, seen)):
             DROPPED.inc(len(seen.raw))
 
     def soon(self, work: Work) -> bool:
-        """Have something done in the tap's thread; false, and it is not done, where too much waits."""
+        """Queue work for the observer thread; return False, and drop it, if the queue is full."""
         if len(self.waiting) >= self.waiting_most:
             return False
         self.waiting.append(work)
@@ -110,7 +110,7 @@ class Tap:
         return True
 
     def run(self) -> None:
-        """Do what is to be done soon until told to stop."""
+        """Do queued work until the thread is stopped and the queue is empty."""
         ended = False
         while not ended:
             self.news.wait()
@@ -120,13 +120,13 @@ class Tap:
                 guarded(self.waiting.popleft())
 
     def show(self, seen: Seen) -> None:
-        """Show watchers one request's vectors."""
+        """Call each observer in this thread with one request's vectors."""
         for watcher in self.watchers:
             guarded(partial(watcher, seen))
 
 
 def guarded(work: Work) -> None:
-    """Do the work of one watcher; where it fails it must neither blind the others nor fail a request."""
+    """Do a piece of work and log any exception, so that neither other observers nor a request fail."""
     try:
         work()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The connection to Redis that a process's threads share, and whether it works."""
+"""The connection to Redis that a process's threads share, and whether Redis is usable."""
 
 import logging
 import threading
@@ -16,8 +16,9 @@ from redis.retry import Retry
 from service.errors import UnavailableError
 
 PATIENCE_SECONDS = 5.0
-"""How long an answer of Redis is waited for."""
+"""Timeout of a request to Redis."""
 GONE = (redis_errors.ConnectionError, redis_errors.TimeoutError)
+"""Exceptions that mean that Redis is unreachable."""
 
 UP = Gauge("lathe_redis_up", "Whether Redis can be reached")
 
@@ -26,12 +27,12 @@ T = TypeVar("T")
 
 
 class RedisLink:
-    """Redis at a URL.
+    """A connection to the Redis at a URL, and its state.
 
     Attributes:
-        problem: why it cannot be used; None if it can. Whoever fails notes it, the follower alone takes it back.
-        followed: whether there is a follower; then nobody else waits for a Redis that was found silent.
-        danger: what about its settings may lose data.
+        problem: why Redis cannot be used; None if it can. Any thread that fails sets it; only the replicator clears it.
+        followed: whether a replicator runs; other threads then do not wait for a Redis that was found silent.
+        danger: settings of Redis that may lose data; None if there are none.
     """
 
     def __init__(self, url: str) -> None:
@@ -46,16 +47,16 @@ class RedisLink:
         UP.set(0)
 
     def close(self) -> None:
-        """Let go of the connections; whoever asks for Redis again gets new ones."""
+        """Close the connections; a later request opens new ones."""
         self.client.close()
 
     @property
     def up(self) -> bool:
-        """Whether it can be used."""
+        """Whether Redis can be used."""
         return self.problem is None
 
     def mark_up(self) -> None:
-        """It works again."""
+        """Mark Redis as usable, log it if that is new, and set the metric."""
         with self.guard:
             if self.problem is not None:
                 log.info("Redis is reached")
@@ -63,11 +64,11 @@ class RedisLink:
         UP.set(1)
 
     def mark_answering(self) -> None:
-        """It answers, though this replica's copy may be behind."""
+        """Note that Redis answers, so that requests are sent again, though the local replica may be out of date."""
         self.silent = False
 
     def mark_down(self, problem: str, code: str = "redis_unreachable") -> None:
-        """It does not work."""
+        """Mark Redis as unusable for the reason given, log it if that is new, and set the metric."""
         with self.guard:
             self.code = code
             self.silent = self.followed
@@ -77,7 +78,7 @@ class RedisLink:
         UP.set(0)
 
     def look_at_settings(self) -> None:
-        """Find settings that may lose data, where Redis tells them."""
+        """Read Redis's memory settings, if permitted, and set `danger` if they allow it to evict chains."""
         self.danger = None
         with suppress(redis_errors.ResponseError):  # not everybody may ask
             found: Any = self.client.config_get("maxmemory*")
@@ -87,10 +88,10 @@ class RedisLink:
 
     @contextmanager
     def reached(self) -> Iterator[Redis]:
-        """Redis, for what cannot be done without it.
+        """Yield the Redis client to a block that cannot do without it, and convert its errors.
 
         Raises:
-            UnavailableError: if it cannot be reached, is full, or refuses.
+            UnavailableError: if Redis is unreachable, out of memory, or refuses.
         """
         if self.silent:
             raise UnavailableError(self.problem or "Redis does not answer", code=self.code)
@@ -103,14 +104,14 @@ class RedisLink:
             raise found from error
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Read watched keys and change them, all or nothing; begins anew when somebody else was quicker.
+        """Run `change` as an atomic transaction that is retried if a watched key changes meanwhile; return its result.
 
         Args:
-            change: reads, calls `multi`, and queues what is to be written.
-            keys: what it reads.
+            change: reads, calls `multi`, and queues the writes; may be called several times.
+            keys: keys that it reads, which are watched.
 
         Raises:
-            UnavailableError: as `reached`.
+            UnavailableError: as in `reached`.
         """
         with self.reached() as client:
             changed: Any = client.transaction(change, *keys, value_from_callable=True)  # type: ignore[arg-type]
@@ -119,7 +120,7 @@ class RedisLink:
 
 
 def connect(url: str, seconds: float, again: int = 1) -> Redis:
-    """A client that gives up after some seconds; nothing is sent before it is used."""
+    """Return a Redis client with a timeout of `seconds` and `again` retries on lost connections, sending nothing."""
     return Redis.from_url(
         url,
         socket_timeout=seconds,
@@ -131,7 +132,7 @@ def connect(url: str, seconds: float, again: int = 1) -> Redis:
 
 
 def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
-    """An error of Redis for the caller."""
+    """Convert an error of Redis to the `UnavailableError` for the caller."""
     match error:
         case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
             return UnavailableError("Redis does not take the password of LATHE_REDIS_URL", code="redis_unreachable")
@@ -146,10 +147,10 @@ def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
 
 
 def as_text(value: bytes | str) -> str:
-    """What Redis told, as a string."""
+    """Decode a value from Redis; return a string unchanged."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in a line."""
+    """Return the first line of an error's message, at most 200 characters; its type's name if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

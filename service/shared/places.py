@@ -1,4 +1,4 @@
-"""Which chain answers which size, for all replicas; read from a copy on disk like the chains."""
+"""Size routes of all replicas: stored in Redis and, like the chains, read from a copy on disk."""
 
 import json
 from pathlib import Path
@@ -16,16 +16,16 @@ from transforms.files import replace_synced
 
 PLACES = "lathe:places"
 SIZES = "which chain answers which size"
-"""What errors call them."""
+"""Name of the size routes in error messages."""
 
 
 class SharedPlaces(Places):
-    """The places of all encoders, in Redis.
+    """The size routes of all encoders, in Redis.
 
     Args:
-        path: of this replica's copy.
-        registry: whose chains take the places.
-        link: to Redis.
+        path: file of the local copy.
+        registry: registry of the chains.
+        link: connection to Redis.
     """
 
     def __init__(self, path: Path, registry: SharedRegistry, link: RedisLink) -> None:
@@ -34,13 +34,14 @@ class SharedPlaces(Places):
         self.link = link
 
     def assign(self, encoder_fingerprint: str, place: str, ref: str, replace: bool) -> str:
-        """Give a place to a chain; see `Places.assign`.
+        """Route a size (`place`) to a chain in Redis and update the local copy; see `Places.assign`.
 
         Raises:
-            UnavailableError: without Redis.
+            UnavailableError: if Redis is unreachable.
         """
 
         def change(pipe: Pipeline) -> str:
+            """Queue the new route, unless it is taken and may not be replaced; return the route's chain."""
             found: Any = pipe.hget(PLACES, encoder_fingerprint)
             mine = parsed(found)
             taken = not replace and self.occupant(mine, place) is not None
@@ -55,11 +56,11 @@ class SharedPlaces(Places):
         return occupant
 
     def pull(self) -> None:
-        """Bring this replica's copy up to date.
+        """Replace the local copy by the size routes in Redis, if they differ.
 
         Raises:
-            UnavailableError: without Redis.
-            ArtifactError: if the record cannot be read; the copy stays as it was.
+            UnavailableError: if Redis is unreachable.
+            ArtifactError: if the record cannot be read; the copy stays unchanged.
         """
         with self.locked(), self.link.reached() as client:
             with wrong_types_are_damage(SIZES), client.pipeline(transaction=False) as pipe:
@@ -73,7 +74,7 @@ class SharedPlaces(Places):
                 replace_synced(self.path, written)
 
     def readable(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
-        """Return an encoder's places by its fingerprint; those of this replica's copy if Redis's are damaged."""
+        """Return an encoder's size routes by its fingerprint, from the local copy if those in Redis are damaged."""
         name = fingerprint.decode(errors="replace")
         try:
             return {name: parsed(content)}
@@ -83,14 +84,14 @@ class SharedPlaces(Places):
         return {} if mine is None else {name: mine}
 
     def read_or_nothing(self) -> dict[str, dict[str, str]]:
-        """Return the places of this replica's copy; none if that is damaged."""
+        """Return the size routes in the local copy; empty if it is damaged."""
         try:
             return self.read()
         except ArtifactError:
             return {}
 
     def push(self) -> None:
-        """Give Redis the places of encoders it has never heard of, but for those of chains it has not."""
+        """Write the local size routes of encoders that Redis has none of to Redis, except those of missing chains."""
         names = set(self.registry.names())
         for fingerprint, given in self.read_or_nothing().items():  # if damaged here, Redis has them
             places = {place: ref for place, ref in given.items() if ref.partition("@")[0] in names}
@@ -98,6 +99,7 @@ class SharedPlaces(Places):
                 continue
 
             def change(pipe: Pipeline, fingerprint: str = fingerprint, places: dict[str, str] = places) -> None:
+                """Queue the encoder's size routes unless Redis has some."""
                 with wrong_types_are_damage(SIZES):
                     known = pipe.hexists(PLACES, fingerprint)
                 pipe.multi()
@@ -108,16 +110,16 @@ class SharedPlaces(Places):
 
 
 def write(pipe: Pipeline, fingerprint: str, places: dict[str, str]) -> None:
-    """Queue an encoder's places, and word of it for all replicas."""
+    """Queue an encoder's size routes for writing, and a notification in the change stream."""
     pipe.hset(PLACES, fingerprint, json.dumps(places))
     pipe.xadd(CHANGES, {"places": fingerprint}, maxlen=CHANGES_KEPT)
 
 
 def parsed(content: bytes | None) -> dict[str, str]:
-    """An encoder's places.
+    """Parse an encoder's size routes; None gives an empty mapping.
 
     Raises:
-        ArtifactError: if they were damaged.
+        ArtifactError: if the content is damaged.
     """
     try:
         return parse_places(json.loads(content or b"{}"))

@@ -1,4 +1,4 @@
-"""How a chain is written in Redis: its record, its versions' files, and the identity of all records together."""
+"""The format of chains in Redis: a chain's record, its versions' files, and the identity of the whole registry."""
 
 import hashlib
 import json
@@ -19,12 +19,13 @@ SCHEMA = 1
 IDENTITY = "lathe:registry"
 CHANGES = "lathe:changes"
 CHANGES_KEPT = 1000
+"""Maximum length of the change stream."""
 CHAIN = "lathe:chain:"
 POINTER, VERSION = b"pointer", b"version:"
 
 
 class Files(NamedTuple):
-    """The files of a version; `reference` is None where it has none."""
+    """The files of a version; `reference`, the fit distribution, is None if there is none."""
 
     manifest: bytes
     tensors: bytes
@@ -32,7 +33,7 @@ class Files(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path, root: Path | None = None) -> "Files":
-        """Those of an artifact folder; `root` as in `transforms.artifact.read_file`."""
+        """Read the files of an artifact folder; `root` as in `transforms.artifact.read_file`."""
         try:
             reference = read_file(folder, DISTRIBUTION, root)
         except FileNotFoundError:
@@ -42,9 +43,9 @@ class Files(NamedTuple):
 
 @dataclass(frozen=True)
 class Stamp:
-    """What the record says of a version: the SHA-256 of its files, and the job that published it.
+    """Digests that the record has of a version's files (SHA-256), and the job that published the version.
 
-    That of a reference is in the manifest, and is checked when it is read.
+    The digest of the fit distribution is in the manifest, and is checked when that is read.
     """
 
     manifest: str
@@ -52,23 +53,23 @@ class Stamp:
     job: str | None = None
 
     def fits(self, manifest: bytes, tensors: bytes) -> bool:
-        """Whether these are the files."""
+        """Return whether the files have the recorded digests."""
         return (digest(manifest), digest(tensors)) == (self.manifest, self.tensors)
 
 
 @dataclass(frozen=True)
 class Record:
-    """A chain as Redis has it."""
+    """A chain's record in Redis: the pointer, and the stamp of each version."""
 
     pointer: Pointer
     stamps: dict[int, Stamp]
 
     @classmethod
     def parse(cls, name: str, content: dict[bytes, bytes]) -> "Record":
-        """Read a chain's hash; an empty one is of a name never used.
+        """Parse the Redis hash of a chain; an empty one means that the name was never used.
 
         Raises:
-            ArtifactError: if it was damaged.
+            ArtifactError: if the hash is damaged.
         """
         if content and POINTER not in content:
             raise ArtifactError(f"the record of the chain {name} in Redis has no live pointer")
@@ -82,13 +83,13 @@ class Record:
 
 
 def read(pipe: Pipeline, name: str) -> Record:
-    """A chain's record, within a transaction that watches it."""
+    """Read a chain's record within a transaction that watches its key."""
     content: Any = pipe.hgetall(CHAIN + name)
     return Record.parse(name, content)
 
 
 def write_version(pipe: Pipeline, name: str, version: int, files: Files, job: str | None) -> None:
-    """Queue a version, whole."""
+    """Queue the writing of a version's files and stamp."""
     stamp = json.dumps(asdict(Stamp(digest(files.manifest), digest(files.tensors), job)))
     there: Any = {field: content for field, content in files._asdict().items() if content is not None}
     pipe.hset(artifact_key(name, version), mapping=there)
@@ -96,13 +97,13 @@ def write_version(pipe: Pipeline, name: str, version: int, files: Files, job: st
 
 
 def write_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> None:
-    """Queue a chain's pointer, and word of it for all replicas."""
+    """Queue the writing of a chain's pointer, and a notification in the change stream."""
     pipe.hset(CHAIN + name, "pointer", pointer.dump())
     pipe.xadd(CHANGES, {"chain": name}, maxlen=CHANGES_KEPT)
 
 
 def saved(chain: Chain, name: str, version: int, statistics: FitStatistics | None = None) -> Files:
-    """The files of a version."""
+    """Save a chain to a temporary folder and return the content of its files."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / str(version)
         chain.save(path, {"name": name, "version": version}, statistics)
@@ -110,20 +111,20 @@ def saved(chain: Chain, name: str, version: int, statistics: FitStatistics | Non
 
 
 def artifact_key(name: str, version: int) -> str:
-    """Where a version's files are."""
+    """Return the Redis key of a version's files."""
     return f"lathe:artifact:{name}:{version}"
 
 
 def digest(content: bytes) -> str:
-    """SHA-256."""
+    """Return the SHA-256 digest of the content as hexadecimal text."""
     return hashlib.sha256(content).hexdigest()
 
 
 def identity_of(content: bytes) -> str:
-    """The id of a record.
+    """Return the id of a registry from its identity record.
 
     Raises:
-        UnavailableError: if another version of Lathe keeps it in another form.
+        UnavailableError: if the record cannot be read, or is of a newer version of Lathe.
     """
     try:
         found = json.loads(content)

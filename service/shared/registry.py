@@ -1,8 +1,8 @@
-"""Chains whose record is in Redis, served from a copy on disk.
+"""The shared registry: chains whose record is in Redis, served from a copy on disk.
 
-Every change is one transaction on the chain's record: a version is there with all its files or not at all. A replica
-copies what its disk lacks, checks it, and only then moves its own pointer, so that it never serves half a version;
-what was altered is refused, and what was live stays so. With Redis gone the copy goes on serving.
+Every change is one transaction on the chain's record: a version exists with all its files or not at all. A replica
+copies missing versions, checks them, and only then moves its own pointer, so that it never serves a partial version;
+altered versions are refused, and what was live stays live. While Redis is unreachable, serving goes on from the copy.
 """
 
 import json
@@ -57,8 +57,10 @@ from transforms.files import make_folder, make_root, replace_synced, sync_folder
 
 IDENTITY_FILE = ".identity"
 TOKEN_SECONDS = 60
+"""Seconds for which a transaction's token is kept, by which a repeated transaction is recognized."""
 GRACE_SECONDS = 2.0
-"""How long a replica that has nothing yet waits before it begins a record in an empty Redis."""
+"""Seconds that a new, empty replica waits before it starts a record in an empty Redis, so that replicas with chains go
+first."""
 
 REFUSED = Counter("lathe_registry_refused", "Versions in Redis that were altered or cut off, each time one was read")
 
@@ -67,12 +69,12 @@ T = TypeVar("T")
 
 
 class SharedRegistry(Registry):
-    """The chains of all replicas.
+    """The registry of all replicas.
 
     Args:
-        root: folder of this replica's copy; processes may share it.
-        link: to Redis.
-        grace_seconds: that a new copy lets others go first where Redis has no record.
+        root: folder of the local replica; processes may share it.
+        link: connection to Redis.
+        grace_seconds: seconds that a new replica waits for others to start the record in an empty Redis.
 
     Attributes:
         refused: versions that were altered in Redis, with what is wrong.
@@ -92,14 +94,18 @@ class SharedRegistry(Registry):
         job: str | None = None,
         statistics: FitStatistics | None = None,
     ) -> tuple[int, bool]:
-        """Add a fitted chain as the next version; see `Registry.publish`.
+        """Add a fitted chain as the next version, in Redis and on disk; return the version and whether it is live.
+
+        A job that runs twice publishes once. See `Registry.publish`.
 
         Raises:
-            UnavailableError: without Redis.
+            UnavailableError: if Redis is unreachable.
         """
         require_name(name)
 
         def change(pipe: Pipeline) -> tuple[int, bool]:
+            """Queue the new version and pointer, unless the job has published already; return the version and whether
+            it is live."""
             record = read(pipe, name)
             made = next((version for version, stamp in record.stamps.items() if job and stamp.job == job), None)
             if made is not None:  # by this very job, before it was lost
@@ -118,9 +124,10 @@ class SharedRegistry(Registry):
         return published
 
     def promote(self, name: str, version: int, gate: Gate = no_gate) -> Pointer:
-        """Make a version live; see `Registry.promote`."""
+        """Make a version live for all replicas and return the new pointer; see `Registry.promote`."""
 
         def change(pipe: Pipeline) -> Pointer:
+            """Copy and load the version, ask the gate, and queue the new pointer."""
             record = read(pipe, name)
             if version not in record.stamps:
                 raise unknown(name, record, version)
@@ -131,9 +138,10 @@ class SharedRegistry(Registry):
         return self.changed(name, change)
 
     def rollback(self, name: str) -> Pointer:
-        """Make the version live that was live before; see `Registry.rollback`."""
+        """Make the most recent earlier live version live for all replicas; see `Registry.rollback`."""
 
         def change(pipe: Pipeline) -> Pointer:
+            """Queue the pointer to the earlier version and return it."""
             record = read(pipe, name)
             if not record.stamps:
                 raise unknown(name, record)
@@ -142,9 +150,10 @@ class SharedRegistry(Registry):
         return self.changed(name, change)
 
     def delete(self, name: str, version: int) -> None:
-        """Remove a version for good; see `Registry.delete`."""
+        """Delete a version permanently for all replicas; see `Registry.delete`."""
 
         def change(pipe: Pipeline) -> Pointer:
+            """Queue the new pointer and the deletion of the version's stamp and files."""
             record = read(pipe, name)
             if version not in record.stamps:
                 raise unknown(name, record, version)
@@ -157,7 +166,7 @@ class SharedRegistry(Registry):
         self.changed(name, change)
 
     def changed(self, name: str, change: Callable[[Pipeline], Pointer]) -> Pointer:
-        """Change a chain's record, then this replica's copy."""
+        """Run a transaction on a chain's record, update the local copy of the chain, and return the new pointer."""
         if not is_name(name):
             raise UnknownNameError(f"there is no chain {name!r}", param="name")
         pointer = self.transaction(change, CHAIN + name)
@@ -165,14 +174,16 @@ class SharedRegistry(Registry):
         return pointer
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """A change of the record, as `RedisLink.transaction`; refused unless it is the one this is a copy of.
+        """Run `change` once, as `RedisLink.transaction` does, if Redis holds the record that this is a copy of.
 
         Raises:
-            UnavailableError: also while Redis holds another record, or none: it is taken up within a second.
+            UnavailableError: if Redis is unreachable, or holds no record or another one, which the replicator copies
+                within a second.
         """
         token, outcomes = f"lathe:change:{secrets.token_hex(8)}", list[T]()
 
         def checked(pipe: Pipeline) -> T:
+            """Call `change`, unless an earlier attempt succeeded and only its reply was lost; return its result."""
             if pipe.exists(token):  # it was made, and only the answer was lost: not a second time
                 pipe.multi()
                 return outcomes[-1]
@@ -184,27 +195,29 @@ class SharedRegistry(Registry):
         return self.link.transaction(checked, IDENTITY, *keys)
 
     def require_mine(self, found: Any) -> None:
-        """Raise `UnavailableError` unless this is a copy of the record that Redis holds."""
+        """Raise `UnavailableError` unless the identity found in Redis is that of the local replica."""
         if found is None or identity_of(found) != self.identity:
             raise UnavailableError("Redis holds other chains than before: try again", code="redis_unreachable")
 
     def pointed(self, pipe: Pipeline, name: str, pointer: Pointer) -> Pointer:
-        """Queue a new pointer."""
+        """Queue a new pointer in the transaction and return it."""
         pipe.multi()
         write_pointer(pipe, name, pointer)
         return pointer
 
     def pull_if_there(self, name: str) -> None:
-        """Bring the copy up to date after a change; if Redis has gone since, the follower does."""
+        """Update the local copy of a chain after a change, or leave it to the replicator if Redis is gone."""
         with suppress(UnavailableError):
             self.pull(name)
 
     def pull(self, name: str) -> None:
-        """Bring this replica's copy of a chain up to date; the pointer comes last.
+        """Update the local copy of a chain: fetch missing versions, move the pointer, delete versions that are gone.
+
+        If the chain's record is missing in Redis, the local versions are written back to it.
 
         Raises:
-            UnavailableError: without Redis.
-            ArtifactError: if the record cannot be read; the copy stays as it was.
+            UnavailableError: if Redis is unreachable.
+            ArtifactError: if the record cannot be read; the copy stays unchanged.
         """
         with self.lock(name), self.link.reached() as client:
             with (
@@ -235,7 +248,7 @@ class SharedRegistry(Registry):
                 del self.refused[ref]
 
     def point_anew(self, name: str, pointer: Pointer) -> None:
-        """Replace the copy's pointer where it differs."""
+        """Replace the local pointer if it is missing, damaged or different."""
         try:
             same = self.pointer(name) == pointer
         except ArtifactError:
@@ -244,7 +257,7 @@ class SharedRegistry(Registry):
             self.point(name, pointer)
 
     def load(self, ref: str) -> LoadedChain:
-        """A chain ready to apply; see `Registry.load`. One that was damaged on this disk is copied again."""
+        """Return a chain ready to apply, as `Registry.load` does; a version damaged on this disk is fetched again."""
         try:
             return super().load(ref)
         except ArtifactError:
@@ -257,14 +270,17 @@ class SharedRegistry(Registry):
             return super().load(ref)
 
     def holds(self, name: str, version: int, stamp: Stamp) -> bool:
-        """Whether the copy has this very version; its tensors are checked when they are read."""
+        """Return whether the disk has this version, by its manifest's digest; tensors are checked when read."""
         try:
             return digest(read_file(self.root / name / str(version), MANIFEST, self.links_within)) == stamp.manifest
         except OSError:
             return False
 
     def fetch(self, name: str, version: int, stamp: Stamp) -> None:
-        """Copy a version, unless it was altered; under the chain's lock."""
+        """Copy a version from Redis to disk; if it was altered, log and note it in `refused` instead.
+
+        The caller holds the chain's lock.
+        """
         with self.link.reached() as client, wrong_types_are_damage(f"the chain {name}@{version}"):
             files: Any = client.hmget(artifact_key(name, version), Files._fields)
         manifest, tensors, reference = files
@@ -291,10 +307,10 @@ class SharedRegistry(Registry):
         sync_folder(self.root / name)
 
     def names_anywhere(self) -> list[str]:
-        """Chains that Redis or this copy knows.
+        """List the names of chains that Redis or the local replica has.
 
         Raises:
-            UnavailableError: without Redis.
+            UnavailableError: if Redis is unreachable.
         """
         with self.link.reached() as client:
             keys = (key.decode(errors="replace") for key in client.scan_iter(f"{CHAIN}*", count=1000))
@@ -302,13 +318,13 @@ class SharedRegistry(Registry):
         return sorted(filter(is_name, names | set(self.names())))
 
     def begin_record(self) -> None:
-        """Give Redis the chains of this copy that it has never heard of, if it is new or this copy is its own.
+        """Start the record in a new Redis, or join the one that is there; write chains to it that only this copy has.
 
-        A Redis without a record is new, or has lost its data. A copy of another record is put aside: its chains may be
-        nowhere else.
+        A Redis without a record is new, or has lost its data. If the local folder is a copy of another record, it is
+        renamed: its chains may be nowhere else.
 
         Raises:
-            UnavailableError: without Redis, or if its record is of a newer Lathe.
+            UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
         """
         mine = self.identity
         if mine is None:
@@ -317,6 +333,7 @@ class SharedRegistry(Registry):
                     time.sleep(self.grace_seconds)
 
         def change(pipe: Pipeline) -> str:
+            """Queue a new identity unless Redis has one, and return the identity."""
             found: Any = pipe.get(IDENTITY)
             pipe.multi()
             if found is not None:
@@ -338,10 +355,10 @@ class SharedRegistry(Registry):
                 log.error("this replica's copy of the chain %s is damaged: %s", name, error)
 
     def adopt(self, name: str, source: Registry) -> bool:
-        """Take over a chain of another registry, unless the name was ever used; see `Registry.adopt`.
+        """Copy a chain of another registry to Redis and to disk, unless its name was ever used; see `Registry.adopt`.
 
         Raises:
-            UnavailableError: without Redis.
+            UnavailableError: if Redis is unreachable.
         """
         given = self.push(name, source)
         self.pull(name)
@@ -349,27 +366,28 @@ class SharedRegistry(Registry):
 
     @property
     def identity(self) -> str | None:
-        """Which record this is a copy of; None before it was any."""
+        """Id of the record that the local folder is a copy of; None before its first copy."""
         try:
             return (self.root / IDENTITY_FILE).read_text()
         except FileNotFoundError:
             return None
 
     def put_aside(self, identity: str) -> None:
-        """Keep the copy of another record where nobody takes it for this one's."""
+        """Rename the folder with the copy of another record, so that its chains are kept and not served."""
         kept = self.root.with_name(f"{self.root.name}-{identity[:8]}-{secrets.token_hex(4)}")
         self.root.rename(kept)
         log.error("this Redis holds other chains than before: the copy of the earlier ones was kept in %s", kept.name)
 
     def push(self, name: str, source: Registry) -> bool:
-        """Give Redis a chain with all its versions, if it has never heard of the name; whether it was given.
+        """Write a chain with all its versions to Redis, unless Redis knows the name; return whether it was written.
 
         Raises:
-            ArtifactError: if a version was damaged.
+            ArtifactError: if a version is damaged.
         """
         pointer, versions = source.pointer(name), source.versions(name)
 
         def change(pipe: Pipeline) -> bool:
+            """Check all versions, then queue their files and the pointer; return whether the chain was new."""
             known = bool(pipe.exists(CHAIN + name))
             for version in [] if known else versions:
                 source.read(name, version)  # its stamp will say that it is whole
@@ -386,7 +404,7 @@ class SharedRegistry(Registry):
 
 
 def unknown(name: str, record: Record, version: int | None = None) -> UnknownNameError:
-    """There is no such chain, or no such version."""
+    """Build the error that there is no such chain, or no such version of it."""
     if version is None or not record.stamps:
         return UnknownNameError(f"there is no chain {name!r}", param="name")
     has = ", ".join(map(str, sorted(record.stamps)))

@@ -1,4 +1,4 @@
-"""A replica's part in what is shared, opened as one."""
+"""A server's share in what replicas have in common, opened as one object."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from service.starters import install_starters
 
 @dataclass(frozen=True)
 class Replica:
-    """Chains and places of all replicas, and what keeps this one's copy up to date."""
+    """The chains, size routes and cache that replicas share, and the thread that keeps the local copy up to date."""
 
     link: RedisLink
     registry: SharedRegistry
@@ -36,18 +36,18 @@ class Replica:
         retry_seconds: float = RETRY_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> "Replica":
-        """Open the copy in a state folder; Redis is not asked for anything yet.
+        """Open the local copy in a state folder and install the starter chains; nothing is requested from Redis yet.
 
         Args:
             home: the state folder.
-            url: of Redis.
-            cache_bytes: for vectors of texts seen before; 0 for no such cache.
-            cache_seconds: that they are kept.
-            retry_seconds: between tries to copy what could not be copied.
-            grace_seconds: that a new copy lets others go first where Redis has no record.
+            url: URL of Redis.
+            cache_bytes: bytes for vectors of texts in Redis; 0 for no shared cache.
+            cache_seconds: maximum time that vectors are kept.
+            retry_seconds: seconds between attempts to copy what could not be copied.
+            grace_seconds: seconds that a new replica waits for others to start the record in an empty Redis.
 
         Raises:
-            OSError: if the copy cannot be written.
+            OSError: if the local copy cannot be written.
         """
         chains, places_file = home.shared / "chains", home.shared / "places.json"
         on_disk = Registry(chains)
@@ -60,33 +60,33 @@ class Replica:
         return cls(link, registry, places, copy, Follower(link, copy, retry_seconds), cache)
 
     def start(self) -> None:
-        """Follow what others change; waits a moment for the first copy."""
+        """Start the replicator, waiting a few seconds for the first copy, and the shared cache."""
         self.follower.start()
         if self.cache is not None:
             self.cache.start()
 
     def stop(self) -> None:
-        """Follow no longer, and let go of Redis."""
+        """Stop the replicator and the shared cache, and close the connections."""
         self.follower.stop()
         if self.cache is not None:
             self.cache.stop()
         self.link.close()
 
     def bring_up_to_date(self) -> None:
-        """Copy everything once, for a command that does not serve.
+        """Copy everything from Redis once, for a command that does not serve.
 
         Raises:
-            UnavailableError: without Redis.
+            UnavailableError: if Redis is unreachable.
         """
         self.copy.bring_up_to_date()
 
     def describe(self) -> dict[str, Any]:
-        """What `/info` says of it."""
+        """Return the state of Redis and the shared cache as JSON for `/info`."""
         cache = {"dtype": "float16", "cosine": COSINE} if self.cache is not None else None
         return {"up": self.link.up, "problem": self.link.problem, "cache": cache}
 
     def warnings(self) -> list[str]:
-        """What is wrong, for `/health`."""
+        """Return all current problems with Redis and the local copy, as sentences for `/health`."""
         problem = self.link.problem
         gone = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
         danger = [self.link.danger] if self.link.danger else []
