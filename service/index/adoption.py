@@ -1,11 +1,11 @@
-"""How a generation that a job made beside the serving one comes to serve.
+"""Cutover to a generation that a job built beside the serving one.
 
   job's process                              the index's owner
   graph-<g>.lock held, graph-<g>/ made
   (re-embedding: moving.json)    ─────────►  items without a text are refused from now on
   (re-embedding: alignment/)     ─────────►  queries of the new encoder are answered through it
   rows, graph, snapshot, ready.json ──────►  originals into the record, items added meanwhile,
-                                             then in the writer's turn: the last items, the record's
+                                             then in the writer thread: the last items, the record's
   sees the record name it, ends  ◄─────────  settings and the serving generation change together
   or fails with what refused.json says
 
@@ -36,20 +36,26 @@ if TYPE_CHECKING:
     from service.index.index import Index
 
 READY, REFUSED, MOVING = "ready.json", "refused.json", "moving.json"
+"""Names of the files by which job and owner communicate."""
 CHAIN_FOLDER = "chain"
+"""Name of the folder with the new generation's chain."""
 VECTORS = "vectors.f32"
+"""Name of the file with the original vectors of a re-embedding."""
 
 log = logging.getLogger(__name__)
 
 
 class Adoption:
-    """The owner's side of reindexing, for one index; used by its keeper alone."""
+    """Owner's side of a reindexing, for one index; used by its maintenance thread alone."""
 
     def __init__(self, index: "Index") -> None:
         self.index = index
 
     def look(self) -> None:
-        """Take up what jobs have made, and remove what they left."""
+        """Check the folders of new generations: cut over to finished ones, and delete those that no job works on.
+
+        For a re-embedding in progress, the index is also told the required text field, and the alignment is loaded.
+        """
         serving = f"graph-{self.index.generation.spec.generation}"
         for folder in self.index.folder.glob("graph-*"):
             if not folder.is_dir() or folder.name == serving:
@@ -65,7 +71,7 @@ class Adoption:
                 self.index.bridge = load_bridge(folder)
 
     def remove(self, folder: Path) -> None:
-        """Remove a generation nobody works on."""
+        """Delete an abandoned generation with its lock file and its originals in the record."""
         if self.index.moving_folder == folder:
             self.index.bridge = self.index.moving_to = self.index.moving_folder = None
         self.index.record.drop_spare_vectors()
@@ -73,7 +79,10 @@ class Adoption:
         lock_path(folder).unlink(missing_ok=True)
 
     def adopt_or_refuse(self, folder: Path) -> None:
-        """Let a generation serve; if that cannot be, its job is told why and the old one serves on."""
+        """Cut over to a finished generation; on failure keep the old one, and tell the job why in `refused.json`.
+
+        If the server is only overloaded or unavailable, nothing is refused, and the next check tries again.
+        """
         try:
             self.adopt(folder, json.loads((folder / READY).read_bytes()))
         except (OverloadedError, UnavailableError):
@@ -84,7 +93,12 @@ class Adoption:
             replace_synced(folder / REFUSED, json.dumps({"error": reason}).encode())
 
     def adopt(self, folder: Path, ready: dict[str, Any]) -> None:
-        """Bring a generation up to date while the old one serves, then change over."""
+        """Open a finished generation, bring it up to date while the old one serves, then cut over in the writer thread.
+
+        Args:
+            folder: folder of the generation.
+            ready: content of `ready.json`.
+        """
         spec = spec_of(ready["spec"])
         artifact = None if spec.chain == "none" else read_artifact_files(folder / CHAIN_FOLDER)
         index = self.index
@@ -102,7 +116,15 @@ class Adoption:
             raise
 
     def change_over(self, generation: Generation, artifact: tuple[bytes, bytes] | None, ready: dict[str, Any]) -> None:
-        """In the writer's turn: nobody writes meanwhile, searches use the old or the new, whole."""
+        """Cut over to the new generation: add the last items, change the record, delete the old files.
+
+        Runs in the writer thread. No writes happen meanwhile; a search uses the old or the new generation as a whole.
+
+        Args:
+            generation: new generation.
+            artifact: manifest and tensors of its chain; None for raw vectors.
+            ready: content of `ready.json`.
+        """
         self.index.healed()
         self.catch_up(generation, ready["text_field"])
         generation.rows.bury(self.index.record.tombstones())
@@ -119,7 +141,7 @@ class Adoption:
             shutil.rmtree(generation.folder / done, ignore_errors=True)
 
     def keep_originals(self, generation: Generation) -> None:
-        """Put the originals of a re-embedding into the record's next table, batch by batch between other writes."""
+        """Copy the original vectors of a re-embedding into the record's next table, in batches between other writes."""
         spec, labels = generation.spec, generation.rows.view().labels
         vectors = np.memmap(generation.folder / VECTORS, np.float32, "r", shape=(len(labels), spec.width))
         for start in range(0, len(labels), REPLAY_ROWS):
@@ -127,10 +149,14 @@ class Adoption:
             self.index.record.add_vectors(spec.vectors, labels[part], vectors[part], spec.originals)
 
     def catch_up(self, generation: Generation, text_field: str | None) -> None:
-        """Add the items that came since the job read the record.
+        """Add items to the new generation that were written since its job read the record, encoding texts if needed.
+
+        Args:
+            generation: new generation.
+            text_field: metadata field with the text, if the encoder changes; else None.
 
         Raises:
-            ConflictError: if one has no text where the encoder changes.
+            ConflictError: if the encoder changes and an item has no text.
         """
         if text_field is None:
             generation.replay()
@@ -146,10 +172,10 @@ class Adoption:
 
 
 def text_of(item: str, metadata: bytes | None, text_field: str) -> str:
-    """The text of an item, from its metadata.
+    """Return the text of an item from its metadata.
 
     Raises:
-        ConflictError: if it has none.
+        ConflictError: if the field is missing, not a text, or blank.
     """
     text = json.loads(metadata).get(text_field) if metadata else None
     if not isinstance(text, str) or not text.strip():
@@ -160,12 +186,12 @@ def text_of(item: str, metadata: bytes | None, text_field: str) -> str:
 
 
 def lock_path(folder: Path) -> Path:
-    """The lock a job holds while it makes a generation; beside the folder, so that it is there first."""
+    """Return the path of the lock that a job holds while it builds a generation; it lies beside the folder."""
     return folder.with_name(f"{folder.name}.lock")
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether no job works on a generation."""
+    """Return whether no job works on a generation, by trying its lock."""
     try:
         with lock_file(lock_path(folder)).acquire(blocking=False):
             return True

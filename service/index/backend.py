@@ -1,4 +1,4 @@
-"""Which backend keeps the indexes: the state folder, or a Milvus."""
+"""Choice of the backend that stores the indexes: the state folder or Milvus."""
 
 from service.home import Home
 from service.index.index import Texts
@@ -9,12 +9,12 @@ from service.settings import Settings
 
 
 def open_indexes(settings: Settings, home: Home, encode: Texts) -> SearchIndexes:
-    """The indexes that the settings name.
+    """Return the indexes of the backend that the settings choose: Milvus if `index_url` is set, else the state folder.
 
     Args:
-        settings: with or without `index_url`.
-        home: the state folder.
-        encode: encodes texts by the encoder that an index names.
+        settings: settings of the server.
+        home: state folder.
+        encode: encodes texts with the encoder that an index names.
     """
     if settings.index_url:
         return MilvusIndexes(settings.index_url, settings.index_token)

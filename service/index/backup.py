@@ -1,7 +1,7 @@
-"""Copies of an index: the record alone, for everything else is made from it.
+"""Backups of an index: a copy of the record alone, because everything else is built from it.
 
 <backup>/
-├── record.db     as it was at one moment, compacted
+├── record.db     the record at one moment, compacted
 └── backup.json   {schema, index, count, sequence, spec, made_at, sha256}
 """
 
@@ -22,24 +22,27 @@ from transforms.beneath import open_beneath, read_beneath
 from transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
 
 MANIFEST = "backup.json"
+"""Name of the manifest file."""
 SCHEMA_VERSION = 1
+"""Version of the backup format; newer ones are rejected."""
 COPIED_BYTES = 1 << 20
+"""Buffer size for copying files, in bytes."""
 
 
 def backup(folder: Path, to: Path) -> dict[str, Any]:
-    """Copy an index's record as it is at this moment; whoever owns the index goes on writing.
+    """Copy the record of an index at this moment into a new folder, while its owner may go on writing.
 
     Args:
-        folder: of the index.
-        to: a folder that does not exist yet.
+        folder: folder of the index.
+        to: folder to create; must not exist.
 
     Returns:
-        The backup's manifest.
+        The manifest of the backup.
 
     Raises:
-        UnknownNameError: if there is no such index.
-        ConflictError: if something is in the way.
-        OSError, sqlite3.Error: if it cannot be written; nothing is left then.
+        UnknownNameError: if the index does not exist.
+        ConflictError: if `to` exists.
+        OSError, sqlite3.Error: if the backup cannot be written; nothing is left then.
     """
     require_there(folder)
     if to.exists():
@@ -79,19 +82,20 @@ def backup(folder: Path, to: Path) -> dict[str, Any]:
 
 
 def restore(source: Path, root: Path, name: str | None = None) -> dict[str, Any]:
-    """Make an index from a backup; a server at work serves it when it is asked for.
+    """Create an index from a backup, after checking its SHA-256 and structure; a running server opens it on demand.
 
     Args:
-        source: the backup's folder.
-        root: of the indexes.
-        name: of the new index; None is the name it had.
+        source: folder of the backup.
+        root: folder of all indexes.
+        name: name of the new index; None for the original name.
 
     Returns:
-        The backup's manifest, with the name given.
+        The manifest of the backup, with the new name.
 
     Raises:
+        BadValueError: if no index can have that name.
         UnavailableError: if the backup is damaged or of a newer schema.
-        ConflictError: if there is an index of that name.
+        ConflictError: if an index of that name exists.
     """
     manifest = read_manifest(source)
     name = name or str(manifest["index"])
@@ -124,13 +128,13 @@ def restore(source: Path, root: Path, name: str | None = None) -> dict[str, Any]
 
 
 def require_there(folder: Path) -> None:
-    """Raise `UnknownNameError` unless the folder is an index's."""
+    """Raise `UnknownNameError` unless the folder is that of an index."""
     if not is_name(folder.name) or not (folder / "record.db").exists():
         raise UnknownNameError(f"there is no index {folder.name!r}", param="name")
 
 
 def read_manifest(source: Path) -> dict[str, Any]:
-    """A backup's manifest.
+    """Read the manifest of a backup.
 
     Raises:
         UnavailableError: if it is missing, damaged, or of a newer schema.

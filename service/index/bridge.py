@@ -1,7 +1,7 @@
-"""Queries of the encoder an index is moving to, while it still holds the vectors of the old one.
+"""Alignment for queries of the encoder that an index is moving to, while it still holds the vectors of the old one.
 
-A re-embedding encodes some of the index's texts anew first. Their old and new vectors are the
-pairs an alignment is fitted on; until the move is done it takes new queries to the old space.
+A re-embedding first encodes some of the index's texts with the new encoder. Their old and new vectors are the pairs
+that the alignment is fitted on; until the move is done it maps new queries to the old space.
 """
 
 import json
@@ -18,21 +18,23 @@ from transforms.quality import cross_recall_at_k
 from transforms.vectors import FloatArray
 
 FOLDER = "alignment"
+"""Name of the folder of the alignment in that of a generation; also the stem of its JSON file."""
 PAIRS_LEAST = 60
+"""Minimum number of pairs to fit an alignment."""
 HELDOUT_SHARE = 5
-"""Every fifth pair tells how good the alignment is."""
+"""Interval of held-out pairs: every fifth one is used to measure the recall."""
 
 
 @dataclass(frozen=True)
 class Bridge:
-    """A fitted alignment from a coming encoder to the space an index serves.
+    """Fitted alignment from a new encoder to the space that an index serves.
 
     Attributes:
-        spec: what the index is moving to.
-        chain: takes that encoder's vectors to the present originals' space.
-        pairs: it was fitted on.
-        recall_at_10: on pairs kept aside, how many of the ten texts nearest by the old encoder a
-            new query finds; None if there were too few.
+        spec: settings that the index is moving to.
+        chain: maps vectors of the new encoder to the space of the current originals.
+        pairs: number of pairs that the alignment was fitted on.
+        recall_at_10: recall@10 of the mapped queries against those of the old encoder, on held-out pairs; None if there
+            were too few.
     """
 
     spec: IndexSpec
@@ -41,12 +43,12 @@ class Bridge:
     recall_at_10: float | None
 
     def __call__(self, vectors: Vectors) -> Vectors:
-        """Vectors `(n, d)` of the coming encoder in the present space."""
+        """Map vectors `(n, d)` of the new encoder to the space of the current originals."""
         crossed: Vectors = self.chain.floats(vectors)
         return crossed
 
     def describe(self) -> dict[str, Any]:
-        """What answers say of it."""
+        """Return encoder, space, number of pairs and recall as a dict, for responses."""
         return {
             "encoder": self.spec.encoder,
             "raw_space_id": self.spec.raw_space_id,
@@ -56,9 +58,15 @@ class Bridge:
 
 
 def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) -> None:
-    """Fit an alignment on pairs `(n, d)`, `(n, k)` and write it into the folder of the coming generation.
+    """Fit an alignment on pairs of vectors and save it in the new generation's folder; save nothing for under 60 pairs.
 
-    With too few pairs nothing is written: such an alignment would mislead.
+    Too few pairs would make an alignment that misleads. Every fifth pair is held out to measure the recall.
+
+    Args:
+        new: vectors of texts by the new encoder `(n, d)`.
+        old: vectors of the same texts by the old encoder `(n, k)`.
+        spec: settings that the index is moving to.
+        folder: folder of the new generation.
     """
     aside = slice(None, None, HELDOUT_SHARE)
     kept = [row for row in range(len(new)) if row % HELDOUT_SHARE]
@@ -75,10 +83,10 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
 
 
 def load_bridge(folder: Path) -> Bridge | None:
-    """The alignment in the folder of a coming generation; None if there is none yet.
+    """Load the alignment from the folder of a new generation; return None if there is none yet.
 
     Raises:
-        ArtifactError: if it was damaged.
+        ArtifactError: if it is damaged.
     """
     try:
         content = json.loads((folder / f"{FOLDER}.json").read_bytes())

@@ -1,4 +1,4 @@
-"""Looking for damage inside the records of indexes, one after another, while they serve."""
+"""Checks of the records of indexes for damage, one after another, while they serve."""
 
 import logging
 import threading
@@ -9,16 +9,17 @@ from pathlib import Path
 from service.index.schema import find_damage
 
 STOP_SECONDS = 5.0
-"""For a check under way to notice that it is to end: it looks every few milliseconds, but for a slow disk."""
+"""Number of seconds to wait for a running check to stop; it notices within milliseconds, but for a slow disk."""
 
 log = logging.getLogger(__name__)
 
 
 class RecordChecks:
-    """A thread that checks records; what it finds stays until the index is opened again or deleted.
+    """Thread that checks records; a result is kept until its index is opened again or deleted.
 
     Args:
-        check: says what is wrong with a record, and is told when it may give up; see `find_damage`.
+        check: returns what is wrong with a record or None, and calls its second argument to learn whether to give up;
+            see `find_damage`.
     """
 
     def __init__(self, check: Callable[[Path, Callable[[], bool]], str | None] = find_damage) -> None:
@@ -30,11 +31,11 @@ class RecordChecks:
         self.thread = threading.Thread(target=self.run, name="record-checks", daemon=True)
 
     def start(self) -> None:
-        """Begin with those that were added, and check others when they are."""
+        """Start the thread, which checks all queued records and then waits for more."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End, also amid a check."""
+        """Stop the thread, interrupting a running check; wait for it at most 5 s."""
         with self.changed:
             self.stopping = True
             self.changed.notify_all()
@@ -42,29 +43,29 @@ class RecordChecks:
             self.thread.join(STOP_SECONDS)
 
     def add(self, name: str, path: Path) -> None:
-        """Have the record of an index checked; returns at once."""
+        """Queue the check of the record of an index, discarding its last result; return at once."""
         with self.changed:
             self.waiting[name] = path
             self.found.pop(name, None)
             self.changed.notify_all()
 
     def drop(self, name: str) -> None:
-        """Forget an index."""
+        """Cancel the check of an index and discard its result."""
         with self.changed:
             self.waiting.pop(name, None)
             self.found.pop(name, None)
 
     def damaged(self) -> dict[str, str]:
-        """What is wrong, by the name of the index."""
+        """Return what is wrong with each damaged record, by the name of its index."""
         with self.changed:
             return {name: damage for name, damage in self.found.items() if damage is not None}
 
     def is_moot(self, name: str, path: Path) -> bool:
-        """Return whether a check need not go on: the index was deleted or opened again, or the server stops."""
+        """Return whether a check can stop: the index was deleted or opened again, or the server is stopping."""
         return self.stopping or self.waiting.get(name) is not path
 
     def run(self) -> None:
-        """Check record after record until told to stop."""
+        """Check the queued records one by one until stopped; damage is stored and logged."""
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.stopping or self.waiting)

@@ -1,4 +1,4 @@
-"""Exact search, in blocks: what serves while there is no graph, and behind selective filters."""
+"""Exact search in blocks of rows, used while there is no graph, and for selective filters."""
 
 import numpy as np
 import torch
@@ -8,10 +8,10 @@ from torch import Tensor
 from service.index.spec import Metric
 
 BLOCK_ENTRIES = 2**23
-"""Scores held at once, by default: 32 MB."""
+"""Default number of scores held in memory at once: 32 MB."""
 
 Found = tuple[NDArray[np.int64], NDArray[np.float32]]
-"""Rows `(q, k)` and their scores, best first; row −1 with score −inf where there are fewer than k."""
+"""Row numbers `(q, k)` and their scores, best first; padded with row −1 and score −inf."""
 
 
 def exact_search(
@@ -23,16 +23,16 @@ def exact_search(
     metric: Metric,
     block_entries: int = BLOCK_ENTRIES,
 ) -> Found:
-    """Return the k best of some rows.
+    """Return the k best of the given rows for each query, with scores, by comparing the queries with every row.
 
     Args:
         queries: `(q, d)`.
-        vectors: `(n, d)`, all rows.
-        rows: which to look at: numbers, or a slice.
-        allowed: `(n,)` marks of rows that may be found; None for all.
-        k: how many.
-        metric: scores are inner products, or Euclidean distances negated.
-        block_entries: scores that are held at once.
+        vectors: all rows `(n, d)`.
+        rows: rows to compare with, as ascending numbers or a slice.
+        allowed: mask `(n,)` of the rows that may be returned; None for all.
+        k: number of rows per query.
+        metric: scores are inner products, or negated Euclidean distances for l2.
+        block_entries: maximum number of scores held in memory at once.
     """
     among = np.arange(len(vectors))[rows] if isinstance(rows, slice) else rows
     q = torch.from_numpy(np.require(queries, requirements=["C", "W"]))
@@ -52,14 +52,14 @@ def exact_search(
 
 
 def score(queries: Tensor, vectors: Tensor, metric: Metric) -> Tensor:
-    """Scores `(q, n)`, the higher the nearer."""
+    """Return the scores `(q, n)`, higher is nearer: inner products, or negated Euclidean distances for l2."""
     if metric == "l2":  # the quicker formula, by products, loses every digit far from the origin
         return -torch.cdist(queries, vectors, compute_mode="donot_use_mm_for_euclid_dist")
     return queries @ vectors.T
 
 
 def merge(one: Found, other: Found, k: int) -> Found:
-    """The k best of two findings."""
+    """Return the k best rows of two search results, query by query."""
     rows = np.concatenate([one[0], other[0]], axis=1)
     scores = np.concatenate([one[1], other[1]], axis=1)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
@@ -67,20 +67,20 @@ def merge(one: Found, other: Found, k: int) -> Found:
 
 
 def nothing(queries: int, k: int) -> Found:
-    """No rows."""
+    """Return an empty search result `(queries, k)`, filled with row −1 and score −inf."""
     return np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32)
 
 
 def rescore(
     queries: NDArray[np.float32], originals: NDArray[np.float16], candidates: NDArray[np.int64], k: int, metric: Metric
 ) -> Found:
-    """The k best of each query's candidates by the original vectors.
+    """Rank the candidates of each query by the original vectors, and return the k best with their scores.
 
     Args:
-        queries: `(q, d)` originals; of length 1 where the metric is cosine.
-        originals: `(n, d)`.
-        candidates: `(q, c)` rows; −1 where there is none.
-        k: how many to keep.
+        queries: original query vectors `(q, d)`, normalized for cosine.
+        originals: original vectors of all rows `(n, d)`.
+        candidates: row numbers `(q, c)`; −1 for none.
+        k: number of rows to keep.
         metric: as in `exact_search`.
     """
     gathered = torch.from_numpy(originals[np.maximum(candidates, 0)])

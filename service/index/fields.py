@@ -1,8 +1,8 @@
-"""Metadata as the record's filters see it: one entry for each field and value.
+"""Metadata as filters see it: one entry for each pair of field and value.
 
-Nested objects become dotted names, the elements of a list one entry each, so that equality with a
-list means that it holds the value. SQLite orders numbers before texts before blobs; true, false
-and null are blobs, so that `true` is not 1.
+Nested objects become dotted names, the elements of a list one entry each, so that equality with a list means that it
+holds the value. SQLite orders numbers before texts before blobs; true, false and null are blobs, so that `true` is not
+1.
 """
 
 import hashlib
@@ -12,24 +12,27 @@ from typing import Any
 from service.errors import BadValueError
 
 INDEXED_CHARACTERS = 200
-"""Of longer texts the filters know this much and a digest: equality is exact, order nearly."""
+"""Number of characters of a text that filters compare; a digest of longer ones keeps equality exact, order nearly."""
 
 THERE = b"\x02"
-"""Stands for an object, or a list of nothing: it exists, and equals nothing."""
+"""Value stored for an object or an empty list: the field exists, and equals nothing."""
 
 FIELDS_MOST = 256
+"""Maximum number of entries per item."""
 NAME_MOST = 256
-"""Characters of a field's name, with those of the objects it is in: the record holds it once for each value."""
+"""Maximum number of characters of a dotted field name, because the record stores the name once per value."""
 DEPTH_MOST = 8
+"""Maximum nesting depth of metadata."""
 
 Value = int | float | str | bytes
+"""Stored form of a JSON scalar."""
 
 
 def entries(metadata: Mapping[str, Any]) -> set[tuple[str, Value]]:
-    """Names and values to find an item by.
+    """Return the pairs of dotted field name and stored value by which filters find an item.
 
     Raises:
-        BadValueError: for metadata with too many fields, or nested too deep.
+        BadValueError: if the metadata has too many values, too long names or too many levels.
     """
     found = set()
     for entry in walk(metadata, "", 0):
@@ -40,7 +43,16 @@ def entries(metadata: Mapping[str, Any]) -> set[tuple[str, Value]]:
 
 
 def walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
-    """The entries below a name."""
+    """Yield the pairs of dotted field name and stored value of a JSON value and everything nested in it.
+
+    Args:
+        value: JSON value.
+        name: dotted name of the value; empty at the top.
+        depth: nesting depth of the value.
+
+    Raises:
+        BadValueError: if a name is too long, or the value is nested too deep.
+    """
     if depth > DEPTH_MOST:
         raise BadValueError(f"metadata may be nested at most {DEPTH_MOST} deep", param="metadata")
     if len(name) > NAME_MOST:
@@ -60,7 +72,10 @@ def walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
 
 
 def stored(value: Any) -> Value:
-    """A JSON scalar as the record holds it."""
+    """Convert a JSON scalar to the form in which the record stores it.
+
+    null, true and false become blobs, integers beyond 64 bits become floats, and long texts are cut and get a digest.
+    """
     if value is None:
         return b""
     if isinstance(value, bool):

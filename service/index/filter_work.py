@@ -1,4 +1,4 @@
-"""How much work the filter of one search may ask of SQLite."""
+"""Limit on the work that the filter of one search may cause in SQLite."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -8,15 +8,17 @@ from service.errors import TooLargeError
 from service.index.schema import STEPS_BETWEEN
 
 FILTER_STEPS = 200_000_000
+"""Number of steps that any filter may take, about 5 s on one core."""
 STEPS_PER_ROW = 200
-"""A value that a condition meets takes 8 to 12 steps of SQLite's virtual machine, and a million values 0.3 s.
+"""Number of steps that a filter may take per row of a large index.
 
-So a filter may look at some 18 values of each row, or at 18 million values of an index however few rows it has: 5 s on
-one core."""
+A value that a condition meets takes 8 to 12 steps of SQLite's virtual machine, and a million values 0.3 s. So a filter
+may look at some 18 values of each row, or at 18 million values of an index however few rows it has: 5 s on one core.
+"""
 
 
 class FilterWork:
-    """Counts the steps that the conditions of one search take, up to a limit.
+    """Counter of the SQLite steps that the conditions of one search take, with a limit.
 
     Steps and not seconds: the same search is refused every time or never, however busy the server is. It asks for more
     than a request may, so the answer is 413 as for too many results, and trying again does not help.
@@ -48,6 +50,6 @@ class FilterWork:
             db.set_progress_handler(None, 0)  # the connection goes on to other readers
 
     def spend(self) -> int:
-        """Count the steps since the last call; return 1 to let SQLite stop."""
+        """Count the steps since the last call; return 1 once the limit is passed, to interrupt SQLite, else 0."""
         self.left -= STEPS_BETWEEN
         return int(self.left < 0)

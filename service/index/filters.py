@@ -5,8 +5,8 @@
     {"lang": {"in": ["en", "de"]}}              also nin, ne, eq, exists
     {"and": […]}, {"or": […]}, {"not": {…}}     several fields in one object mean and
 
-Operators may be written with a dollar sign. An item without the field satisfies no equality and no
-range; it does satisfy `ne`, `nin` and `not`. Nested fields are named with dots.
+Operators may be written with a dollar sign. An item without the field satisfies no equality and no range; it does
+satisfy `ne`, `nin` and `not`. Nested fields are named with dots.
 """
 
 from collections.abc import Callable
@@ -20,22 +20,28 @@ from service.errors import BadValueError
 from service.index.fields import Value, stored
 
 CONDITIONS_MOST = 256
+"""Maximum number of conditions in a filter."""
 DEPTH_MOST = 16
+"""Maximum nesting depth of a filter."""
 Range = Literal["gt", "gte", "lt", "lte"]
+"""Operator that compares with one bound."""
 RANGES: tuple[Range, ...] = ("gt", "gte", "lt", "lte")
+"""All range operators."""
 OPERATORS = ("eq", "ne", "in", "nin", "exists", *RANGES)
+"""All operators on a field."""
 
 Mask = NDArray[np.bool_]
+"""Boolean array `(n,)`, true for the rows that satisfy a filter."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One test of one field, with which each backend does what it can.
+    """Test of one field, which each backend translates to its own query language.
 
     Attributes:
-        field: its name, with dots.
-        test: that it exists, that it has or holds one of the values, or that it lies on one side of the only one.
-        values: as `stored` makes them; none for `exists`.
+        field: name of the field, nested names joined by dots.
+        test: `exists`, `in` (the field has or contains one of the values), or a range operator with one value.
+        values: values as `stored` converts them; none for `exists`.
     """
 
     field: str
@@ -45,35 +51,41 @@ class Condition:
 
 @dataclass(frozen=True)
 class Junction:
-    """Filters put together: all, any, or the one that must not hold."""
+    """Logical combination of filters.
+
+    Attributes:
+        kind: `and`, `or` or `not`.
+        parts: filters to combine; a single one for `not`.
+    """
 
     kind: str
     parts: "tuple[Filter, ...]"
 
 
 Filter = Condition | Junction
+"""Parsed filter."""
 
 
 def parse_filter(given: Any) -> Filter:
-    """The filter that JSON describes.
+    """Parse a filter from a JSON object.
 
     Raises:
-        BadValueError: naming what cannot be understood.
+        BadValueError: if it is not a valid filter, or has too many conditions or levels; the message names the part.
     """
     return parse(given, 0, Budget())
 
 
 class Budget:
-    """The conditions that a filter may still have; an object of none costs one too, as each is evaluated."""
+    """Counter of the conditions that a filter may still have; an empty object costs one too, as it is evaluated."""
 
     def __init__(self) -> None:
         self.left = CONDITIONS_MOST
 
     def spend(self) -> None:
-        """Take one off, before it is made.
+        """Decrement the counter, before a condition is created.
 
         Raises:
-            BadValueError: if none is left.
+            BadValueError: if no condition is left.
         """
         if self.left == 0:
             raise BadValueError(f"a filter may have at most {CONDITIONS_MOST} conditions", param="filter")
@@ -81,7 +93,16 @@ class Budget:
 
 
 def parse(given: Any, depth: int, budget: Budget) -> Filter:
-    """A filter or a part of one."""
+    """Parse a filter or a nested part of one; several keys are combined by `and`.
+
+    Args:
+        given: JSON value.
+        depth: nesting depth of this part.
+        budget: counter of the remaining conditions, which is decremented.
+
+    Raises:
+        BadValueError: if the part is invalid.
+    """
     if not isinstance(given, dict):
         raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
     if depth > DEPTH_MOST:
@@ -93,7 +114,11 @@ def parse(given: Any, depth: int, budget: Budget) -> Filter:
 
 
 def parse_entry(key: str, value: Any, depth: int, budget: Budget) -> Filter:
-    """One key of a filter: a junction's name, or a field's."""
+    """Parse one key of a filter object with its value: a logical operator, or a field with a value or operators.
+
+    Raises:
+        BadValueError: if the entry is invalid.
+    """
     plain = key.removeprefix("$")
     if plain in ("and", "or"):
         if not isinstance(value, list) or not value:
@@ -113,7 +138,11 @@ def parse_entry(key: str, value: Any, depth: int, budget: Budget) -> Filter:
 
 
 def parse_operator(field: str, operator: str, wanted: Any) -> Filter:
-    """`{"field": {operator: wanted}}`."""
+    """Parse `{"field": {operator: wanted}}`; negative operators become a `not` of the positive condition.
+
+    Raises:
+        BadValueError: if the operator is unknown or the value has the wrong type.
+    """
     if operator == "eq":
         return equal(field, wanted)
     if operator == "ne":
@@ -133,33 +162,51 @@ def parse_operator(field: str, operator: str, wanted: Any) -> Filter:
 
 
 def equal(field: str, wanted: Any) -> Condition:
-    """The field has, or holds, the value."""
+    """Build the condition that the field equals the value, or is a list that contains it."""
     return Condition(field, "in", (scalar(field, wanted),))
 
 
 def among(field: str, wanted: Any) -> Condition:
-    """The field has one of the values."""
+    """Build the condition that the field equals, or contains, one of the values.
+
+    Raises:
+        BadValueError: unless there are 1 to 1,000 scalar values.
+    """
     if not isinstance(wanted, list) or not 0 < len(wanted) <= 1000:
         raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
     return Condition(field, "in", tuple(scalar(field, value) for value in wanted))
 
 
 def within(field: str, side: Range, wanted: Any) -> Condition:
-    """The field lies on one side of a number, or of a text."""
+    """Build the range condition `field side wanted`, such as year ≥ 2000.
+
+    Raises:
+        BadValueError: unless the bound is a number or a text.
+    """
     if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
         raise BadValueError(f"{field}: {side} takes a number or a text", param="filter")
     return Condition(field, side, (stored(wanted),))
 
 
 def scalar(field: str, value: Any) -> Value:
-    """A value to compare with."""
+    """Convert a value to compare with to the form in which the record stores it.
+
+    Raises:
+        BadValueError: if the value is an object or a list.
+    """
     if isinstance(value, dict | list):
         raise BadValueError(f"{field}: compare with a text, a number, true, false or null", param="filter")
     return stored(value)
 
 
 def evaluate(found: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
-    """Which rows satisfy a filter, given which satisfy a condition."""
+    """Return the mask `(rows,)` of the rows that satisfy a filter.
+
+    Args:
+        found: filter.
+        mask_of: returns the mask of one condition.
+        rows: number of rows.
+    """
     if isinstance(found, Condition):
         return mask_of(found)
     if found.kind == "not":

@@ -1,6 +1,6 @@
-"""A generation of an index: rows, graph and chain that belong together. A search uses one, whole.
+"""Generation of an index: rows, graph and chain that belong together. A search uses one generation throughout.
 
-Reindexing makes the next generation beside the one that serves; see `reindex_job` and `adoption`.
+Reindexing builds the next generation beside the serving one; see `reindex_job` and `adoption`.
 """
 
 import math
@@ -22,28 +22,32 @@ from service.index.spec import IndexSpec
 from transforms.files import make_folder
 
 EXACT_ROWS = 10_000
-"""Up to so many rows that may be found, looking at each is as quick as the graph, and exact: the default."""
+"""Default number of candidate rows up to which search is exact: as fast as the graph at that size."""
 
 CANDIDATES_MOST = 4096
-"""More candidates than this are found quicker by looking at every row."""
+"""Maximum number of candidates taken from the graph; for more, an exact scan of all rows is faster."""
 
 QUERIES_AT_ONCE = 256
+"""Maximum number of queries in a batch, which bounds the memory."""
 RESCORED_ENTRIES = 2**24
-"""Numbers of originals gathered at once: 64 MB in float32."""
+"""Maximum number of entries of original vectors gathered at once: 64 MB in float32."""
 MASKS_KEPT = 32
+"""Number of filter conditions whose masks are cached."""
 DEFAULT_EF = 100
+"""Default size of the candidate list of a graph search."""
 WORTH_COMPACTING = 0.3
-"""Share of rows that are gone from which on it is said."""
+"""Share of dead rows above which `hints` suggests compaction."""
 REPLAY_ROWS = 4096
+"""Number of rows read from the record at once."""
 
 
 class Generation:
-    """Rows, graph and chain of one generation.
+    """Rows, graph and chain of one generation of an index.
 
     Attributes:
-        exact_rows: up to so many rows that may be found, each is looked at; the graph answers beyond.
-        filter_steps: of SQLite, which any filter may take; more in an index of many rows.
-        notes: what had to be made anew when it was opened, in words.
+        exact_rows: number of candidate rows up to which search is exact; above, the graph is used.
+        filter_steps: number of SQLite steps that any filter may take; large indexes allow more.
+        notes: messages about what had to be rebuilt when the generation was opened.
     """
 
     def __init__(
@@ -70,25 +74,25 @@ class Generation:
         self.notes: list[str] = []
 
     def new_graph(self) -> Graph | None:
-        """An empty graph; None without hnswlib."""
+        """Return an empty graph; None if hnswlib is not installed."""
         return None if graph_problem() else Graph(self.spec, self.threads)
 
     @property
     def covered(self) -> int:
-        """Rows in the graph."""
+        """Number of rows in the graph."""
         return self.graph.covered if self.graph else 0
 
     @property
     def last_label(self) -> int:
-        """The label of the last row; 0 if there is none."""
+        """Label of the last row; 0 if there is none."""
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
     def append(self, labels: Labels, originals: Vectors) -> None:
-        """Add rows for new items."""
+        """Add rows for new items: their labels, the originals `(n, d)` in float16, and the reduced vectors."""
         self.rows.append(labels, self.reduce.half(originals), self.reduce(originals))
 
     def replay(self) -> None:
-        """Add rows for all items of the record that have none, and mark those that are gone."""
+        """Add a row for each recorded item with a label above the last row's, and mark rows of tombstones as dead."""
         while True:
             labels, originals = self.record.rows_after(self.last_label, REPLAY_ROWS, self.spec)
             if not len(labels):
@@ -97,7 +101,7 @@ class Generation:
         self.rows.bury(self.record.tombstones())
 
     def extend_graph(self, most: int, threads: int) -> int:
-        """Add the next rows to the graph; gives how many are still to add."""
+        """Add up to `most` rows to the graph; return how many rows it still lacks. Without a graph, return 0."""
         if self.graph is None:
             return 0
         view = self.rows.view()
@@ -115,19 +119,23 @@ class Generation:
         wanted: Filter | None = None,
         reduced: bool = False,
     ) -> tuple[Labels, NDArray[np.float32]]:
-        """The nearest items to each query.
+        """Return labels and scores of the k nearest items to each query, best first.
 
         Args:
-            queries: `(q, d)` originals.
-            k: how many.
-            ef: candidates the graph looks at; raised to what is asked of it.
-            rescoring: look at so many times k candidates, and rank them by the originals.
-            wanted: only items that satisfy it.
-            reduced: the queries went through the chain already; nothing is rescored then.
+            queries: original query vectors `(q, d)`.
+            k: number of items per query.
+            ef: size of the graph's candidate list; raised to the number of candidates if smaller.
+            rescoring: take this many times k candidates, and rank them by the original vectors; None ranks by the
+                reduced ones.
+            wanted: filter that the items must satisfy.
+            reduced: whether the queries are reduced already; they must not be rescored then.
 
         Returns:
-            Labels `(q, k)`, −1 where there are no more, and scores: similarities, the best first;
-            for l2 Euclidean distances, the shortest first.
+            Labels `(q, k)`, −1 where there are fewer items, and scores `(q, k)`: similarities, the highest first; for
+                l2 Euclidean distances, the smallest first.
+
+        Raises:
+            TooLargeError: if the filter takes too much work.
         """
         view = self.rows.view()
         allowed = self.allowed(view, wanted)
@@ -148,7 +156,18 @@ class Generation:
         return labels, -scores if self.spec.metric == "l2" else scores
 
     def candidates(self, queries: Vectors, view: RowsView, allowed: Mask | None, most: int, ef: int) -> Found:
-        """The best rows by their reduced vectors: from the graph, and from the rows behind it."""
+        """Return the best rows by reduced vectors, with scores: from the graph, and exactly from rows not in it yet.
+
+        All allowed rows are scanned exactly if there are at most `exact_rows`, and for each query for which the graph
+        finds too few rows.
+
+        Args:
+            queries: reduced queries `(q, k)`.
+            view: rows at the start of the search.
+            allowed: mask of the rows that may be returned; None for all.
+            most: number of candidates per query.
+            ef: size of the graph's candidate list.
+        """
         metric = self.spec.metric
         there = view.count if allowed is None else int(allowed.sum())
         most = min(most, there)
@@ -171,10 +190,11 @@ class Generation:
     def from_graph(
         self, queries: Vectors, view: RowsView, allowed: Mask | None, most: int, ef: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
-        """The best of the rows in the graph, their scores, and how many rows it has; none if it cannot say.
+        """Return the best rows in the graph, their scores, and the number of rows in it; only −1 rows and 0 on failure.
 
-        Rows that may not be found take places among the candidates, so there are as many more of
-        those; still, a query may end up with too few.
+        Rows that are not allowed take places in the candidate list, so proportionally more candidates are requested;
+        still, a query may get too few rows, padded with −1. The graph fails if it is missing, if that needs too many
+        candidates, or if hnswlib reaches too few nodes.
         """
         none, covered = (*nothing(len(queries), most), 0), self.covered
         share = 1.0 if allowed is None or not covered else float(allowed[:covered].mean())
@@ -194,7 +214,7 @@ class Generation:
         return rows[:, :most], scores[:, :most], min(covered, view.count)
 
     def allowed(self, view: RowsView, wanted: Filter | None) -> Mask | None:
-        """Marks `(n,)` of rows that may be found; None if all may.
+        """Return the mask `(n,)` of the rows that are alive and satisfy the filter; None if all rows may be returned.
 
         Raises:
             TooLargeError: if the filter takes too much work.
@@ -207,9 +227,13 @@ class Generation:
         return matching & view.alive
 
     def mask(self, condition: Condition, view: RowsView, work: FilterWork) -> Mask:
-        """Marks of rows whose fields satisfy a condition.
+        """Return the mask `(n,)` of the rows whose fields satisfy a condition, from a cache extended by new rows.
 
-        The fields of a label never change, so marks are kept, and only rows added since looked up.
+        The fields of a label never change, so only rows added since the last call are looked up. The cache holds 32
+        masks.
+
+        Raises:
+            TooLargeError: if the filter takes too much work.
         """
         with self.masking:
             old = self.masks.pop(condition, np.zeros(0, np.bool_))
@@ -226,12 +250,12 @@ class Generation:
         return old[: view.count]
 
     def close(self) -> None:
-        """Let go of the files; a search under way keeps what it looks at."""
+        """Close the row files; arrays used by a running search stay valid."""
         self.rows.close()
 
 
 def hints(rows: Rows) -> list[str]:
-    """What a user could do for an index."""
+    """Return advice for the user: to install hnswlib, and to compact an index with over 30% dead rows; else []."""
     found = [problem] if (problem := graph_problem()) else []
     if rows.dead > WORTH_COMPACTING * max(rows.count, 1):
         share = f"{rows.dead:,} of {rows.count:,} rows are of deleted or replaced items"

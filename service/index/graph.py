@@ -1,4 +1,4 @@
-"""The HNSW graph over the first rows of a generation, by hnswlib (extra `index`)."""
+"""HNSW graph over the first rows of a generation, by hnswlib (extra `index`)."""
 
 import errno
 import os
@@ -11,18 +11,25 @@ from service.index.spec import IndexSpec
 from service.index.turns import Turns
 
 ROWS_LEAST = 1024
+"""Minimum number of rows that a graph has space for."""
 GROWTH = 1.5
+"""Factor by which the capacity of a full graph grows."""
 SEED = 100
+"""Seed of hnswlib's random levels."""
 
 
 class Graph:
-    """Rows 0 … `covered`, linked; a node's number is its row.
+    """HNSW graph over rows 0 … `covered`, whose nodes are numbered like the rows.
 
-    Nodes are added and never changed: a row that is gone stays as a way to others, and searches
-    leave it out by the rows' own mark.
+    Nodes are added and never changed: a dead row stays as a way to others, and searches leave it out by the mask of the
+    rows.
+
+    Args:
+        spec: settings of the index.
+        threads: number of threads for a search.
 
     Attributes:
-        covered: rows that are in it.
+        covered: number of rows in the graph.
     """
 
     def __init__(self, spec: IndexSpec, threads: int) -> None:
@@ -36,11 +43,11 @@ class Graph:
         self.started = False
 
     def set_ef(self, ef: int) -> None:
-        """Let searches look at so many candidates; hnswlib does not save it."""
+        """Set the size of the candidate list of searches, which hnswlib does not save."""
         self.index.set_ef(ef)
 
     def extend(self, rows: NDArray[np.float32], threads: int) -> None:
-        """Add rows `(n, k)` that follow on those covered; searches wait meanwhile."""
+        """Add rows `(n, k)` that follow the covered ones, growing the capacity if needed; searches wait meanwhile."""
         wanted = self.covered + len(rows)
         with self.turns.writing():
             if not self.started:
@@ -54,9 +61,10 @@ class Graph:
     def query(
         self, queries: NDArray[np.float32], k: int, ef: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], int] | None:
-        """The k nearest rows `(q, k)`, their scores, best first, and the rows it had; None if it cannot say.
+        """Return the k nearest rows `(q, k)`, best first, their scores, and the graph's row count; None on failure.
 
-        Scores are inner products, or Euclidean distances negated.
+        Scores are inner products, or negated Euclidean distances for l2. The search fails if the graph has, or hnswlib
+        reaches, fewer than k rows.
         """
         with self.turns.searching(ef):
             covered = self.covered
@@ -71,7 +79,7 @@ class Graph:
         return rows.astype(np.int64), 1 - distances, covered
 
     def save(self, file: IO[bytes]) -> None:
-        """Write it into an open, empty file; nobody may extend it meanwhile, searches go on.
+        """Write the graph to an open, empty file; searches may go on, but the graph must not be extended meanwhile.
 
         Raises:
             OSError: if the disk is full.
@@ -81,19 +89,19 @@ class Graph:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def load(self, file: IO[bytes], covered: int) -> None:
-        """Read what `save` wrote; the caller has checked its digest, for hnswlib does not."""
+        """Replace the graph by the one in a file that `save` wrote; the caller must have checked its digest."""
         file.seek(0)  # where /dev/fd duplicates the descriptor, its place counts
         self.index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(ROWS_LEAST, int(covered * GROWTH)))
         self.covered, self.started = covered, True
 
     @property
     def bytes(self) -> int:
-        """In memory: vectors and lowest links of every place there is room for."""
+        """Memory of vectors and lowest-level links for the whole capacity, in bytes; 0 while empty."""
         return int(self.index.index_file_size()) if self.covered else 0
 
 
 def graph_problem() -> str | None:
-    """Why there can be no graph, or None."""
+    """Return why graphs cannot be used, or None: a message that hnswlib is not installed."""
     try:
         import hnswlib  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""Filling an index from a store that exists: what the chain costs there, then the rows, resumably."""
+"""Import of an existing vector store: measuring what the chain costs there, then adding the rows, resumably."""
 
 import time
 from collections.abc import Mapping
@@ -24,14 +24,23 @@ from transforms.progress import Progress
 from transforms.quality import geometry_measures
 
 SAMPLE_ROWS = 2000
+"""Number of rows on which the cost of the chain is measured."""
 NOTE = "import"
+"""Key of the note that stores the progress of an import."""
 ID_FIELDS = ("id", "_id")
+"""Fields that are tried for the id of a row, in this order."""
 LINK_BYTES = 4
+"""Size of one link of the graph, in bytes."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the store: its id and what else it says."""
+    """Row of the store.
+
+    Attributes:
+        id: id of the item.
+        metadata: remaining fields; None if there are none.
+    """
 
     id: str
     metadata: dict[str, Any] | None
@@ -39,14 +48,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a chain costs on the vectors of a store, measured on some of them.
+    """Cost of a chain on the vectors of a store, measured on a sample.
 
     Attributes:
-        rows: of the store.
-        sampled: rows measured on, all different.
+        rows: number of rows in the store.
+        sampled: number of distinct, nonzero rows measured on.
         quality: `local_spearman`, `recall_at_10`, `recall_at_10_rescored_4x`, `positional_stress`.
-        bytes_per_vector: {before, after}: of a float32 original, and of what the graph holds.
-        graph_bytes: {before, after}: of a graph over all rows of originals, and of reduced ones.
+        bytes_per_vector: {before, after}: size of a float32 original, and of a vector in the graph.
+        graph_bytes: {before, after}: estimated size of a graph over all originals, and over all reduced vectors.
     """
 
     rows: int
@@ -57,15 +66,15 @@ class Cost:
 
 
 class Ids:
-    """Which id each row gets, and what of it is metadata.
+    """Assignment of ids to the rows of a source, and of the other fields to metadata.
 
     Args:
-        listed: a file with one id a line, or a .npy of whole numbers; None takes ids from the rows.
-        field: of the rows; None tries `id`, then `_id`, then the row's number.
-        total: rows of the source.
+        listed: file with one id per line, or a .npy file of integers; None to take ids from the rows.
+        field: field that holds the id; None tries `id`, then `_id`, then uses the row number.
+        total: number of rows of the source.
 
     Raises:
-        BadValueError: for a list of another length, or with blank lines.
+        BadValueError: if the list has another length, or blank lines.
     """
 
     def __init__(self, listed: Path | None, field: str | None, total: int) -> None:
@@ -75,16 +84,16 @@ class Ids:
             raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
 
     def rows(self, batch: Batch, first: int, left_out: str, text_field: str | None) -> list[Row]:
-        """The rows of a batch.
+        """Return the rows of a batch, with id and metadata.
 
-        A field `metadata` that holds an object, or its JSON, is taken for the metadata itself:
-        `lathe index export` writes it so.
+        If a field `metadata` holds an object, or its JSON text, its fields are merged into the metadata, because `lathe
+        index export` writes items so.
 
         Args:
-            batch: of the source.
-            first: number of its first row.
-            left_out: the field that holds vectors or texts.
-            text_field: where the index keeps texts; None if it does not.
+            batch: batch of the source.
+            first: row number of its first row.
+            left_out: field with the vectors or texts, which is not metadata.
+            text_field: field in which the index stores texts; None if it stores none.
         """
         records: list[Record] = batch.records or [{} for _ in range(len(batch))]
         rows = []
@@ -102,16 +111,16 @@ class Ids:
         return rows
 
     def field_of(self, record: Mapping[str, Any]) -> str | None:
-        """The field a row's id stands in; None if it is in none."""
+        """Return the field that holds the id of a row; None if there is none, or the ids come from a list."""
         if self.listed is not None:
             return None
         return self.field or next((field for field in ID_FIELDS if field in record), None)
 
     def id_of(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
-        """The id of one row.
+        """Return the id of one row: from the list, else from the field, else its row number.
 
         Raises:
-            BadValueError: if the row lacks the field, or has nothing in it.
+            BadValueError: if the field is missing or null.
         """
         if self.listed is not None:
             return self.listed[number]
@@ -123,10 +132,10 @@ class Ids:
 
 
 def read_ids(path: Path) -> list[str]:
-    """One id a line, or the whole numbers of a .npy file.
+    """Read ids from a file: one per line, or the integers of a .npy array.
 
     Raises:
-        BadValueError: for a blank line, or an array of anything else.
+        BadValueError: if a line is blank, or the array is not one of integers `(n,)`.
     """
     if path.suffix == ".npy":
         numbers = np.load(path, allow_pickle=False)
@@ -141,7 +150,7 @@ def read_ids(path: Path) -> list[str]:
 
 
 def as_object(value: Any) -> dict[str, Any] | None:
-    """An object, or the object that a text of JSON says; None for anything else."""
+    """Return the value if it is a dict, or the dict that a JSON text encodes; None for anything else."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
@@ -149,10 +158,17 @@ def as_object(value: Any) -> dict[str, Any] | None:
 
 
 def measure(source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Reducer, on_progress: Progress) -> Cost:
-    """What the chain of a spec costs on the vectors of a source.
+    """Measure how a chain changes the geometry and the size of a store, on up to 2,000 rows spread over the source.
+
+    Args:
+        source: vectors or texts.
+        encoder: encoder of the texts; None for vectors.
+        spec: settings of the index.
+        reduce: maps originals to the vectors in the graph.
+        on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        BadValueError: for vectors of another width.
+        BadValueError: if the vectors have the wrong number of dimensions.
     """
     total = source.count()
     wanted = np.unique(np.linspace(0, max(total - 1, 0), SAMPLE_ROWS).astype(int))
@@ -179,23 +195,23 @@ def measure(source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Re
 def fill(
     index: SearchIndex, source: Source, encoder: Encoder | None, ids: Ids, key: str, on_progress: Progress, zeros: bool
 ) -> dict[str, int]:
-    """Put all rows of a source into an index; a stopped run goes on where it was.
+    """Add all rows of a source to an index, in batches; a run that was stopped resumes after its last batch.
 
     Args:
-        index: to fill.
-        source: of vectors, or of texts.
-        encoder: for texts.
-        ids: of the rows.
-        key: what tells this import from another.
-        on_progress: told rows done, rate and time left.
-        zeros: leave out rows that are zero, instead of stopping there.
+        index: index to fill.
+        source: vectors or texts.
+        encoder: encoder of the texts; None for vectors.
+        ids: assigns ids and metadata.
+        key: identifies this import; only an import with the same key is resumed.
+        on_progress: called with progress in [0, 1] and a message with rows, rate and time left.
+        zeros: whether to skip zero vectors instead of raising.
 
     Returns:
-        {imported, left_out, replaced}: rows put in this run, zero rows left out, and items that were
-        there under the same id.
+        {imported, left_out, replaced}: number of rows added in this run, of zero rows skipped, and of existing items
+            with the same id.
 
     Raises:
-        BadValueError: for an id that stands twice within a batch, and for rows that cannot be kept.
+        BadValueError: if an id occurs twice in a batch, or a row cannot be stored.
     """
     spec = index.spec
     note = index.note(NOTE) or {}
@@ -220,10 +236,10 @@ def fill(
 
 
 def kept_rows(vectors: Vectors, rows: list[Row], spec: IndexSpec, zeros: bool) -> list[int]:
-    """Places of the rows to keep.
+    """Return the indices of the rows to import: all, but for cosine only those with a nonzero vector.
 
     Raises:
-        BadValueError: for a zero row where directions count and none may be left out.
+        BadValueError: if a vector is zero, the metric is cosine, and `zeros` is false.
     """
     if spec.metric != "cosine":
         return list(range(len(rows)))
@@ -235,10 +251,11 @@ def kept_rows(vectors: Vectors, rows: list[Row], spec: IndexSpec, zeros: bool) -
 
 
 def vectors_of(values: Any, encoder: Encoder | None, spec: IndexSpec) -> Vectors:
-    """Originals `(n, d)` of rows.
+    """Return the original vectors `(n, d)` float32 of a batch, encoding the values if they are texts.
 
     Raises:
-        BadValueError: for texts without an encoder, or vectors of another width.
+        BadValueError: if there are texts but no encoder, or vectors with the wrong number of dimensions or too large a
+            norm.
     """
     if len(values) and isinstance(values[0], str):
         if encoder is None:

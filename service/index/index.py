@@ -1,4 +1,4 @@
-"""One index at work: its record, the generation that serves, and a keeper who looks after both."""
+"""Embedded index in use: its record, the generation that serves, and the maintenance thread."""
 
 import logging
 import shutil
@@ -31,27 +31,37 @@ from service.index.spec import IndexSpec
 from transforms.progress import Progress
 
 POLL_SECONDS = 0.1
+"""Number of seconds between checks while waiting for the graph."""
 TRIES = 3
-"""How often a search is done again that met rows of items being replaced."""
+"""Maximum number of times a search is run if it meets rows of items that are being replaced."""
 
 Texts = Callable[[IndexSpec, list[str]], Vectors]
-"""Encodes texts by the encoder that a spec names."""
+"""Function that encodes texts with the encoder that a spec names."""
 
 log = logging.getLogger(__name__)
 
 
 class SpaceMovedError(Exception):
-    """The index serves another space than the vectors were made for: make them anew."""
+    """Error for vectors of a space that the index no longer serves; the caller must encode the texts again."""
 
 
 class Index:
-    """An index that this process owns.
+    """Embedded index that this process owns.
+
+    Args:
+        name: name of the index.
+        folder: folder of the index.
+        lock: acquired lock of the index.
+        threads: number of threads for a search.
+        job_threads: number of threads for adding rows to the graph.
+        encode: encodes texts with the encoder that a spec names.
+        exact_rows: number of candidate rows up to which its generations search exactly.
 
     Attributes:
-        generation: what serves; replaced whole.
-        bridge: takes queries of the encoder the index is moving to; None if there is none.
-        moving_to: while it is being embedded anew, the metadata field that must hold an item's text.
-        exact_rows: of its generations.
+        generation: generation that serves; always replaced as a whole.
+        bridge: alignment for queries of the encoder that the index is moving to; None if there is none.
+        moving_to: during a re-embedding, the metadata field that must hold an item's text; else None.
+        exact_rows: as given.
     """
 
     def __init__(
@@ -86,11 +96,16 @@ class Index:
         self.keeper = Keeper(self)
 
     def start(self) -> None:
-        """Begin to look after the graph and the snapshots."""
+        """Start the maintenance thread."""
         self.keeper.start()
 
     def close(self, snapshot: bool = True, release: bool = True) -> None:
-        """Finish the writes accepted, write a snapshot, let go of the folder and, unless told otherwise, its lock."""
+        """Finish accepted writes, stop the maintenance thread, and close all files.
+
+        Args:
+            snapshot: whether to write a snapshot.
+            release: whether to release the lock of the index.
+        """
         self.keeper.stopping.set()
         self.writer.shutdown(wait=True)
         self.keeper.stop()
@@ -105,7 +120,11 @@ class Index:
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
     def open_generation(self, spec: IndexSpec) -> Generation:
-        """The generation of a spec from its snapshot and the record; anew from the record if they disagree."""
+        """Open the generation of a spec: restore its snapshot, then add later items from the record.
+
+        If the result disagrees with the record, or the files cannot be used, the generation is rebuilt from the record.
+        Its notes, which say what was rebuilt, are logged.
+        """
         folder = self.folder / f"graph-{spec.generation}"
         artifact = None if spec.chain == "none" else self.record.artifact(spec.chain)
         reducer = Reducer(spec, artifact)
@@ -141,21 +160,22 @@ class Index:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Put items with their original vectors; in place of those with the same ids; all or none.
+        """Queue the insertion of items with original vectors, replacing items with the same ids, and return a future.
 
-        Gives a future: writes take their turns, and whoever waits need not hold a thread.
+        All items are written or none. Writes run one after another in a thread, so callers need not hold a thread while
+        they wait.
 
         Args:
-            ids: as `require_ids` takes them.
-            vectors: `(n, d)` originals.
-            metadata: of each item.
-            raw_space_id: the space of the vectors; None where the caller did not say.
-            note: meta values to write with them.
+            ids: valid, distinct ids; see `require_ids`.
+            vectors: original vectors `(n, d)`.
+            metadata: metadata of each item.
+            raw_space_id: space of the vectors; None if unknown.
+            note: meta values to write in the same transaction.
 
         Raises:
-            SpaceMovedError: if the index has moved on to another encoder.
-            ServiceError: for vectors that cannot be kept.
-            OSError, sqlite3.Error: if they cannot be written; nothing is, then.
+            SpaceMovedError: if the index has moved to another encoder.
+            ServiceError: if the vectors or metadata cannot be stored, or the index is being closed.
+            OSError, sqlite3.Error: if the write fails; nothing is written then.
         """
         return self.in_turn(self.put, ids, vectors, metadata, raw_space_id, note)
 
@@ -167,7 +187,7 @@ class Index:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None,
     ) -> Written:
-        """`upsert` in the writer thread."""
+        """Insert items, in the writer thread; arguments and errors as in `upsert`."""
         generation = self.healed()
         spec = generation.spec
         if raw_space_id not in (None, spec.raw_space_id):
@@ -189,14 +209,15 @@ class Index:
         return written
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Remove those of the items that are there; a future, as `upsert`."""
+        """Queue the deletion of the items with these ids, and return a future; unknown ids are ignored."""
         return self.in_turn(self.remove, ids)
 
     def in_turn(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        """Have something done by the writer thread.
+        """Queue a function call in the writer thread, and return its future.
 
         Raises:
             UnavailableError: if the index is being closed.
+            UnknownNameError: if the index was deleted.
         """
         try:
             return self.writer.submit(work, *arguments)
@@ -204,14 +225,14 @@ class Index:
             raise self.closing_error() from None
 
     def closing_error(self) -> ServiceError:
-        """What to say to whoever comes while the index is being closed or deleted."""
+        """Return the error for requests that come while the index is being closed or deleted."""
         if self.deleted:
             return UnknownNameError(f"the index {self.name} was deleted", param="name")
         return UnavailableError(f"the index {self.name} is being closed", code="closing")
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Turn errors of a record that was closed, or whose files went meanwhile, into what it means."""
+        """Run the block; while the index is being closed, replace errors of SQLite and of files by one that says so."""
         try:
             yield
         except (sqlite3.Error, OSError):
@@ -220,7 +241,7 @@ class Index:
             raise
 
     def remove(self, ids: Sequence[str]) -> Written:
-        """`delete` in the writer thread."""
+        """Delete items from the record and mark their rows as dead, in the writer thread."""
         generation = self.healed()
         with self.changing:
             self.behind = True
@@ -230,7 +251,7 @@ class Index:
         return written
 
     def healed(self) -> Generation:
-        """The generation that serves, with every row of the record."""
+        """Return the serving generation, after replaying recorded rows that a failed write did not add."""
         if self.behind:  # a write failed: it may have been recorded, and its rows not added
             self.generation.replay()
             self.behind = False
@@ -240,11 +261,11 @@ class Index:
 
     @property
     def spec(self) -> IndexSpec:
-        """The settings of the generation that serves."""
+        """Settings of the generation that serves."""
         return self.generation.spec
 
     def serving(self) -> GenerationServing:
-        """The generation that serves now, whatever happens to the index meanwhile."""
+        """Return the current generation to search in; it stays the same if the index changes."""
         return GenerationServing(self, self.generation)
 
     def search(
@@ -257,7 +278,12 @@ class Index:
         wanted: Filter | None = None,
         reduced: bool = False,
     ) -> list[list[Hit]]:
-        """The nearest items to each query `(q, d)`, best first, as JSON has them; see `Generation.search`.
+        """Return the k nearest items to each query `(q, d)`, best first, with id, score and metadata.
+
+        The arguments are those of `Generation.search`.
+
+        The search is repeated up to twice if items it found were replaced meanwhile; items that are still missing are
+        left out.
 
         Raises:
             ServiceError: if the index is deleted or closed meanwhile.
@@ -281,7 +307,7 @@ class Index:
         ]
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Items by their ids, with their original vectors if asked for; None for one that is not there."""
+        """Return the items with these ids, with original vectors on request; None for an id that does not exist."""
         with self.in_use():
             found = self.record.find(ids)
             labels = [label for label, _ in found.values()] if vectors else []
@@ -300,26 +326,26 @@ class Index:
         return items
 
     def note(self, key: str) -> Any:
-        """What a write noted in the record."""
+        """Return the value that a write stored under the key; None if there is none."""
         return self.record.meta(key)
 
     def forget_note(self, key: str) -> None:
-        """Remove a note."""
+        """Set the value that a write stored under the key to null, which reads like a missing one."""
         self.record.note({key: None})
 
     def scan(self, most: int) -> Iterator[tuple[list[Payload], Vectors]]:
-        """All items as they are at one moment."""
+        """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`."""
         return self.record.scan(most)
 
     def wait_until_linked(self, on_progress: Progress) -> None:
-        """Wait until the graph has every row."""
+        """Block until the graph contains every row, reporting progress; return at once without a graph."""
         while self.generation.graph is not None and self.generation.covered < self.generation.rows.count:
             linked, total = self.generation.covered, self.generation.rows.count
             on_progress(linked / total, f"{linked:,} of {total:,} rows in the graph")
             time.sleep(POLL_SECONDS)
 
     def describe(self) -> dict[str, Any]:
-        """What it is and how it is."""
+        """Return settings, counts, sizes in bytes, state and notes of the index as a dict."""
         generation = self.generation
         spec, rows = generation.spec, generation.rows
         with self.in_use():

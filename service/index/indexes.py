@@ -1,4 +1,4 @@
-"""The indexes of a state folder."""
+"""Indexes stored in the state folder."""
 
 import secrets
 import shutil
@@ -20,10 +20,22 @@ from service.names import is_name, require_name
 from transforms.files import make_folder, make_root, sync_folder
 
 SWEPT_SECONDS = 3600.0
+"""Age in seconds at which leftovers of a killed operation are deleted."""
 
 
 class Indexes:
-    """Opens indexes when they are asked for, and keeps them open: their folders are this process's then."""
+    """All indexes in a folder, opened on demand and kept open; an open index belongs to this process.
+
+    Args:
+        root: folder of all indexes.
+        threads: number of threads for a search.
+        job_threads: number of threads for adding rows to graphs.
+        encode: encodes texts with the encoder that an index names.
+
+    Attributes:
+        ready: event that is set once every index that can be opened at the start is open.
+        unopened: why an index could not be opened, by name.
+    """
 
     needs_home = True
 
@@ -41,11 +53,11 @@ class Indexes:
         self.checks = RecordChecks()
 
     def start(self) -> None:
-        """Begin to open all there are, so that the first search need not wait; returns at once."""
+        """Start opening all indexes in a thread, so that the first search need not wait; return at once."""
         threading.Thread(target=self.open_all, name="indexes", daemon=True).start()
 
     def open_all(self) -> None:
-        """Open all that can be; the others say why when they are asked for."""
+        """Delete leftovers, open every index that can be opened, set `ready`, and start checking records for damage."""
         sweep(self.root)
         self.unopened |= {name: "its record.db is missing" for name in without_record(self.root)}
         for name in self.names():
@@ -55,17 +67,17 @@ class Indexes:
         self.checks.start()  # they read every record whole: nobody waits for that
 
     def warnings(self) -> list[str]:
-        """What is wrong with indexes, as was last seen: nothing is read now."""
+        """Return messages about unopened and damaged indexes, from the last check; nothing is read now."""
         damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.damaged().items()]
         return [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()] + damaged
 
     def states(self) -> dict[str, int]:
-        """How many indexes are open, damaged and unavailable."""
+        """Return the number of open, damaged and unavailable indexes."""
         damaged = len(self.checks.damaged())
         return {"open": len(self.opened) - damaged, "damaged": damaged, "unavailable": len(self.unopened)}
 
     def close(self) -> None:
-        """Let go of all."""
+        """Stop the checks and close all indexes; later attempts to open one fail."""
         with self.changing:
             self.closed = True
             opened, self.opened = self.opened, {}
@@ -74,14 +86,14 @@ class Indexes:
             index.close()
 
     def names(self) -> list[str]:
-        """Indexes there are."""
+        """Return the names of all indexes."""
         return [folder.name for folder in index_folders(self.root)]
 
     def get(self, name: str) -> Index:
-        """An index, open.
+        """Return the open index of that name, opening it first if necessary.
 
         Raises:
-            UnknownNameError: if there is none of that name.
+            UnknownNameError: if there is no such index.
             ConflictError: if another process owns it.
             UnavailableError: if its record cannot be read.
         """
@@ -106,7 +118,7 @@ class Indexes:
                 raise
 
     def open(self, name: str, folder: Path) -> Index:
-        """Open an index that is not open; errors as `get`."""
+        """Lock an index, open it, queue the check of its record, and start its maintenance thread; errors as `get`."""
         lock = own(folder, name)
         try:
             require_there(folder)
@@ -125,15 +137,15 @@ class Indexes:
         raise UnavailableError("the server is stopping", code="closing")
 
     def create(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> Index:
-        """A new index; one that is there already is kept as it is.
+        """Create an index and return it; if the name exists already, return that index unchanged.
 
         Args:
-            name: of the index.
-            spec: its settings.
-            artifact: manifest and tensors of its chain.
+            name: name of the index.
+            spec: settings of the index.
+            artifact: manifest and tensors of its chain; None for raw vectors.
 
         Raises:
-            BadValueError: for a name no index can have.
+            BadValueError: if no index can have that name.
         """
         require_name(name, "an index")
         if name not in self.names():
@@ -141,7 +153,7 @@ class Indexes:
         return self.get(name)
 
     def make(self, name: str, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-        """Write a new index's folder, whole or not at all."""
+        """Create a new index's folder and record atomically; keep the folder of another request that was faster."""
         staging = self.root / f".{name}.{secrets.token_hex(6)}"
         try:
             make_root(self.root)
@@ -157,10 +169,10 @@ class Indexes:
         sync_folder(self.root)
 
     def delete(self, name: str) -> None:
-        """Remove an index for good.
+        """Delete an index permanently, also one whose record is damaged.
 
         Raises:
-            ServiceError: as `get`, also if another deletion was quicker; but one whose record is damaged goes too.
+            ServiceError: as `get`, also if another request deleted it first.
         """
         self.require_owned(name)
         with self.opening_of(name):
@@ -183,12 +195,12 @@ class Indexes:
         shutil.rmtree(doomed, ignore_errors=True)
 
     def opening_of(self, name: str) -> threading.Lock:
-        """Held while an index is opened or deleted: one at a time."""
+        """Return the lock that must be held while the index of that name is opened or deleted."""
         with self.changing:
             return self.opening[name]
 
     def require_owned(self, name: str) -> None:
-        """Raise unless an index is there and this process's, or nobody's because it cannot be opened."""
+        """Raise unless the index exists and no other process owns it; it may be one that cannot be opened."""
         try:
             self.get(name)
         except (UnknownNameError, ConflictError):
@@ -198,7 +210,7 @@ class Indexes:
                 own(self.root / name, name).release()
 
     def describe(self) -> list[dict[str, Any]]:
-        """All indexes; those that cannot be opened say why."""
+        """Return a description of every index; one that cannot be opened is described by its error."""
         described: list[dict[str, Any]] = []
         for name in self.names():
             try:
@@ -212,13 +224,13 @@ class Indexes:
 
 
 def require_there(folder: Path) -> None:
-    """Raise `UnknownNameError` if an index's folder went while its lock was waited for."""
+    """Raise `UnknownNameError` if the index was deleted while its lock was waited for."""
     if not (folder / "record.db").exists():
         raise UnknownNameError(f"the index {folder.name} was deleted", param="name")
 
 
 def require_same(name: str, there: IndexSpec, asked: Mapping[str, Any]) -> None:
-    """Raise `ConflictError` if an index has other settings than asked, naming them."""
+    """Raise `ConflictError`, naming the settings, if an existing index has other settings than those asked for."""
     has = there.json()
     differ = [f"{key} {has[key]} (asked: {value})" for key, value in asked.items() if has[key] != value]
     if differ:
@@ -228,7 +240,7 @@ def require_same(name: str, there: IndexSpec, asked: Mapping[str, Any]) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Remove what a killed creation, restoration or deletion left an hour ago."""
+    """Delete temporary folders, older than an hour, of killed creations, restorations and deletions."""
     for folder in root.glob(".*.*") if root.is_dir() else ():
         if folder.is_dir() and time.time() - folder.stat().st_mtime > SWEPT_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
@@ -241,7 +253,7 @@ def without_record(root: Path) -> list[str]:
 
 
 def index_folders(root: Path) -> list[Path]:
-    """The folders of all indexes, by name."""
+    """Return the folders of all indexes, sorted by name."""
     if not root.is_dir():
         return []
     return sorted(f for f in root.iterdir() if is_name(f.name) and (f / "record.db").exists())

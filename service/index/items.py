@@ -1,4 +1,4 @@
-"""What an item may be called, and how much may be said of it."""
+"""Validation of ids and metadata of items."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,15 @@ import orjson
 from service.errors import BadValueError, TooLargeError
 
 ID_CHARACTERS = 512
+"""Maximum number of characters of an id."""
 METADATA_BYTES = 262_144
+"""Maximum size of an item's metadata as JSON, in bytes."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""Pattern of a control character, which ids must not contain."""
 
 
 def require_ids(ids: Sequence[str]) -> None:
-    """Raise `BadValueError` unless all are ids, each once."""
+    """Raise `BadValueError` unless all ids are distinct, 1 to 512 characters long, and free of control characters."""
     seen = set()
     for place, item in enumerate(ids):
         if not 0 < len(item) <= ID_CHARACTERS:
@@ -27,15 +30,15 @@ def require_ids(ids: Sequence[str]) -> None:
 
 
 def payload(place: int, metadata: Mapping[str, Any] | None) -> bytes | None:
-    """Metadata as JSON; None if there is none.
+    """Serialize metadata as JSON bytes; return None if there is none or it is empty.
 
     Args:
-        place: of the item, for the error.
-        metadata: of the item.
+        place: index of the item, for error messages.
+        metadata: metadata of the item.
 
     Raises:
-        TooLargeError: for too many bytes.
-        BadValueError: for what JSON cannot hold, or not so deep.
+        TooLargeError: if it takes more than 256 KiB.
+        BadValueError: if it is not serializable or nested too deep.
     """
     if not metadata:
         return None

@@ -1,4 +1,4 @@
-"""Who looks after an index while others search and write it."""
+"""Maintenance thread of an index, which works while others search and write."""
 
 import logging
 import threading
@@ -11,23 +11,25 @@ if TYPE_CHECKING:
     from service.index.index import Index
 
 CHUNK_ROWS = 128
-"""Rows added to the graph while searches wait: some 20 ms."""
+"""Number of rows added to the graph at once, while searches wait: about 20 ms."""
 
 SNAPSHOT_SECONDS = 60.0
+"""Minimum number of seconds between snapshots."""
 SNAPSHOT_SHARE = 20
-"""A snapshot is due after a minute with news, or after twenty times what the last one took."""
+"""Minimum pause between snapshots, as a multiple of the time that the last one took."""
 
 IDLE_SECONDS = 0.5
+"""Maximum number of seconds to wait for new rows before looking for other work."""
 
 log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """A thread that adds rows to the graph, writes snapshots, and adopts what a reindexing made.
+    """Maintenance thread that adds rows to the graph, writes snapshots, and cuts over to reindexed generations.
 
     Attributes:
-        news: set when rows were added.
-        stopping: set when the index is being closed.
+        news: event that is set when rows were added.
+        stopping: event that is set when the index is being closed.
     """
 
     def __init__(self, index: "Index") -> None:
@@ -39,18 +41,18 @@ class Keeper:
         self.thread = threading.Thread(target=self.keep, name=f"keeper-{index.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End after what is under way."""
+        """Ask the thread to stop, and wait until its current step is done."""
         self.stopping.set()
         self.news.set()
         if self.thread.is_alive():
             self.thread.join()
 
     def keep(self) -> None:
-        """Look after the index until told to stop."""
+        """Do maintenance steps until stopped, waiting for news when nothing is left; errors are logged and retried."""
         while not self.stopping.is_set():
             try:
                 more = self.look_after_index()
@@ -62,7 +64,11 @@ class Keeper:
                 self.news.clear()
 
     def look_after_index(self) -> int:
-        """Do a little of what there is to do; gives how many rows the graph still lacks."""
+        """Do one maintenance step, and return the number of rows that the graph still lacks.
+
+        The step checks for new generations, adds up to 128 rows to the graph, and, if the graph then lacks none, writes
+        a snapshot when one is due.
+        """
         try:
             self.adoption.look()
         except Exception:

@@ -1,6 +1,6 @@
-"""One process owns an index: the graph is in its memory, and the record has one writer.
+"""Ownership of an index by one process, because the graph is in its memory, and the record has one writer.
 
-The lock lies beside the index's folder, so that it stays while the folder comes and goes.
+The lock file lies beside the folder of the index, so that it stays when the folder is created or deleted.
 """
 
 import json
@@ -16,10 +16,11 @@ from transforms.files import create_file
 
 
 def own(folder: Path, name: str) -> FileLock:
-    """The right to an index.
+    """Acquire the lock of an index without waiting, write `owner.json` with the process id, and return the lock.
 
     Raises:
-        ConflictError: if another process has it.
+        ConflictError: if another process holds the lock.
+        UnavailableError: if the lock file cannot be used.
     """
     lock = lock_file(lock_path(folder))
     note = folder / "owner.json"
@@ -43,5 +44,5 @@ def own(folder: Path, name: str) -> FileLock:
 
 
 def lock_path(folder: Path) -> Path:
-    """Where an index's lock lies."""
+    """Return the path of the lock file of an index."""
     return folder.with_name(f".{folder.name}.lock")

@@ -1,4 +1,4 @@
-"""Ids and metadata of items that were found lately, ready to stand in an answer."""
+"""Cache of ids and metadata of items that were found recently, ready for a response."""
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,18 +10,19 @@ from service.errors import TooLargeError
 from service.index.record import Record
 
 ANSWER_BYTES_MOST = 64_000_000
-"""Metadata and vectors of the items in one answer, which may name an item often; a number of a vector counts 12."""
+"""Maximum size of metadata and vectors in one response, in bytes; each entry of a vector counts 12."""
 
 BYTES_MOST = 64_000_000
+"""Maximum size of the cache, in bytes."""
 OVERHEAD_BYTES = 300
-"""What Python takes for an entry beside its metadata and id."""
+"""Memory that Python needs per entry, besides its id and metadata, in bytes."""
 
 Shown = tuple[str, Any]
-"""An item's id, and its metadata as it goes into an answer; None if it has none."""
+"""Id of an item, and its metadata as inserted into a response; None if it has no metadata."""
 
 
 class Payloads:
-    """The record's payloads, kept by label: a label stands for one version of one item, so none grows stale."""
+    """Cache of payloads by label; entries never become stale, because a label stands for one version of one item."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -30,7 +31,10 @@ class Payloads:
         self.keeping = threading.Lock()
 
     def of(self, labels: Sequence[int]) -> dict[int, Shown]:
-        """Payloads of labels; those that are gone are left out, or shown as they were a moment ago."""
+        """Return id and metadata of each label, by label, reading uncached ones from the record.
+
+        Labels of deleted versions are left out, unless the cache still has them.
+        """
         kept = self.kept
         found = {label: kept[label] for label in labels if label in kept}
         missing = [label for label in labels if label not in found]
@@ -42,7 +46,7 @@ class Payloads:
         return found
 
     def keep(self, shown: dict[int, Shown], size: int) -> None:
-        """Keep payloads of so many bytes; where that is too many, all earlier ones go."""
+        """Add payloads of `size` bytes to the cache; if they do not fit, empty the cache first."""
         with self.keeping:
             if self.bytes + size > BYTES_MOST:
                 self.kept, self.bytes = {}, 0
@@ -52,7 +56,7 @@ class Payloads:
 
 
 def require_small(items: Iterable[Mapping[str, Any] | None]) -> None:
-    """Raise `TooLargeError` for items that would make too large an answer, before it is written."""
+    """Raise `TooLargeError` if the metadata and vectors of the items would make the response too large."""
     size = 0
     sizes: dict[int, int] = {}  # of metadata that several items share, measured once
     for item in items:
@@ -71,5 +75,5 @@ def require_small(items: Iterable[Mapping[str, Any] | None]) -> None:
 
 
 def fragment(metadata: bytes | None) -> Any:
-    """Metadata as it goes into an answer, without being parsed."""
+    """Wrap JSON metadata for insertion into a response without parsing; None stays None."""
     return None if metadata is None else orjson.Fragment(metadata)

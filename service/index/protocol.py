@@ -1,4 +1,4 @@
-"""What every backend of indexes can do: the embedded one (`index`, `indexes`) and Milvus (`milvus`)."""
+"""Protocols that every backend of indexes implements: the embedded one (`index`, `indexes`) and Milvus (`milvus`)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -13,22 +13,22 @@ from service.index.spec import IndexSpec
 from transforms.progress import Progress
 
 Hit = dict[str, Any]
-"""`{id, score, metadata}`."""
+"""Search result of one item, `{id, score, metadata}`."""
 
 Payload = tuple[str, bytes | None]
-"""An item's id and its metadata as JSON; None if it has none."""
+"""Id of an item, and its metadata as JSON bytes; None if it has no metadata."""
 
 Artifact = tuple[bytes, bytes] | None
-"""Manifest and tensors of an index's chain; None for raw vectors."""
+"""Manifest and tensors of the chain of an index, as bytes; None for raw vectors."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a write did.
+    """Outcome of a write.
 
     Attributes:
-        sequence: of the write; None where writes are not counted.
-        gone: versions of items that it replaced or deleted; None where nobody looked.
+        sequence: number of the write; None where writes are not numbered.
+        gone: number of items that were replaced or deleted; None where that is not counted.
     """
 
     sequence: int | None
@@ -36,11 +36,11 @@ class Change:
 
 
 class Serving(Protocol):
-    """What answers the searches of an index at one moment: its settings and its items belong together."""
+    """Protocol of the state of an index at one moment, whose settings and items belong together."""
 
     @property
     def spec(self) -> IndexSpec:
-        """The settings."""
+        """Settings of the index at that moment."""
 
     def search(
         self,
@@ -51,26 +51,26 @@ class Serving(Protocol):
         wanted: Filter | None = None,
         reduced: bool = False,
     ) -> list[list[Hit]]:
-        """The nearest items to each query, best first; arguments as in `Generation.search`."""
+        """Return the k nearest items to each query, best first; the arguments are those of `Generation.search`."""
 
 
 class SearchIndex(Protocol):
-    """An index, whatever keeps it."""
+    """Protocol of one index, whatever backend stores it."""
 
     @property
     def name(self) -> str:
-        """Of the index."""
+        """Name of the index."""
 
     @property
     def spec(self) -> IndexSpec:
-        """Its settings now."""
+        """Current settings."""
 
     @property
     def bridge(self) -> Bridge | None:
-        """Takes queries of the encoder it is moving to; None if there is none."""
+        """Alignment for queries of the encoder that the index is moving to; None if there is none."""
 
     def serving(self) -> Serving:
-        """What answers searches now."""
+        """Return the current state to search in; it stays consistent if the index changes."""
 
     def upsert(
         self,
@@ -80,67 +80,67 @@ class SearchIndex(Protocol):
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Put items with their original vectors, in place of those with the same ids; see `Index.upsert`."""
+        """Queue the insertion of items with their vectors, replacing those with the same ids; see `Index.upsert`."""
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Remove those of the items that are there."""
+        """Queue the deletion of the items with these ids; ids that do not exist are ignored."""
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Items by their ids, with their original vectors if asked for; None for one that is not there."""
+        """Return the items with these ids, with original vectors on request; None for an id that does not exist."""
 
     def describe(self) -> dict[str, Any]:
-        """What it is and how it is."""
+        """Return the settings, counts and state of the index as a dict."""
 
     def note(self, key: str) -> Any:
-        """What a write noted; None if there is nothing."""
+        """Return the value that a write stored under the key, or None."""
 
     def forget_note(self, key: str) -> None:
-        """Remove a note."""
+        """Delete the value that a write stored under the key."""
 
     def scan(self, most: int) -> Iterator[tuple[list[Payload], Vectors]]:
-        """All items, some at a time: ids and metadata, and originals `(n, d)`."""
+        """Yield all items in batches of at most `most`: ids and metadata, and original vectors `(n, d)`."""
 
     def wait_until_linked(self, on_progress: Progress) -> None:
-        """Wait until the graph has every item."""
+        """Block until the graph contains every item, reporting progress."""
 
 
 class SearchIndexes(Protocol):
-    """The indexes of one backend.
+    """Protocol of all indexes of one backend.
 
     Attributes:
-        ready: set once those that can be opened are.
-        needs_home: whether they are kept in the state folder.
+        ready: event that is set once every index that can be opened at the start is open.
+        needs_home: whether the indexes are stored in the state folder.
     """
 
     ready: Event
     needs_home: bool
 
     def warnings(self) -> list[str]:
-        """What keeps indexes from being used, or is wrong with them, as was last seen: nobody is asked now."""
+        """Return messages about unusable or damaged indexes, from the last check; nothing is read or asked now."""
 
     def states(self) -> dict[str, int]:
-        """How many indexes are in which state, for the metrics."""
+        """Return the number of indexes in each state, for the metrics."""
 
     def start(self) -> None:
-        """Begin to open all there are; returns at once."""
+        """Start opening all indexes in the background; return at once."""
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all indexes."""
 
     def names(self) -> list[str]:
-        """Indexes there are."""
+        """Return the names of all indexes."""
 
     def get(self, name: str) -> SearchIndex:
-        """An index, open; `UnknownNameError` if there is none."""
+        """Return the open index of that name; raise `UnknownNameError` if it does not exist."""
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> SearchIndex:
-        """A new index; one that is there already is kept as it is."""
+        """Create an index and return it; if the name exists already, return that index unchanged."""
 
     def delete(self, name: str) -> None:
-        """Remove an index for good."""
+        """Delete an index permanently."""
 
     def require_owned(self, name: str) -> None:
-        """Raise unless an index is there and may be changed by this process."""
+        """Raise unless the index exists and this process may change it."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """All indexes; those that cannot be opened say why."""
+        """Return a description of every index; one that cannot be opened is described by its error."""

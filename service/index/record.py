@@ -1,6 +1,6 @@
-"""The record of an index: everything that cannot be made anew, in one SQLite file.
+"""Record of an index: everything that cannot be rebuilt, in one SQLite file.
 
-meta         spec, sequence (counts writes), last_label (labels given so far), notes of imports
+meta         spec, sequence (number of writes), last_label (last label given), notes of imports
 items        label → id, metadata       a label stands for one version of one item, for ever
 vectors_<n>  label → original vector    re-embedding fills the next table, then drops this one
 fields       name, value → label        what filters look up
@@ -46,11 +46,11 @@ from transforms.files import create_file
 
 @dataclass(frozen=True)
 class Written(Change):
-    """What a write did, for the rows.
+    """Outcome of a write to the record, with the labels needed to update the rows.
 
     Attributes:
-        labels: of the new versions, in the order of the ids.
-        dead: labels of versions that are gone.
+        labels: labels of the new versions, in the order of the ids.
+        dead: labels of the versions that were replaced or deleted.
     """
 
     labels: Labels
@@ -58,7 +58,15 @@ class Written(Change):
 
 
 class Record:
-    """One record file; any number of readers, one writer at a time."""
+    """SQLite file of an index, for any number of concurrent readers and one writer at a time.
+
+    Args:
+        path: existing file.
+        read_only: whether to open it for reading only.
+
+    Raises:
+        UnavailableError: if the file is not a record that can be read.
+    """
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
         self.path = path
@@ -73,11 +81,11 @@ class Record:
 
     @classmethod
     def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "Record":
-        """A new, empty record.
+        """Create a new, empty record file and open it.
 
         Args:
-            path: of a file that does not exist.
-            spec: its settings.
+            path: path of a file that does not exist.
+            spec: settings of the index.
             artifact: manifest and tensors of the chain; None for raw vectors.
         """
         create_file(path).close()  # SQLite gives the WAL beside it the same permissions
@@ -91,7 +99,7 @@ class Record:
         return record
 
     def connect(self) -> sqlite3.Connection:
-        """A connection of its own for a thread that reads, or for the one that writes."""
+        """Open a new SQLite connection with full synchronization, usable from any thread."""
         mode = "ro" if self.read_only else "rw"
         connection = sqlite3.connect(
             f"{self.path.absolute().as_uri()}?mode={mode}",
@@ -104,7 +112,7 @@ class Record:
         return connection
 
     def close(self) -> None:
-        """Close every connection; the last one moves the WAL into the file."""
+        """Close every connection; closing the last one moves the WAL into the file."""
         self.closed = True
         while not self.idle.empty():
             self.idle.get().close()
@@ -112,7 +120,7 @@ class Record:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees what has been committed.
+        """Lend a pooled connection that sees all committed writes, and take it back after the block.
 
         Raises:
             sqlite3.ProgrammingError: after `close`.
@@ -133,7 +141,7 @@ class Record:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A write: on the disk when the block ends, or as if it had never been."""
+        """Run the block as the only writer: commit at the end, durably on disk; roll back on any exception."""
         with self.writing:
             self.writer.execute("BEGIN IMMEDIATE")
             try:
@@ -147,18 +155,22 @@ class Record:
     # ── settings and counters ────────────────────────────────────────────────────────────────
 
     def meta(self, key: str) -> Any:
-        """A value of the meta table; None if there is none."""
+        """Return a value of the meta table; None if the key is missing."""
         with self.reading() as db:
             return read_meta(db, key)
 
     @property
     def spec(self) -> IndexSpec:
-        """The settings."""
+        """Settings of the index."""
         with self.reading() as db:
             return read_spec(db)
 
     def artifact(self, chain: str) -> tuple[bytes, bytes]:
-        """Manifest and tensors of the chain that the settings name."""
+        """Return manifest and tensors of the named chain.
+
+        Raises:
+            UnavailableError: if the record does not have the chain.
+        """
         with self.reading() as db:
             found = db.execute("SELECT manifest, tensors FROM chains WHERE chain = ?", (chain,)).fetchone()
         if found is None:
@@ -166,7 +178,7 @@ class Record:
         return found[0], found[1]
 
     def counts(self) -> dict[str, int]:
-        """Items, and versions that are gone but still have a row."""
+        """Return the number of items (`count`), and of tombstones (`deleted`)."""
         with self.reading() as db:
             items, dead = (db.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("items", "tombstones"))
         return {"count": items, "deleted": dead}
@@ -182,14 +194,14 @@ class Record:
         spec: IndexSpec,
         note: Mapping[str, Any] | None = None,
     ) -> Written:
-        """Put items, in place of those with the same ids, all or none.
+        """Insert items in one transaction, replacing those with the same ids: all or none.
 
         Args:
-            ids: without duplicates.
-            vectors: `(n, d)`, the originals.
-            metadata: of each item, for the filters.
-            payloads: the same as JSON.
-            spec: where the vectors belong.
+            ids: ids without duplicates.
+            vectors: original vectors `(n, d)`.
+            metadata: metadata of each item, for the filters.
+            payloads: the same metadata as JSON.
+            spec: settings, for the table and dtype of the vectors.
             note: meta values to write in the same transaction.
         """
         fields = [entries(given) if given else () for given in metadata]
@@ -209,7 +221,7 @@ class Record:
         return Written(sequence, len(dead), labels, dead)
 
     def delete(self, ids: Sequence[str]) -> Written:
-        """Remove those of the items that are there."""
+        """Delete the items with these ids in one transaction; ids that do not exist are ignored."""
         with self.transaction() as db:
             sequence = read_meta(db, "sequence") + 1
             dead = bury(db, ids, sequence)
@@ -217,12 +229,19 @@ class Record:
         return Written(sequence, len(dead), np.empty(0, np.int64), dead)
 
     def note(self, values: Mapping[str, Any]) -> None:
-        """Write meta values."""
+        """Write values to the meta table in one transaction."""
         with self.transaction() as db:
             put_meta(db, values)
 
     def add_vectors(self, table: int, labels: Labels, vectors: NDArray[np.float32], dtype: str) -> None:
-        """Fill a table of originals that does not serve yet; labels that are there already are replaced."""
+        """Write original vectors into a table that does not serve yet, created if missing; known labels are replaced.
+
+        Args:
+            table: number of the table.
+            labels: labels `(n,)`.
+            vectors: original vectors `(n, d)`.
+            dtype: dtype to store.
+        """
         blobs = (row.tobytes() for row in vectors.astype(dtype, copy=False))
         with self.transaction() as db:
             db.execute(f"CREATE TABLE IF NOT EXISTS vectors_{table} (label INTEGER PRIMARY KEY, vector BLOB NOT NULL)")
@@ -231,7 +250,10 @@ class Record:
             )
 
     def adopt(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-        """Let another generation serve from now on; what only the old one needed goes."""
+        """Replace settings and chain by those of another generation, and drop originals that only the old one needed.
+
+        If the vectors come from another table, the originals of items deleted meanwhile are removed from that table.
+        """
         with self.transaction() as db:
             old = read_spec(db)
             put_spec(db, spec, artifact)
@@ -240,12 +262,12 @@ class Record:
                 db.execute(f"DELETE FROM vectors_{spec.vectors} WHERE label NOT IN (SELECT label FROM items)")
 
     def drop_spare_vectors(self) -> None:
-        """Drop the originals of a re-embedding that was given up."""
+        """Drop the next table of original vectors, which an abandoned re-embedding left behind."""
         with self.transaction() as db:
             db.execute(f"DROP TABLE IF EXISTS vectors_{read_spec(db).vectors + 1}")
 
     def forget_tombstones(self, sequence: int) -> None:
-        """Drop tombstones of writes up to a sequence, and what filters know of them: no serving row needs them."""
+        """Delete tombstones of writes up to `sequence` and their labels' filter fields; they must not be needed."""
         with self.transaction() as db:
             gone = "SELECT label FROM tombstones WHERE sequence <= ?"
             db.execute(f"DELETE FROM fields WHERE label IN ({gone})", (sequence,))
@@ -254,21 +276,27 @@ class Record:
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
     def rows_after(self, label: int, most: int, spec: IndexSpec) -> tuple[Labels, NDArray[np.float32]]:
-        """The next items after a label, in the order of labels, with their originals `(n, d)`."""
+        """Return up to `most` items with greater labels, in label order: labels and original vectors `(n, d)`."""
         query = f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label > ? ORDER BY label LIMIT ?"
         with self.reading() as db:
             found = db.execute(query, (label, most)).fetchall()
         return np.array([label for label, _ in found], np.int64), self.matrix([v for _, v in found], spec)
 
     def payloads_after(self, label: int, most: int) -> tuple[Labels, list[Payload]]:
-        """The same with ids and metadata."""
+        """Return up to `most` items with greater labels, in label order: labels, and ids with metadata."""
         query = "SELECT label, id, metadata FROM items WHERE label > ? ORDER BY label LIMIT ?"
         with self.reading() as db:
             found = db.execute(query, (label, most)).fetchall()
         return np.array([row[0] for row in found], np.int64), [(row[1], row[2]) for row in found]
 
     def scan(self, most: int) -> Iterator[tuple[list[Payload], NDArray[np.float32]]]:
-        """All items as they are at one moment: ids and metadata, and originals `(n, d)`, some at a time."""
+        """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
+
+        The items are in label order.
+
+        Args:
+            most: maximum number of items in a batch.
+        """
         with self.reading() as db:
             db.execute("BEGIN")
             try:
@@ -282,7 +310,7 @@ class Record:
                 db.execute("ROLLBACK")
 
     def payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
-        """Id and metadata of labels; those that are gone are left out."""
+        """Return id and metadata of each label, by label; labels of deleted versions are left out."""
         found: dict[int, Payload] = {}
         with self.reading() as db:
             for part in parts(list(labels)):
@@ -291,7 +319,7 @@ class Record:
         return found
 
     def find(self, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
-        """Label and metadata of ids; those that are not there are left out."""
+        """Return label and metadata of each id, by id; ids that do not exist are left out."""
         found: dict[str, tuple[int, bytes | None]] = {}
         with self.reading() as db:
             for part in parts(list(ids)):
@@ -300,7 +328,7 @@ class Record:
         return found
 
     def originals(self, labels: Sequence[int], spec: IndexSpec) -> dict[int, NDArray[np.float32]]:
-        """The original vectors of labels."""
+        """Return the original vector `(d,)` float32 of each label, by label; unknown labels are left out."""
         found: dict[int, NDArray[np.float32]] = {}
         with self.reading() as db:
             for part in parts(list(labels)):
@@ -311,18 +339,18 @@ class Record:
         return found
 
     def tombstones(self) -> Labels:
-        """Labels that are gone."""
+        """Return the labels of deleted and replaced versions."""
         with self.reading() as db:
             return np.array([row[0] for row in db.execute("SELECT label FROM tombstones")], np.int64)
 
     def matching(self, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
-        """Labels in (after, upto] whose fields satisfy a condition.
+        """Return the labels in (after, upto] whose fields satisfy a condition.
 
-        SQLite writes the labels as one text: rows that become Python's objects take three times as long, 0.1 kB each,
+        SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each,
         and the interpreter's lock, which every other request waits for.
 
         Raises:
-            TooLargeError: if the filter that the condition is of has taken all its work.
+            TooLargeError: if the filter that the condition belongs to has used up its work.
         """
         clause, values = where(condition)
         query = f"SELECT group_concat(label) FROM fields WHERE {clause} AND label > ? AND label <= ?"
@@ -331,21 +359,26 @@ class Record:
         return np.fromstring(found or "", np.int64, sep=",")
 
     def file_bytes(self) -> int:
-        """Of the file and its WAL."""
+        """Return the size of the file and its WAL, in bytes."""
         sides = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(side.stat().st_size for side in sides if side.exists())
 
     def matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[np.float32]:
-        """Original vectors `(n, d)` from their blobs."""
+        """Convert stored vectors to a float32 matrix `(n, d)`."""
         flat = np.frombuffer(b"".join(blobs), dtype=spec.originals)
         return flat.reshape(len(blobs), spec.width).astype(np.float32)
 
 
 def bury(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> Labels:
-    """Remove the present versions of ids; gives their labels.
+    """Delete the current versions of items, write their tombstones, and return their labels; unknown ids are ignored.
 
-    Their fields stay until the next reindexing: rows that are marked as gone are found by no
-    filter, and a search under way must not lose an item that is being replaced.
+    The filter fields stay until the next reindexing: no filter finds rows that are marked as dead, and a running search
+    must not lose an item that is being replaced.
+
+    Args:
+        db: connection within a transaction.
+        ids: ids of the items.
+        sequence: number of the write.
     """
     table = read_spec(db).vectors
     dead: list[int] = []

@@ -1,4 +1,4 @@
-"""From an index's original vectors to those its graph holds, by the chain kept in its record."""
+"""Mapping from an index's original vectors to those in its graph, by the chain stored in its record."""
 
 import tempfile
 from pathlib import Path
@@ -14,13 +14,19 @@ from transforms.chain import Chain
 from transforms.statistics import row_norms, unit_rows, without_direction
 
 HALF_MOST, HALF_LEAST = 65504.0, 2.0**-14
-"""The largest float16, and the smallest with all its digits."""
+"""Largest float16, and smallest float16 with full precision."""
 
 Vectors = NDArray[np.float32]
+"""Float32 vectors, one per row."""
 
 
 class Reducer:
-    """A chain at the size of an index; none passes vectors on."""
+    """Map from original to reduced vectors: a chain cut to the index's dimensions, or the identity without one.
+
+    Args:
+        spec: settings of the index.
+        artifact: manifest and tensors of the chain; None for raw vectors.
+    """
 
     def __init__(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
         self.metric: Metric = spec.metric
@@ -31,10 +37,10 @@ class Reducer:
             self.chain = chain.fold(cut)
 
     def __call__(self, originals: Vectors) -> Vectors:
-        """Take originals `(n, d)` to `(n, k)`; of length 1 where the metric is cosine.
+        """Map originals `(n, d)` to reduced vectors `(n, k)`, normalized if the metric is cosine.
 
         Raises:
-            BadValueError: for numbers too large to map.
+            BadValueError: if a result is not finite.
         """
         reduced = originals if self.chain is None else self.chain.floats(originals)
         if self.metric == "cosine":
@@ -44,10 +50,10 @@ class Reducer:
         return np.ascontiguousarray(reduced)
 
     def half(self, originals: Vectors) -> NDArray[np.float16]:
-        """Originals as they are kept for rescoring.
+        """Convert originals to float16 for rescoring, normalized first if the metric is cosine.
 
         Raises:
-            BadValueError: for numbers float16 cannot hold.
+            BadValueError: if the metric is not cosine, and float16 cannot hold the vectors.
         """
         if self.metric == "cosine":
             return unit(originals).astype(np.float16)
@@ -56,10 +62,10 @@ class Reducer:
 
 
 def load_chain(artifact: tuple[bytes, bytes]) -> Chain:
-    """A chain from its manifest and tensors.
+    """Load a chain from the bytes of its manifest and tensors, by way of a temporary folder.
 
     Raises:
-        ArtifactError: if they were damaged.
+        ArtifactError: if they are damaged.
     """
     with tempfile.TemporaryDirectory() as folder:
         for name, payload in zip((MANIFEST, TENSORS), artifact, strict=True):
@@ -68,18 +74,18 @@ def load_chain(artifact: tuple[bytes, bytes]) -> Chain:
 
 
 def read_artifact_files(folder: Path) -> tuple[bytes, bytes]:
-    """Manifest and tensors of a saved chain, as the record keeps them."""
+    """Read manifest and tensors of a chain saved in a folder, as bytes."""
     return (folder / MANIFEST).read_bytes(), (folder / TENSORS).read_bytes()
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Rows of length 1."""
+    """Return the rows normalized to length 1."""
     rows: Vectors = unit_rows(torch.from_numpy(np.require(vectors, np.float32, ["C", "W"]))).numpy()
     return rows
 
 
 def require_lengths(vectors: Vectors) -> None:
-    """Raise `BadValueError` for vectors whose length float32 cannot hold."""
+    """Raise `BadValueError` if the squared norm of a vector overflows float32."""
     with np.errstate(over="ignore"):
         beyond = ~np.isfinite(np.einsum("ij,ij->i", vectors, vectors))
     if beyond.any():
@@ -89,7 +95,7 @@ def require_lengths(vectors: Vectors) -> None:
 
 
 def require_directions(vectors: Vectors) -> None:
-    """Raise `BadValueError` for vectors that are zero, or so short that the transforms take them for zero."""
+    """Raise `BadValueError` if a vector is zero, or so short that the transforms treat it as zero."""
     empty = without_direction(row_norms(torch.from_numpy(np.require(vectors, np.float32, ["W"]))), torch.float32)
     if empty.any():
         raise BadValueError(
@@ -100,7 +106,7 @@ def require_directions(vectors: Vectors) -> None:
 
 
 def require_half(vectors: Vectors) -> None:
-    """Raise `BadValueError` for vectors that float16 cannot hold, or only with a digit or two."""
+    """Raise `BadValueError` if float16 cannot hold a vector, or only with a digit or two."""
     largest = np.abs(vectors).max(axis=1, initial=0)
     beyond = (largest > HALF_MOST) | ((largest > 0) & (largest < HALF_LEAST))
     if beyond.any():

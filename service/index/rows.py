@@ -1,8 +1,8 @@
-"""The rows of a generation: memmaps that only grow, one line for each version of an item.
+"""Rows of a generation: memory-mapped files that only grow, with one row for each version of an item.
 
 labels.i64     (n,)    which label of the record a row is, ascending
 originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine
-reduced.f32    (n, k)  what the graph holds, for exact search and for making the graph
+reduced.f32    (n, k)  what the graph holds, for exact search and for building the graph
 
 Space is allocated before it is written, so that a full disk is an error and not a SIGBUS.
 """
@@ -22,15 +22,27 @@ from numpy.typing import NDArray
 from transforms.files import continue_file
 
 ROWS_LEAST = 1024
+"""Minimum number of rows that a file has space for."""
 GROWTH = 1.5
+"""Factor by which a full file grows, so that appending is seldom slow."""
 HASHED_BYTES = 2**24
-"""Bytes of rows that are hashed at once, by default."""
+"""Default number of bytes hashed or written at once."""
 
 Labels = NDArray[np.int64]
+"""Labels of the record: each stands for one version of one item."""
 
 
 class RowFile:
-    """A file of rows of one dtype and width, seen as an array."""
+    """File of rows of one dtype and width, memory-mapped as an array.
+
+    Args:
+        path: file, created if missing.
+        dtype: name of the dtype.
+        width: number of entries per row.
+
+    Attributes:
+        array: mapped array `(capacity, width)`.
+    """
 
     def __init__(self, path: Path, dtype: str, width: int) -> None:
         self.path = path
@@ -48,7 +60,7 @@ class RowFile:
             raise
 
     def reserve(self, rows: int) -> None:
-        """Make room.
+        """Allocate disk space for a total number of rows, and map the file again.
 
         Raises:
             OSError: if the disk is full.
@@ -57,7 +69,7 @@ class RowFile:
         self.array = np.memmap(self.file, self.dtype, "r+", shape=(rows, self.width))
 
     def digest_of(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
-        """Return the SHA-256 of the first rows; each row is read once as long as the number grows."""
+        """Return the SHA-256 of the first rows; rows hashed by earlier calls are not read again."""
         if rows < self.digested:
             self.forget_digest()
         step = max(1, block_bytes // self.row_bytes)
@@ -67,27 +79,27 @@ class RowFile:
         return self.digest.hexdigest()
 
     def forget_digest(self) -> None:
-        """Begin anew: the rows will be written again."""
+        """Reset the running digest, because rows will be rewritten."""
         self.digest, self.digested = hashlib.sha256(), 0
 
     def sync(self) -> None:
-        """Wait until the disk has all rows."""
+        """Flush all rows and wait until they are on disk."""
         self.array.flush()
         os.fsync(self.descriptor)
 
     def close(self) -> None:
-        """Let go of the file; arrays seen of it stay usable."""
+        """Close the file; arrays that map it stay usable."""
         self.file.close()
 
 
 @dataclass(frozen=True)
 class RowsView:
-    """The rows as they are at one moment, and stay; arrays of equal length `count`.
+    """Immutable view of the rows at one moment, as arrays of equal length.
 
     Attributes:
-        labels: `(n,)`.
-        originals: `(n, d)` float16.
-        reduced: `(n, k)` float32.
+        labels: labels `(n,)`, ascending.
+        originals: original vectors `(n, d)`, float16.
+        reduced: reduced vectors `(n, k)`, float32.
         alive: `(n,)`, false where the item was deleted or replaced.
     """
 
@@ -98,11 +110,11 @@ class RowsView:
 
     @property
     def count(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self.labels)
 
     def rows_of(self, labels: Labels) -> NDArray[np.int64]:
-        """The rows of labels; those that have none are left out."""
+        """Return the row numbers of the labels; labels without a row are left out."""
         if not self.count or not len(labels):
             return np.empty(0, np.int64)
         places = np.searchsorted(self.labels, labels)
@@ -113,7 +125,17 @@ class RowsView:
 
 
 class Rows:
-    """All rows of a generation; one thread appends, any number reads."""
+    """All rows of a generation, for one appending thread and any number of readers.
+
+    Args:
+        folder: folder of the generation.
+        width: number of dimensions of the original vectors.
+        dimensions: number of dimensions of the reduced vectors.
+
+    Attributes:
+        count: number of rows.
+        dead: number of rows whose item was deleted or replaced.
+    """
 
     def __init__(self, folder: Path, width: int, dimensions: int) -> None:
         with ExitStack() as opened:
@@ -128,22 +150,22 @@ class Rows:
 
     @property
     def files(self) -> Sequence[RowFile]:
-        """The files, in one order."""
+        """Files of labels, originals and reduced vectors, in that order."""
         return (self.labels, self.originals, self.reduced)
 
     @property
     def bytes(self) -> int:
-        """Of the rows there are."""
+        """Size of the rows in bytes, without reserved space."""
         return self.count * sum(file.row_bytes for file in self.files)
 
     def view(self) -> RowsView:
-        """The rows there are now."""
+        """Return an immutable view of the current rows."""
         with self.changing:
             n = self.count
             return RowsView(self.labels.array[:n, 0], self.originals.array[:n], self.reduced.array[:n], self.alive[:n])
 
     def reserve(self, more: int) -> None:
-        """Make room for so many more rows; appending those cannot fail then.
+        """Allocate space for `more` additional rows, so that appending them cannot fail.
 
         Raises:
             OSError: if the disk is full.
@@ -167,7 +189,14 @@ class Rows:
         reduced: NDArray[np.float32],
         replaced: Labels | None = None,
     ) -> None:
-        """Add rows, and in the same moment mark those they replace as gone; labels must be above all there are."""
+        """Append rows, and atomically for readers mark the rows they replace as dead.
+
+        Args:
+            labels: labels `(n,)`, all above the existing ones.
+            originals: original vectors `(n, d)`.
+            reduced: reduced vectors `(n, k)`.
+            replaced: labels of the replaced versions.
+        """
         self.reserve(len(labels))
         rows = slice(self.count, self.count + len(labels))
         self.labels.array[rows, 0] = labels
@@ -178,13 +207,13 @@ class Rows:
             self.alive, self.dead, self.count = alive, self.dead + gone, rows.stop
 
     def bury(self, labels: Labels) -> None:
-        """Mark rows as gone; labels without a row are nothing to do."""
+        """Mark the rows of the labels as dead; labels without a row are ignored."""
         alive, gone = self.alive_without(labels)
         with self.changing:
             self.alive, self.dead = alive, self.dead + gone
 
     def alive_without(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
-        """The marks without some labels, and how many those were; views keep the marks they have."""
+        """Return the alive mask without the rows of the labels, and how many of these were alive; views keep theirs."""
         rows = self.view().rows_of(labels) if labels is not None else np.empty(0, np.int64)
         rows = rows[self.alive[rows]]
         if not len(rows):
@@ -194,22 +223,22 @@ class Rows:
         return alive, len(rows)
 
     def digests(self, rows: int, block_bytes: int = HASHED_BYTES) -> dict[str, str]:
-        """Return the SHA-256 of the first rows of each file, reading so many bytes at once."""
+        """Return the SHA-256 of the first rows of each file, by file name; reads `block_bytes` at once."""
         return {file.path.name: file.digest_of(rows, block_bytes) for file in self.files}
 
     def sync(self) -> None:
-        """Wait until the disk has them."""
+        """Flush all files and wait until they are on disk."""
         for file in self.files:
             file.sync()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files; arrays that map them stay usable."""
         for file in self.files:
             file.close()
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Give a file real blocks up to a size."""
+    """Allocate disk blocks for a file up to `size` bytes, without holes."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return

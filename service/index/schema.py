@@ -1,4 +1,4 @@
-"""The tables of a record, and its settings in them."""
+"""Tables of a record, with the settings stored in them."""
 
 import json
 import sqlite3
@@ -12,17 +12,21 @@ from service.index.filters import Condition
 from service.index.spec import IndexSpec, spec_of
 
 SCHEMA_VERSION = 1
+"""Version of the tables; records of newer versions are rejected."""
 APPLICATION_ID = 0x4C617468
+"""SQLite application id of a record, the ASCII codes of "Lath"."""
 PAGE_BYTES = 8192
-"""Five vectors of 384 floats to a page; with SQLite's 4096 a quarter of the file stays empty."""
+"""Page size of SQLite: five vectors of 384 floats; with the default of 4096 a quarter of the file stays empty."""
 BUSY_SECONDS = 10
+"""Number of seconds to wait for a lock of SQLite."""
 SIDES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+"""SQL operator of each range test."""
 STEPS_BETWEEN = 10_000
-"""Of SQLite's virtual machine, from one question whether to go on to the next."""
+"""Number of steps of SQLite's virtual machine between calls of a progress handler."""
 NOT_DAMAGE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
-"""Errors of a check that say nothing of the file."""
+"""Names of errors during a check that do not mean that the file is damaged."""
 PARAMETERS_MOST = 8192
-"""Of one statement; SQLite takes 32,766."""
+"""Maximum number of parameters of one statement; SQLite allows 32,766."""
 
 TABLES = f"""
 PRAGMA page_size = {PAGE_BYTES};
@@ -38,24 +42,25 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
+"""SQL that creates the tables of a new record."""
 
 
 def read_meta(db: sqlite3.Connection, key: str) -> Any:
-    """A value of the meta table; None if there is none."""
+    """Return a value of the meta table; None if the key is missing."""
     found = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return None if found is None else json.loads(found[0])
 
 
 def put_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    """Write values of the meta table; None removes one."""
+    """Write values to the meta table; None is stored as a value that reads like a missing key."""
     db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
 
 
 def read_spec(db: sqlite3.Connection) -> IndexSpec:
-    """The settings.
+    """Read and validate the settings.
 
     Raises:
-        UnavailableError: if no index can have them.
+        UnavailableError: if no index can have these settings.
     """
     try:
         return spec_of(read_meta(db, "spec"))
@@ -64,7 +69,7 @@ def read_spec(db: sqlite3.Connection) -> IndexSpec:
 
 
 def put_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-    """Write the settings and the one chain they need."""
+    """Write the settings, and replace all stored chains by the given one."""
     put_meta(db, {"spec": spec.json()})
     db.execute("DELETE FROM chains")
     if artifact is not None:
@@ -72,7 +77,7 @@ def put_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, byt
 
 
 def where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
-    """A condition on the table of fields, and what its question marks stand for."""
+    """Translate a condition into an SQL clause on the table `fields`, and its parameters."""
     if condition.test == "exists":
         return "name = ?", (condition.field,)
     if condition.test == "in":
@@ -85,15 +90,15 @@ def where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open a record that is there, for reading alone."""
+    """Open an existing record for reading only."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
 
 
 def require_readable(path: Path) -> None:
-    """Raise `UnavailableError` unless the file is a record this Lathe can read.
+    """Raise `UnavailableError` unless the file is a record that this version of Lathe can read.
 
-    SQLite opens its files by their paths, and follows links: there must be none. The folder is the server's own, so
-    that nobody else puts one there afterwards.
+    Symbolic links are rejected, because SQLite opens its files by path and follows links. The folder belongs to the
+    server, so nobody else can put a link there afterwards.
     """
     for found in (path.parent, *(path.with_name(path.name + side) for side in ("", "-wal", "-shm", "-journal"))):
         if found.is_symlink():
@@ -124,14 +129,14 @@ def require_readable(path: Path) -> None:
 
 
 def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
-    """Check the structure of a record by SQLite's `quick_check`, which reads the whole file; others go on using it.
+    """Check a record with SQLite's `quick_check`, which reads the whole file; the record can be used meanwhile.
 
     Args:
-        path: of the record.
-        stop: asked every few milliseconds whether to give up; nothing is known then.
+        path: path of the record.
+        stop: called every few milliseconds; the check is given up once it returns true.
 
     Returns:
-        The first thing wrong; None if nothing is, or the check was stopped.
+        The first problem found; None if there is none, or the check was stopped or could not be done.
     """
     try:
         connection = connect_read_only(path)
@@ -147,11 +152,11 @@ def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | N
 
 
 def parts(values: list[Any]) -> Iterator[list[Any]]:
-    """Values in parts that one statement takes."""
+    """Yield the values in slices that fit into one statement."""
     for start in range(0, len(values), PARAMETERS_MOST):
         yield values[start : start + PARAMETERS_MOST]
 
 
 def places(values: Sequence[Any]) -> str:
-    """As many question marks."""
+    """Return as many comma-separated question marks as there are values, for an SQL `IN`."""
     return ",".join("?" * len(values))

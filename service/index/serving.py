@@ -1,4 +1,4 @@
-"""One generation of an embedded index, held by a search from its beginning to its end."""
+"""Generation of an embedded index that one search uses from beginning to end."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerationServing:
-    """One generation of an index, to be searched."""
+    """One generation of an index, to be searched.
+
+    Attributes:
+        index: the index.
+        generation: the generation.
+    """
 
     index: "Index"
     generation: Generation
 
     @property
     def spec(self) -> IndexSpec:
-        """The generation's."""
+        """Settings of the generation."""
         return self.generation.spec
 
     def search(
@@ -34,5 +39,5 @@ class GenerationServing:
         wanted: Filter | None = None,
         reduced: bool = False,
     ) -> list[list[Hit]]:
-        """As `Index.search`."""
+        """Return the k nearest items to each query, best first; see `Index.search`."""
         return self.index.search(self.generation, queries, k, ef, rescoring, wanted, reduced)

@@ -1,11 +1,11 @@
 """Snapshots: how far rows and graph are on the disk, with checksums.
 
 graph-<generation>/
-├── labels.i64, originals.f16, reduced.f32   see rows; what lies behind the snapshot's rows counts for nothing
+├── labels.i64, originals.f16, reduced.f32   see rows; what lies behind the snapshot's rows is ignored
 ├── graph.<rows>.hnsw                        see graph
 └── snapshot.json                            {schema, rows, covered, graph, digests, written_at, sha256}
 
-Nothing here is needed: whatever is missing or damaged is made anew from the record.
+Nothing here is essential: whatever is missing or damaged is rebuilt from the record.
 """
 
 import hashlib
@@ -21,36 +21,46 @@ from transforms.beneath import open_beneath, read_beneath
 from transforms.files import create_file, replace_synced, sync_folder
 
 SNAPSHOT = "snapshot.json"
+"""Name of the snapshot's description."""
 SCHEMA_VERSION = 1
+"""Version of the description; newer ones are ignored."""
 
 
 class Snapshots:
-    """When the last snapshot of an index was written, and what it has."""
+    """State of the last snapshot of an index.
+
+    Attributes:
+        written_at: Unix time of the last snapshot; None if there is none.
+        saved: numbers of rows, and of rows in the graph, in the last snapshot.
+    """
 
     def __init__(self) -> None:
         self.written_at: float | None = None
         self.saved = (0, 0)
 
     def note(self, content: dict[str, Any]) -> None:
-        """Remember a snapshot by its description."""
+        """Remember the last snapshot by its description."""
         self.written_at, self.saved = content["written_at"], (content["rows"], content["covered"])
 
     def write(self, generation: Generation) -> None:
-        """Write a snapshot, unless the last one says the same.
+        """Write a snapshot, unless neither rows nor graph have grown since the last one.
 
         Raises:
-            OSError: if it cannot be written; the one before stays.
+            OSError: if it cannot be written; the previous snapshot stays.
         """
         if self.saved != (generation.rows.count, generation.covered):
             self.note(save_snapshot(generation))
 
     def age(self) -> float | None:
-        """Seconds since the last one; None if there is none."""
+        """Return the number of seconds since the last snapshot; None if there is none."""
         return None if self.written_at is None else round(max(time.time() - self.written_at, 0.0), 1)
 
 
 def save_snapshot(generation: Generation) -> dict[str, Any]:
-    """Write rows and graph down as they are now; the caller sees to it that nothing extends the graph meanwhile."""
+    """Flush the rows, write the graph and the description, delete older graph files, and return the description.
+
+    The caller must make sure that the graph is not extended meanwhile.
+    """
     folder, rows, graph = generation.folder, generation.rows.count, generation.graph
     generation.rows.sync()
     digests = generation.rows.digests(rows)
@@ -81,9 +91,10 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
 
 
 def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
-    """Take rows and graph from the last snapshot as far as their checksums hold.
+    """Load rows and graph from the last snapshot as far as checksums match; return its description.
 
-    What does not hold is left empty, and `generation.notes` says so.
+    Returns None if the rows cannot be loaded.
+    What does not match is left empty, and noted in `generation.notes`.
     """
     try:
         content = read_snapshot(generation.folder)
@@ -111,7 +122,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
 
 
 def read_snapshot(folder: Path) -> dict[str, Any]:
-    """The last snapshot's description.
+    """Read and verify the description of the last snapshot.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -127,12 +138,12 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
 
 
 def digest(content: dict[str, Any]) -> str:
-    """SHA-256 of a description."""
+    """Return the SHA-256 of a description, in hexadecimal."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def load_graph(graph: Graph, folder: Path, content: dict[str, Any], wanted: str) -> bool:
-    """Load the graph that a snapshot names, if its SHA-256 is the one wanted; return whether it is."""
+    """Load the graph file that a snapshot names if its SHA-256 is `wanted`; return whether it was loaded."""
     try:
         with open_beneath(folder, content["graph"]) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != wanted:

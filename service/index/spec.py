@@ -1,4 +1,4 @@
-"""What an index is made of."""
+"""Settings of an index."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,31 +6,33 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 Metric = Literal["cosine", "ip", "l2"]
+"""Similarity measure: cosine, inner product or Euclidean distance."""
 OriginalsDtype = Literal["float32", "float16"]
+"""Dtype in which the record stores the original vectors."""
 
 WIDTH_MOST = 65_536
-"""As of the vectors of a source: what reads those is not imported to list indexes."""
+"""Maximum number of dimensions, equal to that of vector sources, whose module is not imported to list indexes."""
 
 
 @dataclass(frozen=True)
 class IndexSpec:
-    """The settings of an index as they stand in its record.
+    """Settings of an index as its record stores them.
 
     Attributes:
-        encoder: whose texts it takes, by name; None if it takes vectors only.
-        encoder_fingerprint: of that encoder, or of the one its chain was fitted for.
-        width: of the original vectors.
-        raw_space_id: where the originals are comparable.
+        encoder: name of the encoder of its texts; None if the index takes vectors only.
+        encoder_fingerprint: fingerprint of that encoder, or of the one that the chain was fitted for.
+        width: number of dimensions of the original vectors.
+        raw_space_id: id of the space in which the original vectors are comparable.
         chain: `name@version`, or `none`.
-        dimensions: of the vectors the graph holds.
-        space_id: where those are comparable.
+        dimensions: number of dimensions of the vectors in the graph.
+        space_id: id of the space in which the vectors in the graph are comparable.
         metric: cosine, inner product or Euclidean distance.
-        m: links of a node of the graph (hnswlib's M).
-        ef_construction: candidates looked at when a node is linked.
-        text_field: of the metadata, where the texts of items are kept; None if they are not.
-        originals: dtype in which the record keeps the original vectors.
-        generation: which `graph-…` folder serves.
-        vectors: which of the record's tables holds the originals; re-embedding moves on to the next.
+        m: number of links per node of the graph (hnswlib's M).
+        ef_construction: size of the candidate list when a node is linked.
+        text_field: metadata field in which the texts of items are stored; None if they are not.
+        originals: dtype in which the record stores the original vectors.
+        generation: suffix of the `graph-…` folder that serves.
+        vectors: number of the record's table of original vectors; re-embedding uses the next one.
     """
 
     encoder: str | None
@@ -49,18 +51,18 @@ class IndexSpec:
     vectors: int = 1
 
     def json(self) -> dict[str, Any]:
-        """As it stands in the record."""
+        """Return the settings as a dict, as the record stores them."""
         return asdict(self)
 
 
 def spec_of(content: Mapping[str, Any]) -> IndexSpec:
-    """The spec that `IndexSpec.json` wrote.
+    """Build and validate settings from a dict that `IndexSpec.json` returned.
 
-    A backup's record is somebody else's: its settings stand in the names of folders and tables, and say how much room
-    rows take.
+    They are validated because a backup's record may come from someone else: settings become names of folders and
+    tables, and decide how much space rows take.
 
     Raises:
-        ValueError: for settings that no index can have.
+        ValueError: if a setting is unknown, missing, or has a value that no index can have.
     """
     try:
         spec = IndexSpec(**content)
@@ -73,25 +75,27 @@ def spec_of(content: Mapping[str, Any]) -> IndexSpec:
 
 
 def _one_of(*kinds: Any) -> Callable[[Any], bool]:
-    """Return what tells whether a value is one of those of a `Literal`."""
+    """Return a function that tells whether a value is one of these texts."""
     return lambda value: isinstance(value, str) and value in kinds
 
 
 def _whole(least: int, most: int) -> Callable[[Any], bool]:
-    """Return what tells whether a value is a whole number in a range."""
+    """Return a function that tells whether a value is an integer in the range, bounds included."""
     return lambda value: type(value) is int and least <= value <= most
 
 
 def _is_text(value: Any) -> bool:
+    """Return whether a value is a text."""
     return isinstance(value, str)
 
 
 def _is_text_or_none(value: Any) -> bool:
+    """Return whether a value is a text or None."""
     return value is None or isinstance(value, str)
 
 
 def _names_a_folder(value: Any) -> bool:
-    """Return whether a value can stand in the name of a generation's folder."""
+    """Return whether a value can be part of the name of a generation's folder."""
     return isinstance(value, str) and re.fullmatch("[0-9A-Za-z]{1,64}", value) is not None
 
 
@@ -111,4 +115,4 @@ POSSIBLE: dict[str, Callable[[Any], bool]] = {
     "generation": _names_a_folder,
     "vectors": _whole(1, 10**9),
 }
-"""What each setting can be."""
+"""Function that tells whether a value is valid, for each setting."""

@@ -1,4 +1,4 @@
-"""From what a caller asks for to the settings of an index and its chain's files."""
+"""Resolution of requests to the settings of an index and the files of its chain."""
 
 import secrets
 from collections.abc import Callable, Iterable
@@ -17,13 +17,13 @@ from training.encoder.spec import HasSpace
 
 
 class Specs:
-    """Finds encoder, chain and spaces for an index.
+    """Resolver of encoder, chain and spaces of an index.
 
     Args:
-        registry: of the chains.
-        targets: finds what a chain at a size means.
-        named: gives an encoder by its name, the default for None.
-        encoders: all there are.
+        registry: registry of the chains.
+        targets: resolves a chain with a number of dimensions.
+        named: returns the encoder of a name, or the default one for None.
+        encoders: returns all encoders.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Specs:
         self.encoders = encoders
 
     def of_new(self, body: IndexBody) -> tuple[IndexSpec, Artifact]:
-        """Settings of a new index.
+        """Return the settings of a new index and its chain files, as a request asks for them.
 
         Raises:
-            ServiceError: for names there are not, spaces and sizes that do not go together.
+            ServiceError: if a name is unknown, or spaces or dimensions do not fit together.
         """
         encoder = self.encoder_for(body.encoder, body.chain, body.width)
         target, fingerprint, width = self.target(encoder, body.chain, body.dimensions, body.width)
@@ -57,7 +57,7 @@ class Specs:
         return spec, self.artifact(target)
 
     def of_reindexed(self, body: ReindexBody, index: Index) -> tuple[IndexSpec, Artifact, HasSpace | None]:
-        """Settings of an index's next generation, and the encoder if that changes.
+        """Return settings and chain files of an index's next generation, and the encoder if it changes, else None.
 
         Raises:
             ServiceError: as `of_new`.
@@ -86,7 +86,10 @@ class Specs:
         return spec, self.artifact(target), encoder
 
     def encoder_for(self, name: str | None, chain: str, width: int | None) -> HasSpace | None:
-        """The encoder of an index: the one named, else the one its chain was fitted for; None for vectors only."""
+        """Return the encoder of an index: the named one, else the one its chain was fitted for; None for vectors only.
+
+        For raw vectors without a given width, the default encoder is returned.
+        """
         if name is not None:
             return self.named(name)
         if chain == RAW:
@@ -99,7 +102,17 @@ class Specs:
     def target(
         self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
     ) -> tuple[Target, str | None, int]:
-        """Where vectors go, whose they are, and how wide."""
+        """Return the chain's target, the encoder's fingerprint, and the number of dimensions of the originals.
+
+        Args:
+            encoder: encoder of the index; None for vectors without an encoder.
+            chain: chain reference, or `none`.
+            dimensions: requested number of output dimensions; None for the chain's own.
+            width: requested number of dimensions of the originals; None if unknown.
+
+        Raises:
+            ServiceError: if these do not fit together.
+        """
         if encoder is not None:
             if width not in (None, encoder.dimensions):
                 raise BadValueError(f"{encoder.name} gives vectors {encoder.dimensions} wide", param="width")
@@ -115,14 +128,14 @@ class Specs:
         return self.targets.of_vectors(wide, chain, dimensions), loaded.encoder_fingerprint, wide
 
     def artifact(self, target: Target) -> Artifact:
-        """Manifest and tensors of the target's chain."""
+        """Read manifest and tensors of the target's chain from the registry; return None for raw vectors."""
         if target.loaded is None:
             return None
         return self.registry.read_files(target.loaded.name, target.loaded.version)
 
 
 def spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
-    """The settings that say whose vectors an index takes, and where it takes them."""
+    """Return the part of an index's settings that identifies the spaces of its original and reduced vectors."""
     return {
         "encoder": encoder.name if encoder else None,
         "encoder_fingerprint": fingerprint,

@@ -1,8 +1,8 @@
-"""Who may use a graph when: many searches of one kind at once, or one writer, in the order they came.
+"""Graph lock: many searches with the same `ef` at once, or one writer, in order of arrival.
 
-hnswlib's searches share the graph's `ef` and must not run while it is written to (its issues 29,
-205, 590). So searches hold the graph together as long as they want the same `ef`; a search with
-another, or a writer, waits for them, and whoever comes later waits behind it: nobody starves.
+hnswlib's searches share the graph's `ef` and must not run while the graph is written to (its issues 29, 205, 590). So
+searches hold the lock together as long as they want the same `ef`; a search with another, or a writer, waits for them,
+and whoever comes later waits behind it, so that nobody starves.
 """
 
 import threading
@@ -12,7 +12,11 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """Turns at one graph; `on_change` is called with the new kind before its first holder begins."""
+    """Fair readers–writer lock of a graph, whose readers share one `ef`.
+
+    Args:
+        on_change: called with the new `ef` before the first search that uses it begins.
+    """
 
     def __init__(self, on_change: Callable[[int], None]) -> None:
         self.on_change = on_change
@@ -23,19 +27,23 @@ class Turns:
 
     @contextmanager
     def searching(self, ef: int) -> Iterator[None]:
-        """Hold it with others that search at the same `ef`."""
+        """Hold the lock for a search during the block, together with other searches of the same `ef`."""
         with self.held(ef):
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold it alone."""
+        """Hold the lock exclusively during the block."""
         with self.held(None):
             yield
 
     @contextmanager
     def held(self, ef: int | None) -> Iterator[None]:
-        """Wait for a turn, and give it back."""
+        """Wait in order of arrival, hold the lock during the block, and release it.
+
+        Args:
+            ef: `ef` of a search; None for a writer.
+        """
         ticket = object()
         with self.changed:
             self.waiting.append(ticket)
@@ -54,5 +62,5 @@ class Turns:
                 self.changed.notify_all()
 
     def admits(self, ef: int | None) -> bool:
-        """Whether one more holder of that kind may begin now."""
+        """Return whether a search with this `ef`, or a writer for None, can hold the lock now."""
         return not self.holders or (ef is not None and ef == self.ef)
