@@ -1,4 +1,4 @@
-"""The files of jobs in Redis: inputs that came with them, and results that they made.
+"""The files of jobs in Redis: inputs that came with the requests, and results.
 
 lathe:job:<id>:<file>   list: the file's bytes, in pieces
 lathe:results           hash: id of a job → bytes of its results
@@ -25,12 +25,12 @@ INPUTS: TypeAdapter[tuple[InputName, ...]] = TypeAdapter(tuple[InputName, ...])
 
 @dataclass(frozen=True)
 class Limits:
-    """What Redis keeps of jobs at most.
+    """Limits on what Redis keeps of jobs.
 
     Attributes:
-        jobs: that have ended; the oldest go.
-        result_bytes: of one result; a larger one does not go through Redis's memory.
-        results_bytes: of all results; the oldest make room.
+        jobs: number of ended jobs; the oldest are removed.
+        result_bytes: bytes of one result; a larger one is not stored.
+        results_bytes: bytes of all results; the oldest are removed.
     """
 
     jobs: int = KEPT_MOST
@@ -42,11 +42,11 @@ LIMITS = Limits()
 
 
 class JobFiles:
-    """The files of all jobs.
+    """The files of all jobs in Redis.
 
     Args:
-        client: of Redis; its errors are not caught here.
-        limits: of what is kept.
+        client: Redis client; its errors are not caught here.
+        limits: limits on what is kept.
     """
 
     def __init__(self, client: Redis, limits: Limits) -> None:
@@ -54,16 +54,16 @@ class JobFiles:
         self.limits = limits
 
     def input_names(self, job_id: str) -> tuple[str, ...]:
-        """Return the names of the files that came with a job.
+        """Return the names of a job's inputs.
 
         Raises:
-            ValueError: if they are damaged.
+            ValueError: if the record of the names is damaged.
         """
         found: Any = self.client.hget(RECORD + job_id, "files")
         return INPUTS.validate_json(found or b"")
 
     def read(self, job_id: str, name: str) -> ResultFile | None:
-        """Return a job's file; None if it has none of that name."""
+        """Return the size of a job's file and an iterator that reads its pieces; None if there is no such file."""
         key = file_key(job_id, name)
         count = int(self.client.llen(key))
         if not count:
@@ -72,17 +72,20 @@ class JobFiles:
         return ResultFile(size, self.pieces_of(key, count))
 
     def pieces_of(self, key: str, count: int) -> Iterator[bytes]:
-        """Yield a file's bytes."""
+        """Yield the `count` pieces of the file stored under a key, reading each when it is asked for."""
         for index in range(count):
             yield self.piece(key, index)
 
     def piece(self, key: str, index: int) -> bytes:
-        """Return one of a file's pieces; empty if it is gone."""
+        """Read one piece of a file; empty if it is missing."""
         found: Any = self.client.lindex(key, index)
         return found or b""
 
     def keep_results(self, job_id: str, paths: list[Path]) -> list[str]:
-        """Put the files that a job made where all replicas find them; return the names of those too large for that."""
+        """Store a job's result files in Redis; return the names of those that were too large.
+
+        Older jobs' results are removed where they exceed the limit together.
+        """
         refused = []
         for path in paths:
             size = path.stat().st_size
@@ -101,7 +104,7 @@ class JobFiles:
         return refused
 
     def make_room(self) -> None:
-        """Remove the oldest results beyond the bytes of all; their jobs stay."""
+        """Remove the results of the oldest jobs until all results are within the limit; the jobs themselves stay."""
         found: Any = self.client.hgetall(RESULTS)
         ids: Any = self.client.zrange(JOBS, 0, -1)
         sizes = {as_id(job_id): int(size) for job_id, size in found.items() if size.isdigit()}
@@ -112,7 +115,7 @@ class JobFiles:
             del sizes[job_id]
 
     def drop_results(self, job_id: str) -> None:
-        """Remove the files that a job made."""
+        """Remove a job's result files."""
         try:
             record: Any = self.client.hkeys(RECORD + job_id)
         except redis_errors.ResponseError:  # another type of value, which names no files
@@ -123,12 +126,12 @@ class JobFiles:
         self.client.hdel(RESULTS, job_id)
 
     def drop_inputs(self, job_id: str) -> None:
-        """Remove the files that came with a job."""
+        """Remove a job's input files."""
         self.client.delete(*input_keys(job_id))
 
 
 def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
-    """Queue the writing of a file, in place of an earlier one."""
+    """Queue the commands that write a job's file, replacing an earlier one; an empty file gets one empty piece."""
     key, empty = file_key(job_id, name), True
     pipe.delete(key)
     for piece in content:
@@ -139,15 +142,15 @@ def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes])
 
 
 def pieces(content: bytes) -> Iterator[bytes]:
-    """Return bytes in pieces."""
+    """Return an iterator over the bytes in pieces of `PIECE_BYTES`."""
     return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
 
 
 def input_keys(job_id: str) -> list[str]:
-    """Return the keys of all files that may come with a job."""
+    """Return the Redis keys of all inputs that a job may have."""
     return [file_key(job_id, name) for name in INPUT_NAMES]
 
 
 def file_key(job_id: str, name: str) -> str:
-    """Return the key of a job's file."""
+    """Return the Redis key of a job's file."""
     return f"{RECORD}{job_id}:{name}"

@@ -1,4 +1,4 @@
-"""What a server can do with jobs, wherever they are kept and run."""
+"""The job manager's interface, whether jobs are kept on disk or in Redis."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -9,20 +9,25 @@ from service.jobs.requests import JobRequest
 from service.jobs.store import Job
 
 PIECE_BYTES = 1 << 20
+"""Bytes of a piece of a file, 1 MiB."""
 
 
 @dataclass(frozen=True)
 class ResultFile:
-    """A file that a job made: its bytes, in pieces."""
+    """A result file of a job: its size in bytes, and an iterator over its bytes in pieces."""
 
     size: int
     pieces: Iterator[bytes]
 
     @classmethod
     def of(cls, file: BinaryIO) -> "ResultFile":
-        """An open file on disk, which can be read though the job is removed meanwhile; closed when it was read."""
+        """Return the size and pieces of an open file, which is closed after the last piece.
+
+        It can be read to the end even if the job is removed meanwhile.
+        """
 
         def pieces() -> Iterator[bytes]:
+            """Yield the file's bytes in pieces, then close the file."""
             with file:
                 while piece := file.read(PIECE_BYTES):
                     yield piece
@@ -31,48 +36,48 @@ class ResultFile:
 
 
 class Jobs(Protocol):
-    """Jobs of a server, or of all replicas."""
+    """Job manager of a server, or of all replicas."""
 
     def start(self) -> None:
-        """Begin to run what is queued, or to have it run."""
+        """Start running queued jobs, or having them run by workers."""
 
     def stop(self) -> None:
-        """Stop looking after jobs; running ones go on."""
+        """Stop managing jobs; running ones go on."""
 
     @property
     def workers(self) -> int | None:
-        """Live workers that take these jobs; None where the server runs them itself, or nobody knows just now."""
+        """Number of live workers; None if the server runs the jobs itself, or the number is unknown at the moment."""
 
     def warnings(self) -> list[str]:
-        """What keeps jobs from being run, as was last seen: nobody is asked now."""
+        """Return sentences on what keeps jobs from running, as last seen, without asking Redis."""
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Queue a job.
+        """Queue a job and return it.
 
         Args:
-            kind: which of `service.jobs.runners.RUNNERS` runs it.
-            request: what it is asked to do, as JSON.
-            files: its inputs, by name.
+            kind: key of its runner in `service.jobs.runners.RUNNERS`.
+            request: its parameters as JSON.
+            files: its inputs by name.
 
         Raises:
-            OSError, UnavailableError: if it cannot be kept.
+            OSError, UnavailableError: if the job cannot be stored.
         """
 
     def get(self, job_id: str) -> Job:
-        """A job as it is now.
+        """Return a job in its current state.
 
         Raises:
             UnknownNameError: if there is no such job.
         """
 
     def list(self) -> list[Job]:
-        """All jobs, newest first."""
+        """Return all jobs, newest first."""
 
     def request(self, job_id: str) -> JobRequest | None:
-        """What a job was asked to do, None if that is damaged; errors as `get`."""
+        """Return a job's request, None if it is damaged; raises as `get`."""
 
     def cancel(self, job_id: str) -> Job:
-        """Stop a job; one that has ended stays as it is. Errors as `get`."""
+        """Stop a job and return it; an ended one stays unchanged. Raises as `get`."""
 
     def result(self, job_id: str, name: str) -> ResultFile | None:
-        """A file that a job made, None if it made none of that name; errors as `get`."""
+        """Return a result file of a job, None if it has none of that name; raises as `get`."""

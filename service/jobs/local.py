@@ -1,4 +1,4 @@
-"""Jobs of one server: starts those that are queued, one at a time, and notices when their processes are gone."""
+"""Jobs of a single server: starts queued jobs one at a time, and detects processes that ended."""
 
 import logging
 import threading
@@ -15,24 +15,25 @@ from transforms.beneath import OutsideError, open_beneath
 from transforms.files import continue_file
 
 POLL_SECONDS = 0.2
+"""Seconds between two looks at the jobs."""
 
 log = logging.getLogger(__name__)
 
 
 class LocalJobs:
-    """Runs the jobs of a store in processes of their own; see `service.jobs.jobs.Jobs`.
+    """Job manager that runs the jobs of a store in child processes; see `service.jobs.jobs.Jobs`.
 
-    The processes outlive this one: after a restart, running jobs are watched by their locks and
-    queued ones are started.
+    The processes outlive the server: after a restart, running jobs are monitored by their locks, and queued ones are
+    started.
     """
 
     def __init__(self, store: JobStore, environment: dict[str, str], processes: ProcessStarter) -> None:
-        """Start nothing yet.
+        """Store the configuration without starting anything.
 
         Args:
-            store: the jobs on disk.
-            environment: variables of each job's process.
-            processes: starts them.
+            store: jobs on disk.
+            environment: environment variables of each job's process.
+            processes: starts the processes.
         """
         self.store = store
         self.environment = environment
@@ -44,42 +45,42 @@ class LocalJobs:
         self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """Take up what an earlier server left, and watch from now on."""
+        """Load the unended jobs of an earlier server, and start the thread that runs them."""
         self.active = [job.id for job in reversed(self.store.list()) if not job.ended]
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop watching; running jobs go on."""
+        """Stop the thread, waiting up to 5 s; running jobs go on."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
 
     @property
     def workers(self) -> None:
-        """None: this server runs them itself."""
+        """None: this server runs the jobs itself."""
         return None
 
     def warnings(self) -> list[str]:
-        """Nothing: a job that cannot be started fails, and says why."""
+        """Return an empty list: a job that cannot be started fails with the reason."""
         return []
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Queue a job."""
+        """Write a job to disk and queue it; return it."""
         job = self.store.create(kind, request, files)
         with self.guard:
             self.active.append(job.id)
         return job
 
     def get(self, job_id: str) -> Job:
-        """A job as it is now."""
+        """Return a job in its current state; raise `UnknownNameError` if there is none."""
         return self.store.get(job_id)
 
     def list(self) -> list[Job]:
-        """All jobs, newest first."""
+        """Return all jobs, newest first."""
         return self.store.list()
 
     def request(self, job_id: str) -> JobRequest | None:
-        """What a job was asked to do."""
+        """Return a job's request; if it is damaged, log the error and return None."""
         job, content = self.store.read(job_id), self.store.request(job_id)
         try:
             return parse_request(job.kind, content)
@@ -88,7 +89,7 @@ class LocalJobs:
             return None
 
     def result(self, job_id: str, name: str) -> ResultFile | None:
-        """A file that a job made; None if it made none of that name."""
+        """Open a result file of a job; return None if there is none of that name."""
         self.store.folder(job_id)
         try:
             return ResultFile.of(open_beneath(self.store.root, f"{job_id}/{name}"))
@@ -96,7 +97,7 @@ class LocalJobs:
             return None
 
     def cancel(self, job_id: str) -> Job:
-        """Stop a job; one that was just started is stopped too."""
+        """Cancel a job, terminate its process, and return the job after waiting up to 3 s for its end."""
         job = self.store.cancel(job_id)
         child = self.children.get(job_id)
         if child is not None:
@@ -108,7 +109,7 @@ class LocalJobs:
         return job
 
     def run(self) -> None:
-        """Look after the jobs until told to stop."""
+        """Manage the jobs at intervals until the thread is stopped; log errors and go on."""
         while not self.stopping.wait(POLL_SECONDS):
             try:
                 self.look_after_jobs()
@@ -116,7 +117,7 @@ class LocalJobs:
                 log.exception("looking after the jobs failed; trying again")
 
     def look_after_jobs(self) -> None:
-        """End what died, start what may start."""
+        """Remove ended jobs from the queue, and start the first job if it is queued and not started yet."""
         with self.guard:
             waiting = list(self.active)
         for job_id in waiting:
@@ -132,7 +133,7 @@ class LocalJobs:
             return  # one at a time, in the order they came
 
     def ended(self, job_id: str) -> bool:
-        """Whether a job is over; one whose process left without a word is ended here."""
+        """Return whether a job has ended; a job whose process ended without a result is marked as failed first."""
         try:
             job = self.store.get(job_id)
         except UnknownNameError:
@@ -143,7 +144,7 @@ class LocalJobs:
         return job.ended
 
     def spawn(self, job_id: str) -> None:
-        """Start a job's process; a job that cannot have one fails."""
+        """Start a job's process; if that fails, log the error and mark the job as failed."""
         try:
             self.children[job_id] = self.start_process(job_id)
         except OSError:
@@ -151,10 +152,10 @@ class LocalJobs:
             self.store.settle(self.store.read(job_id))
 
     def start_process(self, job_id: str) -> Process:
-        """Start the process of a job, which goes on when this server ends.
+        """Start the process of a job, which outlives this server and appends its output to the job's `log.txt`.
 
         Raises:
-            OSError: if it cannot be started.
+            OSError: if the process cannot be started.
         """
         folder = self.store.folder(job_id)
         with continue_file(folder / "log.txt", append=True) as output:

@@ -1,4 +1,4 @@
-"""The process of one job: `python -m service.jobs.local_process FOLDER`."""
+"""The process of one local job: `python -m service.jobs.local_process FOLDER`."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from service.settings import Settings, read_settings
 
 
 def run_job(folder: Path, settings: Settings) -> None:
-    """Run a job that is still queued, under its lock."""
+    """Run a job if it is queued and no other process holds its lock."""
     store = JobStore(folder.parent)
     try:
         with store.lock(folder.name).acquire(blocking=False):
@@ -25,7 +25,7 @@ def run_job(folder: Path, settings: Settings) -> None:
 
 
 def work(store: JobStore, job: Job, settings: Settings) -> None:
-    """From queued to an end."""
+    """Run a queued job, whose lock is held, to its end: write its state as it changes, and remove its inputs."""
     folder = store.folder(job.id)
     if (folder / "cancel").exists():
         store.end_orphan(job)
@@ -38,10 +38,10 @@ def work(store: JobStore, job: Job, settings: Settings) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a job.
+    """Run a job with lower priority than the server.
 
     Args:
-        arguments: its folder.
+        arguments: the job's folder.
     """
     settings = read_settings()
     share_machine(settings)

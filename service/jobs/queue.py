@@ -1,14 +1,14 @@
-"""Jobs in Redis: their records, and the queues that workers take from.
+"""Jobs in Redis: their records, and the queues that workers take jobs from.
 
     add ──► waiting (lathe:queue:<queue>) ──take──► running (lathe:running) ──end──► ended (in the record, once)
                       ▲                                   │
-                      └── give back: nothing was heard of its worker for LOST_SECONDS, or its process was killed
+                      └── give back: no heartbeat of its worker for LOST_SECONDS, or its process was killed
 
-A job is in one of the two places until it has ended, and goes from one to the other in a single script. Times are those
-of Redis's clock, so clocks of machines need not agree. How a job ended is written once: whoever comes second, a worker
-that was thought dead for instance, changes nothing.
+Until it has ended, a job is in exactly one of the two places, and moves between them in a single script. Times are of
+Redis's clock, so the clocks of machines need not agree. A job's end is written once: a second writer, for instance a
+worker that was considered dead, changes nothing.
 
-All that is read here is data, checked where it is read (see `service.jobs.record`); nothing of it names code.
+All that is read here is data, checked when it is read (see `service.jobs.record`); none of it names code.
 """
 
 import builtins
@@ -33,10 +33,11 @@ from service.shared.damage import is_wrong_type, note_damage
 QUEUE = "lathe:queue:"
 RUNNING = "lathe:running"
 WAITING_SECONDS = 7 * 24 * 3600
-"""How long a job waits for a worker at most. Its inputs have no time to live: a full Redis would evict them first."""
+"""Maximum seconds that a job waits for a worker. Its inputs do not expire: a full Redis would evict them first."""
 TRIES = 2
+"""Number of times a job is taken by a worker before it is given up."""
 LOST_SECONDS = 8.0
-"""A worker that was silent for so long is taken for dead, and its job is queued again."""
+"""Seconds without a heartbeat after which a worker is considered dead, and its job is queued again."""
 
 TAKE = """
 local id = redis.call('LINDEX', KEYS[1], 0)
@@ -46,7 +47,9 @@ redis.call('ZADD', KEYS[2], now[1] + now[2] / 1e6, id)
 redis.call('LPOP', KEYS[1])
 return id
 """
-"""Keys: queue, running. A full Redis refuses the ZADD, and the job stays where it is."""
+"""Lua script that moves the first job of a queue to the running ones, and returns its id or false.
+
+Keys: queue, running. A full Redis refuses the ZADD, and the job stays in the queue."""
 
 GIVE_BACK = """
 local heard = redis.call('ZSCORE', KEYS[2], ARGV[1])
@@ -54,24 +57,26 @@ if not heard or tonumber(heard) > tonumber(ARGV[2]) then return 0 end
 redis.call('LPUSH', KEYS[1], ARGV[1])
 return redis.call('ZREM', KEYS[2], ARGV[1])
 """
-"""Keys: queue, running. Arguments: job, and when its worker was heard of last, at the latest."""
+"""Lua script that moves a running job to the front of its queue, unless its worker's last heartbeat is too recent.
+
+Keys: queue, running. Arguments: job, and the latest time that its worker's last heartbeat may have."""
 
 
 def queue_name(home_id: str | None = None) -> str:
-    """Return the name of this version's queue; another version's jobs are not understood.
+    """Return the name of the queue of this version of Lathe, which cannot run the jobs of other versions.
 
     Args:
-        home_id: of the state folder whose jobs they are; None for those that any worker can run.
+        home_id: id of the state folder whose jobs it holds; None for jobs that any worker can run.
     """
     return version("lathe") + (f":{home_id}" if home_id else "")
 
 
 class JobRecords:
-    """The jobs of all replicas.
+    """The jobs of all replicas, as records in Redis.
 
     Args:
-        client: of Redis; its errors are not caught here.
-        limits: of what is kept.
+        client: Redis client; its errors are not caught here.
+        limits: limits on what is kept.
     """
 
     def __init__(self, client: Redis, limits: Limits = LIMITS) -> None:
@@ -84,7 +89,7 @@ class JobRecords:
     # What a server does
 
     def add(self, job: Job, queue: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Add a job and queue it, in one transaction."""
+        """Write a job with its request and inputs, and queue it, in one transaction."""
         fields = json.dumps(asdict(job)), json.dumps(request), json.dumps(list(files))
         with self.client.pipeline() as pipe:
             pipe.hset(RECORD + job.id, mapping=dict(zip(("job", "request", "files"), fields, strict=True)))
@@ -97,12 +102,12 @@ class JobRecords:
             pipe.execute()
 
     def ids(self) -> builtins.list[str]:
-        """Return the ids of all jobs, newest first; what cannot be an id is skipped."""
+        """Return the ids of all jobs, newest first; invalid ids are skipped."""
         found: Any = self.client.zrevrange(JOBS, 0, -1)
         return job_ids(found)
 
     def find_all(self, ids: Iterable[str]) -> builtins.list[JobRecord]:
-        """Return the records of those jobs that have one."""
+        """Return the records of the jobs, without those that have none."""
         wanted = list(ids)
         with self.client.pipeline(transaction=True) as pipe:
             for job_id in wanted:
@@ -124,7 +129,7 @@ class JobRecords:
         return found[0]
 
     def get(self, job_id: str) -> Job:
-        """Return a job as it is now.
+        """Return a job in its current state.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -138,7 +143,12 @@ class JobRecords:
         return [self.shown(record, workers.get(record.queue)) for record in records]
 
     def shown(self, record: JobRecord, has_workers: bool | None = None) -> Job:
-        """Return a record's job with what it waits for."""
+        """Return a record's job; if it waits, with a message that says for what.
+
+        Args:
+            record: the record.
+            has_workers: whether its queue has workers; None to ask Redis.
+        """
         if not record.waiting:
             return record.job
         if record.tries:
@@ -148,21 +158,21 @@ class JobRecords:
         return replace(record.job, message=f"waiting: no worker of Lathe {record.queue} is there")
 
     def has_workers(self, queue: str) -> bool:
-        """Return whether somebody takes the jobs of a queue; a server starts the worker of its own jobs."""
+        """Return whether a queue has workers; True for a state folder's own queue, whose worker the server starts."""
         return ":" in queue or bool(live_workers(self.client, queue))
 
     def request(self, job_id: str) -> bytes:
-        """Return what a job was asked to do, as it was written; empty if it has no record."""
+        """Return a job's request as the JSON that was written; empty if it has no record."""
         found: Any = self.client.hget(RECORD + job_id, "request")
         return found or b""
 
     def count_waiting(self, queue: str) -> int:
-        """Return how many jobs wait in a queue."""
+        """Return the number of jobs in a queue."""
         found: Any = self.client.llen(QUEUE + queue)
         return int(found)
 
     def cancel(self, job_id: str) -> Job:
-        """Ask a job to stop and return it: one that waits ends at once, one that runs is stopped by its worker.
+        """Ask a job to stop and return it: a waiting one ends at once, a running one is later stopped by its worker.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -178,11 +188,11 @@ class JobRecords:
     # What a worker does
 
     def take(self, queue: str, worker: str) -> Job | None:
-        """Take the next job of a queue; None if none waits, or the next one is not to be run.
+        """Take the next job of a queue and mark it as running; None if there is none, or it must not be run.
 
         Args:
-            queue: its name.
-            worker: who takes it.
+            queue: name of the queue.
+            worker: name of the worker that takes it.
         """
         taken: Any = self._take(keys=[QUEUE + queue, RUNNING])
         if taken is None:
@@ -198,7 +208,7 @@ class JobRecords:
         return None
 
     def hear(self, job_id: str, worker: str) -> Literal["goes on", "cancelled", "lost"]:
-        """Note that a worker runs a job; return whether it should go on, or does not have the job any more."""
+        """Record a worker's heartbeat for a job; return whether the job goes on, was cancelled, or was lost."""
         with self.client.pipeline(transaction=False) as pipe:
             pipe.hmget(RECORD + job_id, "worker", "cancel")
             pipe.zscore(RUNNING, job_id)
@@ -211,11 +221,11 @@ class JobRecords:
         return "goes on"
 
     def write_progress(self, job: Job) -> None:
-        """Write how far a running job is."""
+        """Write the state and progress of a running job."""
         self.client.hset(RECORD + job.id, "now", json.dumps(asdict(job)))
 
     def end(self, job: Job) -> Job:
-        """Write a job's end, unless it has one, and remove its inputs; return the end that holds."""
+        """Write a job's end and remove its inputs; if the end is written already, keep that. Return the job."""
         key = RECORD + job.id
         if not self.client.hexists(key, "job"):  # Redis has lost its data, or the job was removed
             return job
@@ -227,14 +237,14 @@ class JobRecords:
         return self.find(job.id).job
 
     def leave(self, job_id: str, worker: str) -> None:
-        """Queue a worker's job again whose process has ended without a word, or give it up."""
+        """Queue a worker's job again after its process ended without writing a result, or give it up."""
         if self.hear(job_id, worker) != "lost":
             self.queue_again([job_id], silent_since=math.inf)
 
     # What both do
 
     def look_after(self) -> None:
-        """Queue again what lost its worker, or give it up."""
+        """Queue the jobs of dead workers again, or give them up; remove invalid ids from the running ones."""
         silent_since = server_time(self.client) - LOST_SECONDS
         found: Any = self.client.zrangebyscore(RUNNING, "-inf", silent_since)
         if found:
@@ -244,7 +254,12 @@ class JobRecords:
                 self.client.zrem(RUNNING, *(member for member in found if not is_job_id(as_id(member))))
 
     def queue_again(self, ids: Collection[str], silent_since: float) -> None:
-        """Queue running jobs again that have tries left; end the others, and forget those that have ended."""
+        """Queue running jobs again if tries are left, else end them; remove ended ones from the running ones.
+
+        Args:
+            ids: ids of the jobs.
+            silent_since: jobs with a heartbeat after this time are left running.
+        """
         records = {record.job.id: record for record in self.find_all(ids)}
         for job_id in ids:
             record = records.get(job_id)
@@ -259,14 +274,14 @@ class JobRecords:
                     note_damage("queue", record.queue, "it is no list")
 
     def given_up(self, record: JobRecord) -> bool:
-        """End a job that was cancelled, or has no tries left; return whether that was so."""
+        """End a job that was cancelled or has no tries left; return whether it was ended."""
         if not record.cancelled and record.tries < TRIES:
             return False
         self.end(lost(record.job, record.cancelled))
         return True
 
     def prune(self) -> None:
-        """Remove the oldest ended jobs beyond those kept; give up those that waited too long, and stranded ones."""
+        """Remove the oldest ended jobs over the limit; end jobs that waited for a week, or are in no queue."""
         ids = self.ids()
         for record in self.find_all(ids[self.limits.jobs :]):
             if record.job.ended:
@@ -280,7 +295,7 @@ class JobRecords:
         self.end_stranded(waiting)
 
     def end_stranded(self, records: Collection[JobRecord]) -> None:
-        """End jobs that are neither in a queue nor running: Redis lost that, or an older Lathe queued them."""
+        """End jobs that are neither in a queue nor running: Redis lost them, or an older Lathe queued them."""
         queues = sorted({record.queue for record in records})
         with self.client.pipeline() as pipe:
             pipe.zrange(RUNNING, 0, -1)
@@ -296,7 +311,7 @@ class JobRecords:
                 self.end(lost(record.job, cancelled=True) if record.cancelled else failed(record.job, error))
 
     def remove(self, job_id: str) -> None:
-        """Remove a job with all that is kept of it."""
+        """Remove a job with its record, inputs and results."""
         self.files.drop_results(job_id)
         self.files.drop_inputs(job_id)
         self.client.delete(RECORD + job_id)
@@ -304,13 +319,13 @@ class JobRecords:
 
 
 def lost(job: Job, cancelled: bool) -> Job:
-    """Return a job that ended without a word of its own."""
+    """Return the job as ended because its process was killed: cancelled if that was wanted, else failed."""
     if not cancelled:
         return failed(job, f"the job's process was killed or crashed {TRIES} times, last while {job.message}")
     return replace(job, state="cancelled", message="cancelled", finished_at=datetime.now(UTC).isoformat())
 
 
 def failed(job: Job, error: str) -> Job:
-    """Return a job that nobody runs any more."""
+    """Return the job as failed with an error, after its workers were lost."""
     ended_at = datetime.now(UTC).isoformat()
     return replace(job, state="failed", message="its workers were lost", error=error, finished_at=ended_at)

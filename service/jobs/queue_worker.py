@@ -24,23 +24,28 @@ from service.settings import Settings, read_settings
 from service.shared.link import GONE, as_unavailable, connect
 
 HEARTBEAT_SECONDS = 2.0
+"""Seconds between two heartbeats."""
 POLL_SECONDS = 0.25
+"""Seconds between two looks at the queue, or at the running process."""
 SOCKET_SECONDS = 15.0
+"""Timeout of a request to Redis."""
 AGAIN_SECONDS = 1.0
+"""Seconds between attempts to reach Redis."""
 KILLED_SECONDS = 2.0
-"""How long the end of a killed process is waited for; one that was not forked yet never begins."""
+"""Maximum seconds to wait for the end of a killed process; one that was not forked yet never begins."""
 CHECK_SECONDS = 5.0
+"""Timeout of the request to Redis in a health check."""
 PASSING = (*GONE, redis_errors.OutOfMemoryError, redis_errors.ReadOnlyError)
-"""What may be better in a while."""
+"""Errors that may pass with time."""
 
 log = logging.getLogger(__name__)
 
 
 class JobWorker:
-    """Runs the jobs of a queue until it is asked to stop; a Redis that goes away is waited for.
+    """A worker that runs the jobs of a queue until it is asked to stop, and waits while Redis is unreachable.
 
     Args:
-        records: of the jobs.
+        records: records of the jobs.
         queue: name of the queue.
         processes: starts the processes of jobs.
     """
@@ -55,17 +60,17 @@ class JobWorker:
         self.heard_at = self.patient_until = 0.0
 
     def note_stop(self, *_: Any) -> None:
-        """End after the job that runs; at once the second time."""
+        """Count a request to stop: the first ends the worker after the running job, the second kills that job too."""
         self.stops += 1
 
     def work(self, burst: bool) -> None:
-        """Run jobs until told to stop.
+        """Run queued jobs until asked to stop, then remove the heartbeat.
 
         Args:
-            burst: end when nothing waits.
+            burst: whether to end when no job is queued.
 
         Raises:
-            RedisError: if Redis refuses, the password for instance.
+            RedisError: if Redis refuses, for instance the password.
         """
         while not self.stops:
             try:
@@ -83,7 +88,7 @@ class JobWorker:
             note_gone(self.records.client, self.queue, self.name)
 
     def note_alive(self) -> None:
-        """Leave a sign of life, and look for jobs whose workers left none, every few seconds."""
+        """Send a heartbeat and requeue jobs of dead workers, if the last heartbeat is `HEARTBEAT_SECONDS` old."""
         if self.reached and time.monotonic() - self.heard_at < HEARTBEAT_SECONDS:
             return
         note_alive(self.records.client, self.queue, self.name)
@@ -95,7 +100,7 @@ class JobWorker:
         self.reached, self.heard_at = True, time.monotonic()
 
     def note_trouble(self, error: redis_errors.RedisError) -> None:
-        """Log that Redis is away, once; raise the error if waiting does not help."""
+        """Log once that Redis is unreachable; raise the error if waiting would not help."""
         if not isinstance(error, PASSING) or isinstance(error, redis_errors.AuthenticationError):
             raise error
         if self.reached is not False:
@@ -104,7 +109,7 @@ class JobWorker:
         self.patient_until = time.monotonic() + LOST_SECONDS  # others could give no sign of life either
 
     def run(self, job: Job) -> None:
-        """Run a job to its end; one whose process is killed goes back to the queue."""
+        """Run a job in a process to its end; if the process is killed, return the job to the queue."""
         program = Program("service.jobs.queued_process", (job.id,), environment_without_keys())
         try:
             self.watch(job, self.processes.start(program))
@@ -113,7 +118,7 @@ class JobWorker:
         self.records.leave(job.id, self.name)
 
     def watch(self, job: Job, process: Process) -> None:
-        """Wait for the process of a job; kill it if the job was cancelled or is another worker's by now."""
+        """Wait for a job's process with heartbeats; kill it if the job was cancelled or taken by another worker."""
         while process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
@@ -132,16 +137,16 @@ class JobWorker:
 
 
 def work(settings: Settings, own: bool, burst: bool) -> None:
-    """Run jobs until told to stop; a Redis that goes away is waited for.
+    """Run the jobs of a queue until SIGINT or SIGTERM, waiting while Redis is unreachable.
 
     Args:
-        settings: with the URL of Redis.
-        own: run the jobs on this state folder's indexes instead of those that any worker can run.
-        burst: end when nothing is queued.
+        settings: settings with the URL of Redis.
+        own: whether to run jobs on this state folder's indexes instead of jobs that any worker can run.
+        burst: whether to end when no job is queued.
 
     Raises:
-        ValueError: if no Redis is set, or the folder cannot be written.
-        UnavailableError: if Redis refuses, the password for instance.
+        ValueError: if no Redis is set, or the state folder cannot be written.
+        UnavailableError: if Redis refuses, for instance the password.
     """
     require_redis(settings)
     home = Home(settings.home)
@@ -159,12 +164,12 @@ def work(settings: Settings, own: bool, burst: bool) -> None:
 
 
 def require_live_worker(settings: Settings) -> str:
-    """Return a sentence on the workers of this machine, for those who would restart one that hangs.
+    """Check that this machine has a live worker, and return a sentence on their number, for health checks.
 
     Raises:
         ValueError: if no Redis is set.
-        UnavailableError: if none of them has given a sign of life lately. A Redis that is gone is no reason: workers
-            wait for it, and a job that runs goes on meanwhile.
+        UnavailableError: if no worker is alive. An unreachable Redis is no error: workers wait for it, and a running
+            job goes on meanwhile.
     """
     require_redis(settings)
     machine = socket.gethostname()
@@ -179,13 +184,13 @@ def require_live_worker(settings: Settings) -> str:
 
 
 def require_redis(settings: Settings) -> None:
-    """Raise `ValueError` where no Redis is set."""
+    """Raise `ValueError` if no Redis is set."""
     if not settings.redis_url:
         raise ValueError("a worker takes its jobs from Redis: set LATHE_REDIS_URL (without it, the server runs them)")
 
 
 def main(arguments: list[str]) -> None:
-    """Run what a server starts for the jobs of its own state folder.
+    """Run a worker; servers start it with `--own` for the jobs of their state folder.
 
     Args:
         arguments: `--own`, `--burst`, or none.

@@ -1,4 +1,4 @@
-"""The process of one job from the queue: `python -m service.jobs.queued_process JOB`."""
+"""The process of one job from a queue in Redis: `python -m service.jobs.queued_process JOB`."""
 
 import os
 import shutil
@@ -28,20 +28,27 @@ from training.locks import lock_file
 from transforms.files import create_file, make_folder, make_root
 
 END_SECONDS = 120.0
-"""How long the end of a job is tried to be written, should Redis be gone just then."""
+"""Seconds for which writing a job's end is retried while Redis is unreachable."""
 PARENT_SECONDS = 0.5
+"""Seconds between two checks of whether the worker is alive."""
 SCRATCH = ".queued-"
+"""Prefix of temporary job folders."""
 LEFT_SECONDS = 60.0
+"""Age in seconds from which an unlocked temporary folder is removed."""
 
 
 def perform(records: JobRecords, job_id: str, settings: Settings) -> None:
-    """Do a job that a worker has taken, and write its end."""
+    """Run a job that a worker has taken in a temporary folder, and write progress, results and end to Redis.
+
+    Returns at once if the job has ended or was queued again.
+    """
     record = records.find(job_id)
     if record.job.ended or record.waiting:  # its worker was thought dead before this process had begun
         return
     home = Home(settings.home)
 
     def write(job: Job) -> None:
+        """Write the job's progress; errors of Redis are ignored, since it may come back before the job ends."""
         with suppress(redis_errors.RedisError):  # a Redis that is gone for a while does not stop a job
             records.write_progress(job)
 
@@ -59,12 +66,12 @@ def perform(records: JobRecords, job_id: str, settings: Settings) -> None:
 
 
 def require_allowed(request: JobRequest, settings: Settings) -> None:
-    """Refuse what only whoever runs this worker may allow: whoever can write to Redis can ask for a job.
+    """Raise unless this worker's own settings allow the request: whoever can write to Redis can request a job.
 
     Raises:
-        ForbiddenError: for files outside this worker's data root, and for a model with code of its own that this
-            worker's settings do not name so.
-        UnknownNameError: for a file that is not there.
+        ForbiddenError: if a path is outside this worker's data root, or a model has code of its own that this worker's
+            settings do not trust.
+        UnknownNameError: if a file does not exist.
     """
     for path in request.paths:
         allowed_path(path, settings.data_root)
@@ -78,7 +85,7 @@ def require_allowed(request: JobRequest, settings: Settings) -> None:
 
 
 def sweep(jobs: Path) -> None:
-    """Remove what processes that were killed have left: it may hold a caller's texts."""
+    """Remove temporary folders of killed processes, which may hold callers' texts."""
     for folder in jobs.glob(f"{SCRATCH}*"):
         with suppress(Timeout, OSError):
             if time.time() - folder.stat().st_mtime > LEFT_SECONDS:  # younger ones may be about to be locked
@@ -87,7 +94,7 @@ def sweep(jobs: Path) -> None:
 
 
 def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | None:
-    """Write a job's inputs into its folder; return an outcome if they are not there any more."""
+    """Copy a job's inputs from Redis to its folder; return None, or a failed outcome if they are missing or damaged."""
     try:
         names = records.files.input_names(job_id)
         for name in names:
@@ -102,7 +109,7 @@ def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | No
 
 
 def with_results(records: JobRecords, job_id: str, outcome: Outcome, made: list[Path]) -> Outcome:
-    """Put what a job made where replicas find it; the outcome says what was too large for that."""
+    """Store a successful job's files in Redis; if the vectors are too large, return the outcome with an explanation."""
     if outcome.result is None:
         return outcome
     refused = records.files.keep_results(job_id, made)
@@ -113,7 +120,7 @@ def with_results(records: JobRecords, job_id: str, outcome: Outcome, made: list[
 
 
 def until_written(write: Callable[[], object]) -> None:
-    """Try to write an end until Redis takes it, or for so long that the job had better be done again."""
+    """Call `write` until Redis accepts it; raise its error after `END_SECONDS`."""
     deadline = time.monotonic() + END_SECONDS
     while True:
         try:
@@ -126,17 +133,17 @@ def until_written(write: Callable[[], object]) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when the one that started it is gone: the job is given to another worker."""
+    """Exit this process when its worker has ended, since the job is then given to another worker."""
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
     os._exit(1)
 
 
 def main(arguments: list[str]) -> None:
-    """Perform a job.
+    """Run a job; exit early if the worker ends.
 
     Args:
-        arguments: its id.
+        arguments: the job's id.
     """
     threading.Thread(target=end_with_parent, args=[os.getppid()], daemon=True).start()
     settings = read_settings()

@@ -1,16 +1,16 @@
-"""A job's record in Redis, checked where it is read.
+"""A job's record in Redis, checked when it is read.
 
 lathe:job:<id>   hash:
-    job          as it was submitted, JSON
-    request      what it is asked to do, JSON
+    job          the job as submitted, JSON
+    request      its parameters, JSON
     files        names of its inputs, JSON
-    queue        it waits in
-    tries        so far
-    worker       that has it
-    now          as its process last wrote it, JSON
-    cancel       there once somebody asked to stop it
-    result:<f>   bytes of a file it made
-    end          how it ended, JSON; written once
+    queue        name of its queue
+    tries        number of times a worker took it
+    worker       worker that has it
+    now          the job as its process last wrote it, JSON
+    cancel       present once a stop was requested
+    result:<f>   bytes of a result file
+    end          the job as it ended, JSON; written once
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,13 +28,13 @@ FIELDS = ("job", "now", "end", "queue", "tries", "cancel")
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job as Redis has it.
+    """A job's record in Redis.
 
     Attributes:
-        job: as it is now.
-        queue: that it waits in, or was taken from.
-        tries: how often it was taken.
-        cancelled: whether somebody asked to stop it.
+        job: current state of the job.
+        queue: queue that it waits in, or was taken from.
+        tries: number of times a worker took it.
+        cancelled: whether a stop was requested.
     """
 
     job: Job
@@ -44,17 +44,17 @@ class JobRecord:
 
     @property
     def waiting(self) -> bool:
-        """Whether no worker has it."""
+        """Whether the job is queued."""
         return self.job.state == "queued"
 
 
 def parse_record(job_id: str, fields: Any, heard: Any) -> JobRecord | None:
-    """Return a job's record; a damaged one is that of a failed job; None if there is none.
+    """Parse a job's record; return None if there is none, and a failed job if the record is damaged.
 
     Args:
-        job_id: of the job.
-        fields: the values of `FIELDS`, or the error in their place.
-        heard: when its worker was heard of last; None if none has it.
+        job_id: id of the job.
+        fields: values of `FIELDS`, or the error raised in reading them.
+        heard: last heartbeat of its worker; None if no worker has it.
     """
     try:
         return None if is_missing(fields) else read(job_id, fields, running=heard is not None)
@@ -66,17 +66,17 @@ def parse_record(job_id: str, fields: Any, heard: Any) -> JobRecord | None:
 
 
 def is_missing(fields: Any) -> bool:
-    """Return whether there is no record; raise `ValueError` if something else is in its place."""
+    """Return whether there is no record; raise `ValueError` if the key holds another type of value."""
     if isinstance(fields, Exception):
         raise ValueError("it is no hash")
     return fields[0] is None
 
 
 def read(job_id: str, fields: Sequence[bytes | None], running: bool) -> JobRecord:
-    """Return a record.
+    """Parse the values of a job's record.
 
     Raises:
-        ValueError: if it is damaged.
+        ValueError: if the record is damaged.
     """
     submitted, now, end, queue, tries, cancel = fields
     content = end if end is not None else now if running and now is not None else submitted
@@ -87,7 +87,7 @@ def read(job_id: str, fields: Sequence[bytes | None], running: bool) -> JobRecor
 
 
 def job_ids(members: Iterable[bytes]) -> list[str]:
-    """Return the ids among what a key of Redis holds; what cannot be one is skipped."""
+    """Return the valid job ids among the members of a Redis key; others are counted as damage and skipped."""
     found = []
     for member in members:
         if is_job_id(as_id(member)):
@@ -98,5 +98,5 @@ def job_ids(members: Iterable[bytes]) -> list[str]:
 
 
 def as_id(member: bytes) -> str:
-    """Return bytes of Redis as text, whatever they are."""
+    """Decode bytes from Redis to text, replacing invalid UTF-8."""
     return member.decode(errors="replace")

@@ -1,7 +1,7 @@
-"""What each kind of job is asked to do: JSON that a folder or Redis keeps, checked where it is read.
+"""The request of each kind of job: JSON in a folder or in Redis, validated when it is read.
 
-A job is data: its kind says which row of `service.jobs.runners.RUNNERS` runs it, and its request holds no more than the
-parameters below.
+A job is data only: its kind selects a function in `service.jobs.runners.RUNNERS`, and its request holds no more than
+the parameters below.
 """
 
 from typing import Annotated
@@ -20,18 +20,18 @@ from transforms.artifact import MANIFEST, TENSORS
 
 FILE_OF_NEW_TEXTS = "source.texts.json"
 INPUT_NAMES = frozenset({FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS, FILE_OF_NEW_TEXTS, MANIFEST, TENSORS})
-"""The files that may come with a job."""
+"""Names that input files of a job may have."""
 
 
 def require_input_name(name: str) -> str:
-    """Return the name of a job's input; raise `ValueError` for any other path."""
+    """Return the name if it is one of `INPUT_NAMES`; raise `ValueError` for any other path."""
     if name not in INPUT_NAMES:
         raise ValueError("no job has an input of that name")
     return name
 
 
 def require_generation(spec: IndexSpec) -> IndexSpec:
-    """Return the settings of an index's generation; raise `ValueError` for one that cannot name a folder."""
+    """Return the index settings; raise `ValueError` if their generation is not a valid folder name."""
     if not is_name(spec.generation):
         raise ValueError("no generation has this name")
     return spec
@@ -42,7 +42,7 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 
 
 class JobRequest(BaseModel):
-    """What a job is asked to do."""
+    """Parameters of a job."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -50,17 +50,17 @@ class JobRequest(BaseModel):
 
     @property
     def encoders(self) -> list[EncoderSpec]:
-        """Encoders to load."""
+        """Specs of the encoders that the job loads."""
         return [self.encoder] if self.encoder else []
 
     @property
     def paths(self) -> list[str]:
-        """Sources to read that did not come with the job."""
+        """Sources that the job reads from outside its folder."""
         return []
 
 
 class FitJob(JobRequest):
-    """A chain to fit; `transform` asks for the source's vectors through it."""
+    """Parameters of a fit; `transform` requests the source's vectors as the new chain transforms them."""
 
     request: FitRequest
     target_encoder: EncoderSpec | None
@@ -69,18 +69,18 @@ class FitJob(JobRequest):
 
     @property
     def encoders(self) -> list[EncoderSpec]:
-        """Encoders to load."""
+        """Specs of the encoders that the job loads."""
         return [spec for spec in (self.encoder, self.target_encoder) if spec is not None]
 
     @property
     def paths(self) -> list[str]:
-        """Sources to read that did not come with the job."""
+        """Sources that the job reads from outside its folder."""
         asked = [self.request.source, self.request.targets, *self.request.foreign.values()]
         return [path for path in asked if path is not None and path not in self.files]
 
 
 class AdviseJob(JobRequest):
-    """A question about vectors; `fit` names the chain to make of the advice."""
+    """Parameters of an advice job; `fit` is the name of the chain to fit from the advice, None for advice only."""
 
     question: Question
     fit: Name | None
@@ -88,12 +88,12 @@ class AdviseJob(JobRequest):
 
     @property
     def paths(self) -> list[str]:
-        """Sources to read that did not come with the job."""
+        """Sources that the job reads from outside its folder."""
         return [] if self.question.source in self.files else [self.question.source]
 
 
 class ReindexJob(JobRequest):
-    """The next generation of an index; `text_field` of the metadata holds the texts to encode."""
+    """Parameters of an index's next generation; `text_field` is the metadata field with the texts to encode."""
 
     index: Name
     spec: Annotated[IndexSpec, AfterValidator(require_generation)]
@@ -104,10 +104,10 @@ KINDS: dict[str, type[FitJob | AdviseJob | ReindexJob]] = {"fit": FitJob, "advis
 
 
 def parse_request(kind: str, content: bytes) -> FitJob | AdviseJob | ReindexJob:
-    """Return what a job of a kind is asked to do.
+    """Parse and validate the JSON request of a kind of job.
 
     Raises:
-        ValueError: if there is no such kind, or the request is damaged; the message quotes nothing of it.
+        ValueError: if the kind is unknown or the request is damaged; the message quotes nothing of the request.
     """
     if kind not in KINDS:
         raise ValueError(f"there is no kind of job {kind[:40]!r}; there are {', '.join(KINDS)}")

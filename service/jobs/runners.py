@@ -1,4 +1,4 @@
-"""What each kind of job does, and how it ends."""
+"""The function that runs each kind of job, and the outcome of a job."""
 
 import os
 import time
@@ -21,9 +21,10 @@ from transforms.errors import TransformError
 from transforms.progress import Progress
 
 PROGRESS_SECONDS = 0.25
+"""Minimum seconds between two writes of a job's progress."""
 
 Runner = Callable[[Any, Path, Settings, Progress], dict[str, Any]]
-"""Takes the request of its kind, see `service.jobs.requests`."""
+"""Runs a validated request, see `service.jobs.requests`, in the job's folder, and returns the result as JSON."""
 RUNNERS: dict[str, Runner] = {
     "fit": run_fit_request,
     "advise": run_advise_request,
@@ -32,11 +33,11 @@ RUNNERS: dict[str, Runner] = {
 
 
 class Reporter:
-    """Notes a job's progress, and writes it down not more often than anybody can look.
+    """A progress callback that updates a job, and writes it at most every `PROGRESS_SECONDS`.
 
     Args:
-        job: that runs; replaced as it goes on.
-        write: writes its state and progress.
+        job: the running job; replaced at each call.
+        write: writes the job's state and progress.
     """
 
     def __init__(self, job: Job, write: Callable[[Job], object]) -> None:
@@ -45,7 +46,7 @@ class Reporter:
         self.written = 0.0
 
     def __call__(self, fraction: float, message: str) -> None:
-        """Note progress."""
+        """Set the job's message and its progress, which never decreases, and write the job if it is time."""
         self.job = replace(self.job, progress=round(max(self.job.progress, min(fraction, 1.0)), 4), message=message)
         if time.monotonic() - self.written >= PROGRESS_SECONDS:
             self.write(self.job)
@@ -54,13 +55,13 @@ class Reporter:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: with a result, or with an error."""
+    """The end of a job: either a result or an error."""
 
     result: dict[str, Any] | None = None
     error: str | None = None
 
     def ended(self, job: Job) -> Job:
-        """The job after this."""
+        """Return the job as ended with this outcome."""
         done = self.error is None
         return replace(
             job,
@@ -82,15 +83,15 @@ def carry_out(
     on_progress: Progress,
     check: Callable[[JobRequest, Settings], None] | None = None,
 ) -> Outcome:
-    """Do what a job was asked to do; whatever goes wrong is an outcome too.
+    """Validate and run a job's request; return its result, or any error as a failed outcome.
 
     Args:
-        kind: of the job.
-        content: its request, JSON that is checked here.
-        folder: with its inputs, gets its results; named like the job.
-        settings: of the process.
+        kind: kind of the job.
+        content: its request as JSON.
+        folder: folder with its inputs, to which results are written; named by the job's id.
+        settings: settings of the process.
         on_progress: called with progress in [0, 1] and a message.
-        check: raises a `ServiceError` for a request that is not to be run here.
+        check: raises a `ServiceError` if the request may not be run here; None to allow all.
     """
     try:
         request = parse_request(kind, content)
@@ -113,7 +114,7 @@ def carry_out(
 
 
 def share_machine(settings: Settings) -> None:
-    """Give way to serving, and compute with the threads that a job may use."""
+    """Lower this process's priority, and limit torch and BLAS to the settings' number of job threads."""
     os.nice(5)
     import torch
     from threadpoolctl import threadpool_limits

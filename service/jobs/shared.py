@@ -1,4 +1,4 @@
-"""Jobs of all replicas: kept in Redis, run by `lathe worker`."""
+"""Jobs of all replicas: stored in Redis, run by `lathe worker`."""
 
 import builtins
 import logging
@@ -21,24 +21,28 @@ from service.shared.damage import note_damage
 from service.shared.link import RedisLink
 
 POLL_SECONDS = 1.0
+"""Seconds between two looks at the jobs."""
 PRUNE_SECONDS = 10.0
+"""Seconds between two removals of old jobs."""
 CANCEL_SECONDS = 5.0
+"""Maximum seconds that `cancel` waits for a running job to end."""
 AGAIN_SECONDS = 10.0
+"""Seconds before a state folder's own worker that failed is started again."""
 OWN_KINDS = frozenset({"reindex"})
-"""Jobs on files of this state folder, which no other machine has."""
+"""Kinds of jobs on files of this state folder, which no other machine has."""
 
 log = logging.getLogger(__name__)
 
 
 class SharedJobs:
-    """Jobs in Redis; see `service.jobs.jobs.Jobs`.
+    """Job manager of jobs in Redis; see `service.jobs.jobs.Jobs`.
 
-    Jobs on this state folder's indexes have a queue of their own, and a worker that is started when there are some.
+    Jobs on this state folder's indexes have a queue of their own, and a worker that is started when there are any.
 
     Args:
-        link: to Redis.
-        home: whose indexes' jobs are run here.
-        environment: of the worker that runs them.
+        link: connection to Redis.
+        home: state folder with the indexes.
+        environment: environment variables of the state folder's own worker.
         processes: starts that worker.
     """
 
@@ -56,29 +60,29 @@ class SharedJobs:
         self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """Look after jobs from now on."""
+        """Start the thread that manages the jobs."""
         self.thread.start()
 
     def stop(self) -> None:
-        """Look after them no longer; those that run go on."""
+        """Stop the thread, waiting up to 5 s; running jobs go on."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
 
     @property
     def workers(self) -> int | None:
-        """Live workers of this version; None without Redis."""
+        """Number of live workers of this version of Lathe; None while Redis is unreachable."""
         return self.seen[1] if self.seen and self.link.up else None
 
     def warnings(self) -> list[str]:
-        """That nobody takes what waits; without Redis there are other worries."""
+        """Return a warning if jobs wait and no worker is alive; an empty list otherwise, or without Redis."""
         waiting, workers = self.seen or (0, 0)
         if not waiting or workers or not self.link.up:
             return []
         return [f"jobs wait ({waiting}) and no worker of Lathe {version('lathe')} is there: start `lathe worker`"]
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Queue a job."""
+        """Write a job to Redis and queue it; return it."""
         job = new_job(kind)
         queue = queue_name(self.home.read_or_make_id() if kind in OWN_KINDS else None)
         with self.link.reached():
@@ -86,17 +90,17 @@ class SharedJobs:
         return job
 
     def get(self, job_id: str) -> Job:
-        """A job as it is now."""
+        """Return a job in its current state."""
         with self.link.reached():
             return self.records.get(job_id)
 
     def list(self) -> builtins.list[Job]:
-        """All jobs, newest first."""
+        """Return all jobs, newest first."""
         with self.link.reached():
             return self.records.list()
 
     def request(self, job_id: str) -> JobRequest | None:
-        """What a job was asked to do."""
+        """Return a job's request; if it is damaged, note that and return None."""
         with self.link.reached():
             job, content = self.records.get(job_id), self.records.request(job_id)
         try:
@@ -106,7 +110,7 @@ class SharedJobs:
             return None
 
     def cancel(self, job_id: str) -> Job:
-        """Stop a job: a queued one ends at once, a running one is killed by its worker."""
+        """Cancel a job, which its worker kills if it runs, and return it after waiting up to `CANCEL_SECONDS`."""
         with self.link.reached():
             job = self.records.cancel(job_id)
             deadline = time.monotonic() + CANCEL_SECONDS
@@ -116,13 +120,13 @@ class SharedJobs:
             return job
 
     def result(self, job_id: str, name: str) -> ResultFile | None:
-        """A file that a job made, read from Redis piece by piece."""
+        """Return a result file of a job, read from Redis piece by piece; None if there is none of that name."""
         with self.link.reached():
             self.records.find(job_id)
             return self.records.files.read(job_id, name)
 
     def run(self) -> None:
-        """Look after the jobs until told to stop."""
+        """Manage the jobs at intervals until the thread is stopped; log errors and go on."""
         while not self.stopping.wait(POLL_SECONDS):
             if not self.link.up:
                 self.patient_until = time.monotonic() + LOST_SECONDS  # workers could give no sign of life either
@@ -138,7 +142,7 @@ class SharedJobs:
                 log.exception("looking after the jobs failed; trying again")
 
     def look_after_jobs(self) -> None:
-        """Queue again what lost its worker, forget old jobs, start the worker of this state folder's own jobs."""
+        """Count jobs and workers, requeue jobs of dead workers, remove old jobs, and start the own worker if needed."""
         queue = queue_name()
         self.seen = self.records.count_waiting(queue), len(live_workers(self.link.client, queue))
         if time.monotonic() >= self.patient_until:
@@ -149,7 +153,7 @@ class SharedJobs:
         self.look_after_own_worker()
 
     def look_after_own_worker(self) -> None:
-        """Start the worker of this state folder's own jobs when some wait."""
+        """Start the worker of this state folder's own jobs if some wait and it is not running."""
         if self.own_worker is not None and (status := self.own_worker.poll()) is not None:
             self.own_worker = None
             if status:

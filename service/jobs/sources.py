@@ -1,4 +1,4 @@
-"""The source of a job: a path the server may read, or texts and vectors that came with the request."""
+"""The source of a job: a path the server may read, or texts or vectors sent with the request."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
 COUNTED_MOST = 1000
-"""Vectors, at most, of which the distinct ones are counted before the job begins."""
+"""Maximum number of vectors whose distinct rows are counted before the job begins."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """A source as a job reads it.
+    """A checked source as a job reads it.
 
     Attributes:
-        path: as `open_source` reads it; for what came with the request the name of its file in the job's folder.
-        texts: whether it holds texts, not vectors.
-        width: of vectors that came with the request; None where it is not known yet.
-        distinct: rows, of those that came with the request; None where they are too many to count now.
-        files: what joins the job's folder, by name.
+        path: path for `open_source`; the name of a file in the job's folder for data sent with the request.
+        texts: whether it holds texts instead of vectors.
+        width: dimensions of vectors sent with the request; None if unknown.
+        distinct: number of distinct rows sent with the request; None if there are too many to count, or for a path.
+        files: contents of the files to store in the job's folder, by name.
     """
 
     path: str
@@ -41,10 +41,10 @@ class Received:
 
 
 def receive(source: "SourceBody", data_root: Path | None) -> Received:
-    """Check a source as far as can be before the job begins.
+    """Check a source as far as possible before the job begins, and serialize data sent with the request.
 
     Raises:
-        ServiceError, SourceError: if it cannot be used.
+        ServiceError, SourceError: if the source cannot be used.
     """
     if source.texts is not None:
         content = texts_file(source.texts)
@@ -59,7 +59,7 @@ def receive(source: "SourceBody", data_root: Path | None) -> Received:
 
 
 def require_distinct(sent: Received, what: str) -> None:
-    """Raise `BadValueError` where too few different rows came with the request for what is asked."""
+    """Raise `BadValueError` if fewer than `DISTINCT_LEAST` distinct rows were sent for the operation `what`."""
     if sent.distinct is not None and sent.distinct < DISTINCT_LEAST:
         raise BadValueError(
             f"{what} needs at least {DISTINCT_LEAST} different rows, the source has {sent.distinct}", param="source"
@@ -67,10 +67,10 @@ def require_distinct(sent: Received, what: str) -> None:
 
 
 def texts_file(texts: list[str]) -> bytes:
-    """The texts as JSON lines.
+    """Serialize texts to JSON lines.
 
     Raises:
-        BadValueError: for none, or an empty one.
+        BadValueError: if there are no texts, or one is empty.
     """
     if not texts:
         raise BadValueError("source.texts must not be empty", param="source.texts")
@@ -81,11 +81,13 @@ def texts_file(texts: list[str]) -> bytes:
 
 
 def allowed_path(written: str, data_root: Path | None) -> str:
-    """A source inside the data root, as `open_source` reads it: no link leads out, now or when a job opens it.
+    """Return a path in the data root in the form that `open_source` and jobs read; names of built-in sources stay.
+
+    No link may lead out of the data root, neither now nor when the job opens the path.
 
     Raises:
-        ForbiddenError: for anything outside.
-        UnknownNameError: if nothing is there.
+        ForbiddenError: if the path is outside the data root, is a URL, or there is no data root.
+        UnknownNameError: if there is no such file.
     """
     if written in BUILT_IN:
         return written
@@ -107,7 +109,7 @@ def allowed_path(written: str, data_root: Path | None) -> str:
 
 
 def relative_to(data_root: Path, place: str) -> str:
-    """Return a path as it stands, or relative to the data root where it begins with that."""
+    """Return the path relative to the data root if it begins with it, else unchanged."""
     for root in (data_root, data_root.resolve()):
         if place.startswith(f"{root}/"):
             return place[len(f"{root}/") :].lstrip("/")

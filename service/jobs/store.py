@@ -1,15 +1,15 @@
 """Jobs on disk.
 
 jobs/<id>/
-├── request.json   what to do
-├── job.json       state, progress, result; replaced whole, by the job's process alone
-├── .lock          held by that process while it lives: the system frees it whatever happens
-├── cancel         there once somebody asked to stop it
-├── log.txt        what the process printed
-└── …              inputs and results of the job's kind
+├── request.json   parameters
+├── job.json       state, progress, result; replaced atomically, only by the job's process
+├── .lock          held by that process while it lives: the system releases it in any case
+├── cancel         present once a stop was requested
+├── log.txt        output of the process
+└── …              inputs and results, by kind of job
 
 queued ──► running ──► succeeded
-   │          ├──────► failed      (also when its process is gone without a word)
+   │          ├──────► failed      (also when its process ends without a result)
    └──────────┴──────► cancelled
 """
 
@@ -38,19 +38,19 @@ from transforms.files import create_file, make_folder, make_root, sync_folder, w
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 KEPT_MOST = 200
-"""Ended jobs kept; the oldest beyond that are removed with their results."""
+"""Maximum number of jobs kept; older ones that have ended are removed with their results."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it is shown.
+    """A job's state, as shown to callers.
 
     Attributes:
-        progress: 0 to 1.
-        message: what it is doing.
-        error: why it failed.
-        result: what it made.
-        pid: of its process while it runs.
+        progress: progress in [0, 1].
+        message: what the job is doing.
+        error: why it failed; None if it did not.
+        result: its result as JSON; None before it succeeded.
+        pid: id of its process while it runs.
     """
 
     id: str
@@ -66,11 +66,11 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether it will not change any more."""
+        """Whether the job has succeeded, failed or been cancelled."""
         return self.state in ENDED
 
     def public(self) -> dict[str, Any]:
-        """Its JSON."""
+        """Return the job as JSON for callers, without the process id."""
         return {key: value for key, value in asdict(self).items() if key != "pid"}
 
 
@@ -78,10 +78,10 @@ JOB: TypeAdapter[Job] = TypeAdapter(Job)
 
 
 def parse_job(job_id: str, content: bytes) -> Job:
-    """Return a job from its JSON.
+    """Parse and check a job's JSON.
 
     Raises:
-        ValueError, TypeError: if it is not that job's, or no answer could hold it; the message quotes nothing of it.
+        ValueError, TypeError: if it is damaged, another job's, or not serializable; the message quotes nothing of it.
     """
     try:
         job = JOB.validate_json(content)
@@ -94,19 +94,19 @@ def parse_job(job_id: str, content: bytes) -> Job:
 
 
 def describe(error: ValidationError) -> str:
-    """Return what a validation found first, without the value."""
+    """Describe the first error of a validation in one line, without the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg']}"[:200]
 
 
 class JobStore:
-    """The jobs in one folder, for any number of processes."""
+    """The jobs in one folder, usable from several processes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def folder(self, job_id: str) -> Path:
-        """Where a job's files are.
+        """Return the folder of a job.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -117,10 +117,10 @@ class JobStore:
         return folder
 
     def create(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """A new queued job, whole on disk or not at all.
+        """Write a new queued job with its inputs to disk, atomically, and return it; remove jobs over the limit.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the job cannot be written.
         """
         job = new_job(kind)
         staging = self.root / f".{job.id}"
@@ -139,7 +139,7 @@ class JobStore:
         return job
 
     def request(self, job_id: str) -> bytes:
-        """Return what a job was asked to do, as it was written.
+        """Return a job's request as the JSON that was written.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -148,13 +148,13 @@ class JobStore:
         return read_beneath(self.root, f"{job_id}/request.json")
 
     def ids(self) -> list[str]:
-        """All jobs, newest first."""
+        """Return the ids of all jobs, newest first."""
         if not self.root.is_dir():
             return []
         return sorted((f.name for f in self.root.iterdir() if is_job_id(f.name) and f.is_dir()), reverse=True)
 
     def read(self, job_id: str) -> Job:
-        """A job as its process last wrote it.
+        """Return a job as its process last wrote it; a failed job if the file is damaged.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -168,7 +168,7 @@ class JobStore:
             return Job(job_id, "unknown", "failed", message="failed", error=f"the job's record is damaged: {error}")
 
     def get(self, job_id: str) -> Job:
-        """A job as it is: one whose process died is failed, or cancelled if that was wanted.
+        """Return a job in its current state; one whose process ended without a result is first marked as ended.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -177,7 +177,7 @@ class JobStore:
         return self.settle(job) if job.state == "running" else job
 
     def list(self) -> list[Job]:
-        """All jobs, newest first."""
+        """Return all jobs in their current state, newest first."""
         found = []
         for job_id in self.ids():
             with suppress(UnknownNameError):  # removed meanwhile
@@ -185,7 +185,7 @@ class JobStore:
         return found
 
     def write(self, job: Job) -> Job:
-        """Replace a job's state; only by who holds its lock."""
+        """Replace a job's state file atomically and return the job; the caller holds the job's lock."""
         staging = self.root / job.id / ".job.json"
         with create_file(staging) as file:
             file.write(json.dumps(asdict(job)).encode())
@@ -196,11 +196,11 @@ class JobStore:
         return job
 
     def lock(self, job_id: str) -> FileLock:
-        """The right to run a job and write its state."""
+        """Return the file lock that a process must hold to run a job and write its state."""
         return lock_file(self.root / job_id / ".lock")
 
     def settle(self, job: Job) -> Job:
-        """End a job that has no process; one that has is left alone."""
+        """Mark a job that no process runs as ended; return the job, unchanged if a process holds its lock."""
         try:
             with self.lock(job.id).acquire(blocking=False):
                 job = self.read(job.id)  # it may have ended just now
@@ -209,7 +209,7 @@ class JobStore:
             return job
 
     def end_orphan(self, job: Job) -> Job:
-        """End a job whose process is gone, under its lock."""
+        """Mark a job without a process as cancelled, if that was requested, or failed; the caller holds its lock."""
         wanted = (self.root / job.id / "cancel").exists()
         ended = replace(
             job,
@@ -225,12 +225,12 @@ class JobStore:
         return ended
 
     def drop_inputs(self, job_id: str) -> None:
-        """Remove the texts or vectors a caller sent: nobody needs them any more."""
+        """Delete the texts or vectors that a caller sent with the job."""
         for path in (self.root / job_id).glob("source.*"):
             path.unlink(missing_ok=True)
 
     def cancel(self, job_id: str) -> Job:
-        """Ask a job to stop: a queued one ends at once, a running one is terminated.
+        """Request that a job stops and return it: a queued one ends at once, a running one gets SIGTERM.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -245,7 +245,7 @@ class JobStore:
         return self.settle(job)
 
     def prune(self) -> None:
-        """Remove the oldest ended jobs beyond those kept."""
+        """Delete ended jobs beyond the `KEPT_MOST` newest jobs, with their results."""
         for job_id in self.ids()[KEPT_MOST:]:
             with suppress(UnknownNameError):
                 if self.get(job_id).ended:
@@ -253,11 +253,11 @@ class JobStore:
 
 
 def new_job(kind: str) -> Job:
-    """A queued job with an id of its own, which begins with the time."""
+    """Return a queued job with a new id that begins with the current time."""
     now = datetime.now(UTC)
     return Job(id=f"{now:%Y%m%d%H%M%S}{secrets.token_hex(4)}", kind=kind, created_at=now.isoformat())
 
 
 def is_job_id(text: str) -> bool:
-    """Whether a job can have this id."""
+    """Return whether the text is a valid job id: 22 hexadecimal digits."""
     return re.fullmatch("[0-9a-f]{22}", text) is not None

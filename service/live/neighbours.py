@@ -9,6 +9,7 @@ from transforms.quality import recall_of_anchors
 
 Rows = NDArray[np.float32] | None
 """Half-width of the normal 95 % interval, in standard errors."""
+"""Half-width of the normal 95 % interval, in standard errors."""
 NORMAL_95 = 1.96
 
 

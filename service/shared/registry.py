@@ -104,8 +104,7 @@ class SharedRegistry(Registry):
         require_name(name)
 
         def change(pipe: Pipeline) -> tuple[int, bool]:
-            """Queue the new version and pointer, unless the job has published already; return the version and whether
-            it is live."""
+            """Queue the new version and pointer, unless the job has published already; return version and liveness."""
             record = read(pipe, name)
             made = next((version for version, stamp in record.stamps.items() if job and stamp.job == job), None)
             if made is not None:  # by this very job, before it was lost
