@@ -267,7 +267,10 @@ class Record:
             db.execute(f"DROP TABLE IF EXISTS vectors_{read_spec(db).vectors + 1}")
 
     def forget_tombstones(self, sequence: int) -> None:
-        """Delete tombstones of writes up to `sequence` and their labels' filter fields; they must not be needed."""
+        """Delete tombstones of writes up to `sequence` and their labels' filter fields.
+
+        No row of the serving generation may need them, so call it only after a reindexing.
+        """
         with self.transaction() as db:
             gone = "SELECT label FROM tombstones WHERE sequence <= ?"
             db.execute(f"DELETE FROM fields WHERE label IN ({gone})", (sequence,))

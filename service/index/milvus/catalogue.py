@@ -1,10 +1,10 @@
-"""The settings and chains of all indexes in a Milvus, in a collection of their own, so that every server knows them.
+"""Catalogue of the settings and chains of all indexes in a Milvus, in a collection of its own that every server reads.
 
 An entry has a key, and a value of at most 65,535 bytes; longer ones are cut into parts:
 
 index:<name>            {"collection", "spec", "artifact": [bytes of manifest, of tensors]}
 chain:<collection>:<n>  part n of the artifact, in base64
-note:<name>             what the last write noted: how far an import came
+note:<name>             progress of an import, stored by the last write
 """
 
 import base64
@@ -20,15 +20,24 @@ from service.index.protocol import Artifact
 from service.index.spec import IndexSpec, spec_of
 
 COLLECTION = "lathe_catalogue"
+"""Name of the collection of the catalogue."""
 PART_BYTES = 48_000
+"""Size of a part of a chain, in bytes; its base64 fits into one value."""
 INDEX, CHAIN, NOTE = "index:", "chain:", "note:"
+"""Prefixes of the keys."""
 NOTHING = [0.0, 0.0]
-"""Milvus wants a vector in every collection."""
+"""Dummy vector of every entry, because Milvus requires a vector in every collection."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An index as the catalogue has it."""
+    """Entry of an index in the catalogue.
+
+    Attributes:
+        collection: name of its collection.
+        spec: settings.
+        artifact_bytes: sizes of the chain's manifest and tensors in bytes; None for raw vectors.
+    """
 
     collection: str
     spec: IndexSpec
@@ -36,13 +45,13 @@ class Entry:
 
 
 class Catalogue:
-    """Entries of all indexes."""
+    """Catalogue of all indexes in a Milvus."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
     def create(self) -> None:
-        """Make its collection, unless it is there."""
+        """Create the catalogue's collection unless it exists."""
         if self.connection.call("has_collection", COLLECTION):
             return
         from pymilvus import DataType, MilvusClient
@@ -58,7 +67,7 @@ class Catalogue:
         )
 
     def names(self) -> list[str]:
-        """Of all indexes."""
+        """Return the sorted names of all indexes; [] without a catalogue."""
         try:
             found = self.connection.call("query", COLLECTION, filter=f'key like "{INDEX}%"', output_fields=["key"])
         except CollectionGoneError:
@@ -66,7 +75,7 @@ class Catalogue:
         return sorted(row["key"].removeprefix(INDEX) for row in found)
 
     def find(self, name: str) -> Entry | None:
-        """An index's entry; None if there is none."""
+        """Return the entry of an index; None if it does not exist."""
         content = self.read(f"{INDEX}{name}")
         if content is None:
             return None
@@ -74,7 +83,7 @@ class Catalogue:
         return Entry(content["collection"], spec_of(content["spec"]), tuple(sizes) if sizes else None)
 
     def add(self, name: str, collection: str, spec: IndexSpec, artifact: Artifact) -> None:
-        """Write an index's entry, after its chain."""
+        """Store the chain of an index, then its entry, which makes the index visible."""
         parts = [] if artifact is None else parts_of(b"".join(artifact))
         self.write({f"{CHAIN}{collection}:{number}": part for number, part in enumerate(parts)})
         sizes = None if artifact is None else [len(file) for file in artifact]
@@ -82,7 +91,11 @@ class Catalogue:
         self.write({f"{INDEX}{name}": orjson.dumps(content).decode()})
 
     def artifact(self, entry: Entry) -> Artifact:
-        """The chain of an index."""
+        """Read the manifest and tensors of an index's chain; return None for raw vectors.
+
+        Raises:
+            UnavailableError: if parts are missing, because the index is being deleted.
+        """
         if entry.artifact_bytes is None:
             return None
         total = sum(entry.artifact_bytes)
@@ -94,14 +107,14 @@ class Catalogue:
         return content[: entry.artifact_bytes[0]], content[entry.artifact_bytes[0] :]
 
     def remove(self, name: str, entry: Entry) -> None:
-        """Forget an index: from now on nobody finds it."""
+        """Delete the entry of an index, from when on nobody finds it, then its note and its chain."""
         count = 0 if entry.artifact_bytes is None else -(-sum(entry.artifact_bytes) // PART_BYTES)
         self.forget(f"{INDEX}{name}", f"{NOTE}{name}")
         if count:
             self.forget(*(f"{CHAIN}{entry.collection}:{number}" for number in range(count)))
 
     def read(self, key: str) -> Any:
-        """A value; None if there is none."""
+        """Return the parsed JSON value of a key; None if there is none."""
         try:
             found = self.get([key])
         except CollectionGoneError:
@@ -109,27 +122,27 @@ class Catalogue:
         return orjson.loads(found[0]["value"]) if found else None
 
     def get(self, keys: Sequence[str]) -> list[dict[str, Any]]:
-        """Entries of keys, in any order."""
+        """Return the entries of the keys that exist, in any order, as dicts with `key` and `value`."""
         return list(self.connection.call("query", COLLECTION, filter=key_in(keys), output_fields=["key", "value"]))
 
     def write(self, values: dict[str, str]) -> None:
-        """Put entries."""
+        """Insert or replace entries."""
         if values:
             rows = [{"key": key, "value": value, "nothing": NOTHING} for key, value in values.items()]
             self.connection.call("upsert", COLLECTION, rows)
 
     def forget(self, *keys: str) -> None:
-        """Remove entries."""
+        """Delete the entries of the keys."""
         self.connection.call("delete", COLLECTION, filter=key_in(keys))
 
 
 def key_in(keys: Sequence[str]) -> str:
-    """The entries of keys; these are made of names, which hold nothing that must be quoted."""
+    """Return the Milvus expression for the entries of the keys; keys need no quoting, since they are made of names."""
     return "key in [" + ", ".join(f'"{key}"' for key in keys) + "]"
 
 
 def parts_of(content: bytes) -> list[str]:
-    """Base64 of bytes, in parts that a value holds."""
+    """Split bytes into parts and return each in base64, short enough for a value."""
     return [
         base64.b64encode(content[start : start + PART_BYTES]).decode() for start in range(0, len(content), PART_BYTES)
     ]

@@ -1,4 +1,4 @@
-"""The connection to a Milvus: time limits, and errors in our words."""
+"""Connection to a Milvus: time limits, and errors in Lathe's words."""
 
 import logging
 import threading
@@ -15,30 +15,35 @@ if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
 CALL_SECONDS = 10.0
-"""A call that has no answer by then is given up; pymilvus tries again until then."""
+"""Time limit of a call in seconds, until which pymilvus retries."""
 CONNECT_SECONDS = 5.0
+"""Time limit of connecting, in seconds."""
 AWAY_SECONDS = 1.0
-"""So long after Milvus did not answer nobody asks again, and then one caller does: the others are told at once."""
+"""Number of seconds after a failure during which calls fail at once; then a single caller tries again."""
 RECONNECTING = {
     "grpc.initial_reconnect_backoff_ms": 200,
     "grpc.min_reconnect_backoff_ms": 200,
     "grpc.max_reconnect_backoff_ms": 1000,
     "grpc.keepalive_time_ms": 300_000,
 }
-"""gRPC would wait ever longer, to two minutes, before it finds Milvus back; and ping more often than servers like."""
+"""Options of gRPC for reconnecting.
+
+By default gRPC waits ever longer, up to two minutes, before it reconnects, and pings more often than servers like.
+"""
 NOT_FOUND = 100
-"""Milvus's code for a collection there is not."""
+"""Milvus's error code for a collection that does not exist."""
 UNREACHABLE = 2
-"""pymilvus's for a server there is not."""
+"""pymilvus's error code for a server that cannot be reached."""
 NOT_LOADED = ("not loaded", "released", "load_state")
+"""Parts of error messages that mean that a collection is not in memory."""
 
 
 class CollectionGoneError(Exception):
-    """The collection was dropped by another server."""
+    """Error for a collection that does not exist, because another server dropped it."""
 
 
 class Connection:
-    """A client that connects when it is first needed, and again after Milvus was gone.
+    """Client of a Milvus that connects on first use, and again after Milvus was unreachable.
 
     Args:
         url: `http://host:19530[/database]`, or a file of Milvus Lite.
@@ -54,13 +59,19 @@ class Connection:
         self.ask_again = 0.0
 
     def call(self, name: str, collection: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the client on a collection, within the time there is.
+        """Call a client method on a collection with a time limit, and return its result.
 
-        A collection that Milvus does not hold in memory, as after it was started anew, is loaded first.
+        A collection that Milvus does not hold in memory, for example after a restart, is loaded first.
+
+        Args:
+            name: name of the method.
+            collection: name of the collection.
+            arguments: further positional arguments.
+            options: keyword arguments; `timeout` is 10 s by default.
 
         Raises:
-            CollectionGoneError: if there is none.
-            UnavailableError: if Milvus does not answer, or cannot.
+            CollectionGoneError: if the collection does not exist.
+            UnavailableError: if Milvus does not answer or reports another error.
         """
         options.setdefault("timeout", CALL_SECONDS)
         with self.asking():
@@ -75,7 +86,7 @@ class Connection:
                 return method(collection, *arguments, **options)
 
     def client(self) -> "MilvusClient":
-        """The client, connected; only for use within `asking`."""
+        """Return the client, connecting first if necessary; use it only within `asking`."""
         with self.changing:
             if self.connected is not None:
                 return self.connected
@@ -88,7 +99,7 @@ class Connection:
             return self.connected
 
     def connect(self) -> "MilvusClient":
-        """A new client."""
+        """Create a new client, and the folder of a Milvus Lite file if missing."""
         from pymilvus import MilvusClient
 
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it raises, and sets this when imported
@@ -100,13 +111,14 @@ class Connection:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Turn pymilvus's errors into ours; while Milvus is away, one caller a second finds out whether it still is.
+        """Run the block that calls Milvus, and convert pymilvus's errors to Lathe's.
 
-        Requests hold a thread while they wait, and threads embed too.
+        While Milvus is unreachable, calls fail at once, and one caller a second tries again: waiting requests would
+        hold threads that embedding needs too.
 
         Raises:
-            CollectionGoneError: for a collection there is not.
-            UnavailableError: for all other errors, with what Milvus says; without pymilvus.
+            CollectionGoneError: if a collection does not exist.
+            UnavailableError: for every other error, with the message of Milvus; also without pymilvus.
         """
         with self.changing:
             if self.away is not None:
@@ -135,25 +147,25 @@ class Connection:
         self.is_back()
 
     def is_back(self) -> None:
-        """It answered."""
+        """Record that Milvus answered, so that calls are made again."""
         with self.changing:
             self.away = None
 
     def gone_away(self, reason: str) -> UnavailableError:
-        """It did not."""
+        """Record that Milvus did not answer, so that calls fail for a second, and return the error to raise."""
         with self.changing:
             self.away, self.ask_again = reason, time.monotonic() + AWAY_SECONDS
         return self.unavailable(reason)
 
     def unavailable(self, reason: str) -> UnavailableError:
-        """What callers are told; of the address, nothing that may be secret."""
+        """Return the error for a failed call, with the address of Milvus but without credentials."""
         place = self.url if "://" not in self.url else self.url.rpartition("@")[2].rpartition("//")[2]
         return UnavailableError(
             f"the Milvus at {place} cannot do that now: {reason}", code="milvus", retry_after=ceil(AWAY_SECONDS)
         )
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the client if it is connected."""
         with self.changing:
             client, self.connected = self.connected, None
         if client is not None:

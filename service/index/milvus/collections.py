@@ -1,4 +1,4 @@
-"""What an index and its items are in Milvus."""
+"""Collection of an index: its fields, and the rows that items become."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -16,28 +16,38 @@ from service.index.reducer import Vectors
 from service.index.spec import IndexSpec
 
 ID, METADATA, ENTRIES, RANGES, VECTOR, ORIGINAL = "id", "metadata", "entries", "ranges", "vector", "original"
+"""Names of the fields of the collection."""
 METRICS = {"cosine": "IP", "ip": "IP", "l2": "L2"}
-"""Reduced vectors have length 1 where the metric is cosine."""
+"""Milvus's metric for each metric; cosine is the inner product, because the reduced vectors have length 1."""
 BYTES_OF_A_CHARACTER = 4
+"""Maximum number of bytes of a character in UTF-8."""
 JSON_BYTES = 65_536
-"""Milvus's limit for a field of JSON."""
+"""Milvus's limit for a JSON field, in bytes."""
 NAMES_MOST = 4 * FIELDS_MOST
+"""Capacity of the field `entries`, in digests per item."""
 
 Row = dict[str, Any]
+"""Values of one item, by field."""
 
 
 def alias_of(index: str) -> str:
-    """A name that stands for an index alone: Milvus takes letters, digits and underscores."""
+    """Return the unique Milvus alias of an index: other characters than letters and digits become hexadecimal."""
     return "lathe_" + "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):02x}" for c in index)
 
 
 def collection_name(index: str) -> str:
-    """A name for a new index's collection, which no other has or had, nor any alias: those hold no two underscores."""
+    """Return a new, random name for the collection of an index, which no collection or alias ever had."""
     return f"{alias_of(index)}__{secrets.token_hex(6)}"
 
 
 def create_collection(connection: Connection, name: str, spec: IndexSpec) -> None:
-    """Make the collection of an index; what is written is found at once by whoever asks."""
+    """Create the collection of an index, with an HNSW graph on the reduced vectors, at strong consistency.
+
+    Args:
+        connection: connection to Milvus.
+        name: name of the collection.
+        spec: settings of the index.
+    """
     from pymilvus import DataType, MilvusClient
 
     schema = MilvusClient.create_schema(enable_dynamic_field=False)
@@ -63,11 +73,18 @@ def rows_of(
     metadata: Sequence[Mapping[str, Any] | None],
     payloads: Sequence[bytes | None],
 ) -> list[Row]:
-    """Items as Milvus takes them.
+    """Convert items to rows of the collection.
+
+    Args:
+        ids: ids.
+        originals: original vectors `(n, d)`.
+        reduced: reduced vectors `(n, k)`.
+        metadata: metadata of each item.
+        payloads: the same metadata as JSON.
 
     Raises:
-        TooLargeError: for metadata beyond Milvus's limit.
-        BadValueError: for metadata with too many values.
+        TooLargeError: if the metadata exceed Milvus's limit.
+        BadValueError: if the metadata have too many values.
     """
     rows = []
     for place, item in enumerate(ids):
@@ -93,5 +110,5 @@ def rows_of(
 
 
 def matrix(rows: Sequence[Mapping[str, Any]], field: str) -> Vectors:
-    """A field of vectors `(n, d)`."""
+    """Stack a vector field of the rows to a float32 matrix `(n, d)`."""
     return np.array([row[field] for row in rows], np.float32)

@@ -1,9 +1,9 @@
-"""Filters as Milvus's expressions, with the same meaning as in the record of an embedded index.
+"""Filters as Milvus expressions, with the same meaning as in the record of an embedded index.
 
-Milvus can compare JSON, but a list there equals nothing, a missing field makes a condition neither true nor false,
-and names would have to be quoted. So each item has two further fields made from its metadata: `entries`, a digest of
-each name and of each name with value, answers what exists and what equals; `ranges` has the smallest and the largest
-number and text of each name, as texts that sort like them.
+Milvus can compare JSON, but a list there equals nothing, a missing field makes a condition neither true nor false, and
+names would have to be quoted. So each item has two further fields made from its metadata: `entries`, a digest of each
+name and of each name with value, answers what exists and what equals; `ranges` has the smallest and the largest number
+and text of each name, as texts that sort like them.
 """
 
 import hashlib
@@ -15,15 +15,19 @@ from service.index.filters import Condition, Filter, Junction
 from service.index.items import CONTROL
 
 EVERYTHING = 'id != ""'
+"""Expression that every item satisfies."""
 DIGEST_BYTES = 16
+"""Size of a digest in bytes."""
 NUMBER, TEXT = "n", "t"
+"""Kinds of values in the keys of `ranges`."""
 LEAST, MOST = "least", "most"
+"""Sides of a range in the keys of `ranges`."""
 ROUNDED_MOST = 2**11
-"""Further from a whole number below 2⁶³ its nearest double never lies."""
+"""Maximum distance of an integer below 2⁶³ from its nearest double."""
 
 
 def expression(wanted: Filter) -> str:
-    """A filter for Milvus."""
+    """Translate a filter to a Milvus expression."""
     if isinstance(wanted, Condition):
         return condition(wanted)
     parts = [expression(part) for part in wanted.parts]
@@ -33,7 +37,7 @@ def expression(wanted: Filter) -> str:
 
 
 def condition(wanted: Condition) -> str:
-    """One condition for Milvus; true or false for every item."""
+    """Translate a condition to a Milvus expression that is true or false for every item, never undefined."""
     if wanted.test == "exists":
         return f'array_contains(entries, "{digest(wanted.field)}")'
     if wanted.test == "in":
@@ -49,13 +53,13 @@ def condition(wanted: Condition) -> str:
 
 
 def entries_of(found: Iterable[tuple[str, Value]]) -> list[str]:
-    """What an item's names and values are found by; from `fields.entries`."""
+    """Return the sorted digests of each name, and of each name with value, for the field `entries`."""
     digests = {digest(name, value) for name, value in found}
     return sorted(digests | {digest(name) for name, _ in found})
 
 
 def ranges_of(found: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
-    """The smallest and largest number and text of each name."""
+    """Return the smallest and largest number and text of each name in sortable form, for the field `ranges`."""
     bounds: dict[tuple[str, str], list[str]] = {}
     for name, value in found:
         if not isinstance(value, bytes):
@@ -69,18 +73,21 @@ def ranges_of(found: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
 
 
 def range_key(name: str, kind: str, side: str) -> str:
-    """Where `ranges` holds one side of a name's numbers or texts."""
+    """Return the key in `ranges` of one side of the numbers or texts of a name."""
     return f"{digest(name)}_{kind}_{side}"
 
 
 def among(ids: Sequence[str]) -> str:
-    """The items of some ids. pymilvus would not quote what ids hold, which then were an expression of the caller's."""
+    """Return the Milvus expression for the items with these ids, quoted; ids with control characters are left out.
+
+    pymilvus does not quote ids, so that an id could otherwise inject an expression.
+    """
     quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in ids if not CONTROL.search(item))
     return "id in [" + ", ".join(f'"{item}"' for item in quoted) + "]"
 
 
 def digest(name: str, *value: Value) -> str:
-    """A name, or a name with a value, in 32 letters that need no quoting."""
+    """Return a digest of a name, or of a name with a value, as 32 hexadecimal characters, which need no quoting."""
     named = name.encode("utf-8", "surrogatepass")
     content = [len(named).to_bytes(8, "big"), named]  # with the length, no name can pass for one with a value
     for part in value:
@@ -89,9 +96,10 @@ def digest(name: str, *value: Value) -> str:
 
 
 def sortable(value: int | float | str) -> tuple[str, str]:
-    """A number or a text as letters that sort as it does among its kind: numbers exactly, texts by their bytes.
+    """Return the kind of a value, and a text that sorts like the value: numbers exactly, texts by their bytes.
 
-    A number is its double, bit by bit, the sign turned so that it sorts, then what rounding to the double left over.
+    A number is its double, bit by bit, with the sign turned so that it sorts, followed by what rounding to the double
+    left over.
     """
     if isinstance(value, int | float):
         rounded = float(value) + 0.0  # −0 is 0

@@ -22,17 +22,19 @@ from service.index.reducer import Reducer, Vectors, unit
 from transforms.progress import Progress
 
 CANDIDATES_MOST = 16_384
-"""Of one query, Milvus's limit; `k` is at most 10,000."""
+"""Maximum number of candidates of a query, Milvus's limit; `k` is at most 10,000."""
 EF_MOST = 32_768
+"""Maximum size of the candidate list of a graph search."""
 IDS_AT_ONCE = 1000
+"""Maximum number of ids in one expression."""
 
 
 class MilvusIndex:
-    """An index whose items are a collection of Milvus; several processes may have it open.
+    """Index whose items are a collection of Milvus; several processes may have it open.
 
     Attributes:
-        bridge: none; an index here does not move to another encoder.
-        gone: its collection was not there any more: another server deleted it, or made it anew.
+        bridge: None, because an index in Milvus does not move to another encoder.
+        gone: whether its collection was found missing, because another server deleted or recreated the index.
     """
 
     bridge = None
@@ -48,11 +50,11 @@ class MilvusIndex:
         self.gone = False
 
     def close(self, wait: bool = True) -> None:
-        """Finish the writes accepted; wait for them, unless told otherwise."""
+        """Accept no more writes and finish the accepted ones; wait for them if `wait`."""
         self.writer.shutdown(wait=wait)
 
     def serving(self) -> "MilvusIndex":
-        """Itself: its settings never change."""
+        """Return the index itself, because its settings never change."""
         return self
 
     # ── writes, one after another ────────────────────────────────────────────────────────────
@@ -65,7 +67,10 @@ class MilvusIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """As `SearchIndex.upsert`; `raw_space_id` has been compared with the settings, which never change."""
+        """Queue the insertion of items with original vectors, replacing items with the same ids, and return a future.
+
+        See `SearchIndex.upsert`. The caller has compared `raw_space_id` with the settings, which never change.
+        """
         return self.in_turn(self.put, ids, vectors, metadata, note)
 
     def put(
@@ -75,7 +80,7 @@ class MilvusIndex:
         metadata: Sequence[Mapping[str, Any] | None],
         note: Mapping[str, Any] | None,
     ) -> Change:
-        """`upsert` in the writer thread; Milvus takes a request whole."""
+        """Insert items in one request to Milvus, in the writer thread, then store the note; count nothing."""
         payloads = [payload(place, given) for place, given in enumerate(metadata)]
         rows = rows_of(ids, vectors, self.reduce(vectors), metadata, payloads)
         self.call("upsert", rows)
@@ -84,11 +89,14 @@ class MilvusIndex:
         return Change(None, None)
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Remove those of the items that are there."""
+        """Queue the deletion of the items with these ids, and return a future; unknown ids are ignored."""
         return self.in_turn(self.remove, ids)
 
     def remove(self, ids: Sequence[str]) -> Change:
-        """`delete` in the writer thread; Milvus itself counts ids that are not there too."""
+        """Delete items in the writer thread, and return how many existed.
+
+        They are counted by a query first, because Milvus itself counts unknown ids too.
+        """
         gone = 0
         for start in range(0, len(ids), IDS_AT_ONCE):
             wanted = among(ids[start : start + IDS_AT_ONCE])
@@ -99,10 +107,10 @@ class MilvusIndex:
         return Change(None, gone)
 
     def in_turn(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
-        """Have something done by the writer thread.
+        """Queue a function call in the writer thread, and return its future.
 
         Raises:
-            UnavailableError: if the server is stopping.
+            UnavailableError: if the index is being closed.
         """
         try:
             return self.writer.submit(work, *arguments)
@@ -120,7 +128,11 @@ class MilvusIndex:
         wanted: Filter | None = None,
         reduced: bool = False,
     ) -> list[list[Hit]]:
-        """As `Serving.search`: candidates from Milvus's graph, ranked here by what came with them."""
+        """Return the k nearest items to each query, best first: candidates from Milvus, rescored here if asked for.
+
+        Rescoring uses the original vectors, if `rescoring` is given.
+        The arguments are those of `Generation.search`.
+        """
         count = min(math.ceil(k * (rescoring or 1)), CANDIDATES_MOST)
         asking = Asking(k, count, max(ef or DEFAULT_EF, count), "" if wanted is None else expression(wanted))
         step = max(1, min(QUERIES_AT_ONCE, RESCORED_ENTRIES // (count * self.spec.width)))
@@ -133,13 +145,13 @@ class MilvusIndex:
         return found
 
     def nearest(self, compact: Vectors, originals: Vectors, asking: "Asking", rescored: bool) -> list[list[Hit]]:
-        """The items nearest to some queries.
+        """Search one batch of queries in Milvus, and return the k best items of each, best first.
 
         Args:
-            compact: queries `(q, k)` in the graph's space.
-            originals: the same in the originals' space; only used if they are rescored.
-            asking: what else is asked.
-            rescored: rank by the originals.
+            compact: reduced queries `(q, k)`.
+            originals: original queries `(q, d)`; used only for rescoring.
+            asking: parameters of the search.
+            rescored: whether to rank the candidates by the original vectors.
         """
         compared = ORIGINAL if rescored else VECTOR
         by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
@@ -165,7 +177,7 @@ class MilvusIndex:
         return answers
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """As `SearchIndex.get`."""
+        """Return the items with these ids, with original vectors on request; None for an id that does not exist."""
         fields = [ID, METADATA, *([ORIGINAL] if vectors else [])]
         there: dict[str, Any] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
@@ -174,12 +186,12 @@ class MilvusIndex:
         return [self.item(there[item], vectors) if item in there else None for item in ids]
 
     def item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
-        """An item for an answer."""
+        """Convert a row to an item for a response: id, metadata, and the original vector if `vectors`."""
         content = {"id": row[ID], "metadata": row[METADATA] or None}
         return content | ({"vector": np.array(row[ORIGINAL], np.float32)} if vectors else {})
 
     def describe(self) -> dict[str, Any]:
-        """As `SearchIndex.describe`; bytes and snapshots are Milvus's affair."""
+        """Return settings, counts and state of the index as a dict, without sizes in bytes and snapshot age."""
         state = self.call("describe_index", VECTOR)
         spec, count = self.spec, self.count()
         linked = min(int(state.get("indexed_rows", count)), count)
@@ -204,21 +216,24 @@ class MilvusIndex:
         }
 
     def count(self) -> int:
-        """Items."""
+        """Ask Milvus for the number of items."""
         return int(self.call("query", filter="", output_fields=["count(*)"])[0]["count(*)"])
 
     # ── importing and exporting ──────────────────────────────────────────────────────────────
 
     def note(self, key: str) -> Any:
-        """What an import noted."""
+        """Return the value that the last noting write stored under the key; None if there is none."""
         return (self.catalogue.read(f"{NOTE}{self.name}") or {}).get(key)
 
     def forget_note(self, key: str) -> None:
-        """Remove what the last write noted."""
+        """Delete all values that the last noting write stored, whatever the key."""
         self.catalogue.forget(f"{NOTE}{self.name}")
 
     def scan(self, most: int) -> Iterator[tuple[list[Payload], Vectors]]:
-        """All items as Milvus has them when they are reached."""
+        """Yield all items in batches of at most `most`: ids and metadata, and original vectors `(n, d)`.
+
+        The items are read as they are when the scan reaches them, not at one moment.
+        """
         rows = self.call("query_iterator", batch_size=most, filter=EVERYTHING, output_fields=[ID, METADATA, ORIGINAL])
         try:
             while True:
@@ -233,14 +248,14 @@ class MilvusIndex:
                 rows.close()
 
     def wait_until_linked(self, on_progress: Progress) -> None:
-        """Milvus links what it was given when it finds the time, and searches the rest exactly."""
+        """Report completion at once: Milvus builds the graph itself, and searches the remaining rows exactly."""
         on_progress(1.0, "Milvus has every row")
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """A call on the index's collection.
+        """Call a client method on the index's collection, and return its result.
 
         Raises:
-            UnknownNameError: if another server deleted the index.
+            UnknownNameError: if another server deleted the index; `gone` is set then.
             UnavailableError: if Milvus does not answer.
         """
         try:
@@ -252,12 +267,12 @@ class MilvusIndex:
 
 @dataclass(frozen=True)
 class Asking:
-    """What is asked of Milvus beside the queries.
+    """Parameters of a search in Milvus, without the queries.
 
     Attributes:
-        k: items wanted.
-        count: candidates.
-        ef: those the graph looks at.
+        k: number of items to return.
+        count: number of candidates.
+        ef: size of the graph's candidate list.
         filter: expression; empty for none.
     """
 
@@ -268,11 +283,11 @@ class Asking:
 
 
 def shown(hit: Any, score: float) -> Hit:
-    """What Milvus found, for an answer."""
+    """Convert a hit of Milvus to a search result with the given score."""
     return {"id": hit[ID], "score": score, "metadata": hit["entity"][METADATA] or None}
 
 
 def compare(vectors: Vectors, query: Vectors, by_distance: bool) -> Vectors:
-    """Inner products of vectors `(n, d)` with a query, or their Euclidean distances from it."""
+    """Return inner products `(n,)` of vectors `(n, d)` with a query, or Euclidean distances if `by_distance`."""
     scores: Vectors = np.linalg.norm(vectors - query, axis=1) if by_distance else vectors @ query
     return scores

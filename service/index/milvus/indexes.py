@@ -1,4 +1,4 @@
-"""The indexes of a Milvus."""
+"""All indexes in a Milvus."""
 
 import logging
 import threading
@@ -16,21 +16,22 @@ from service.index.spec import IndexSpec
 from service.names import is_name, require_name
 
 KNOWN_SECONDS = 1.0
-"""So long what the catalogue said of an index is believed."""
+"""Number of seconds for which a lookup in the catalogue is cached."""
 CLAIM_SECONDS = 10.0
-"""A server that makes an index has made it by then, or died; the default."""
+"""Default number of seconds after which a server that has not finished creating an index is taken for dead."""
 POLL_SECONDS = 0.1
+"""Number of seconds between checks whether another server's index is finished."""
 
 log = logging.getLogger(__name__)
 
 
 class MilvusIndexes:
-    """As `Indexes`, for any number of processes at once.
+    """All indexes in a Milvus, which any number of processes may use at once; see `Indexes`.
 
     Args:
-        url: of the Milvus, or a file of Milvus Lite.
+        url: address of the Milvus, or a file of Milvus Lite.
         token: `user:password`, an API key, or empty.
-        claim_seconds: that another server is given to finish an index it makes.
+        claim_seconds: time that another server is given to finish an index it creates.
     """
 
     needs_home = False
@@ -45,20 +46,20 @@ class MilvusIndexes:
         self.ready = threading.Event()
 
     def warnings(self) -> list[str]:
-        """What Milvus last said of why it cannot answer; nothing while it does."""
+        """Return why Milvus last could not be reached, as a one-item list; [] if it answers. Nothing is asked now."""
         away = self.connection.away
         return [] if away is None else [f"indexes: {self.connection.unavailable(away).message}"]
 
     def states(self) -> dict[str, int]:
-        """How many indexes are open."""
+        """Return the number of open indexes."""
         return {"open": len(self.opened)}
 
     def start(self) -> None:
-        """Begin to open all there are; returns at once."""
+        """Start opening all indexes in a thread; return at once."""
         threading.Thread(target=self.open_all, name="milvus", daemon=True).start()
 
     def open_all(self) -> None:
-        """Open all that can be; where there is no Milvus yet, they are opened when they are asked for."""
+        """Open every index that can be opened, and set `ready`; the others are opened on demand. Errors are logged."""
         try:
             for name in self.names():
                 with suppress(ServiceError):
@@ -70,22 +71,22 @@ class MilvusIndexes:
         self.ready.set()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all indexes and the connection."""
         opened, self.opened = self.opened, {}
         for index in opened.values():
             index.close()
         self.connection.close()
 
     def names(self) -> list[str]:
-        """Indexes there are; whoever lists them sees what other servers did until then."""
+        """Return the names of all indexes, and discard cached lookups, so that other servers' changes are seen."""
         self.looked_up.clear()
         return self.catalogue.names()
 
     def get(self, name: str) -> MilvusIndex:
-        """An index; looked up again after a second, and when its collection turns out to be gone.
+        """Return the index of that name, looked up again after a second or when its collection turns out missing.
 
         Raises:
-            UnknownNameError: if there is none of that name.
+            UnknownNameError: if there is no such index.
             UnavailableError: if Milvus does not answer.
         """
         found = self.opened.get(name)
@@ -105,19 +106,19 @@ class MilvusIndexes:
             return found
 
     def let_go(self, name: str) -> None:
-        """Forget an index that is no more."""
+        """Close an index that was deleted or recreated, if it is open, without waiting for its writes."""
         found = self.opened.pop(name, None)
         if found is not None:
             found.close(wait=False)
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> MilvusIndex:
-        """A new index; one that is there already is kept as it is.
+        """Create an index and return it; if the name exists already, return that index unchanged.
 
-        Of several servers at once, one makes it: the one whose collection gets the index's alias.
+        If several servers create it at once, the one whose collection gets the index's alias succeeds.
 
         Raises:
-            BadValueError: for a name no index can have.
-            NotSupportedError: for settings that Milvus has not.
+            BadValueError: if no index can have that name.
+            NotSupportedError: if Milvus does not support the settings.
         """
         require_name(name, "an index")
         if spec.originals != "float32":
@@ -137,11 +138,17 @@ class MilvusIndexes:
         return self.get(name)
 
     def holds(self, name: str, collection: str) -> bool:
-        """Whether a collection still is the index's: a server that was held up may have been taken for dead."""
+        """Return whether the alias of the index still points to the collection.
+
+        Another server may have taken it over if this one was so slow that it seemed dead.
+        """
         return bool(self.connection.call("describe_alias", alias_of(name))["collection_name"] == collection)
 
     def claim(self, name: str, collection: str) -> bool:
-        """Make a collection the index's; false if another server was quicker and has made it."""
+        """Point the alias of an index to the collection; return False if another server finishes the index first.
+
+        If another server has the alias but does not finish within `claim_seconds`, the alias is taken over.
+        """
         try:
             self.connection.call("create_alias", collection, alias_of(name))
             return True
@@ -156,7 +163,7 @@ class MilvusIndexes:
         return True
 
     def delete(self, name: str) -> None:
-        """Remove an index for good; from the moment it is out of the catalogue nobody finds it."""
+        """Delete an index permanently: first from the catalogue, so that nobody finds it, then its collection."""
         self.looked_up.pop(name, None)
         index, entry = self.get(name), self.catalogue.find(name)
         index.close()
@@ -169,11 +176,11 @@ class MilvusIndexes:
                 self.connection.call("drop_collection", entry.collection)
 
     def require_owned(self, name: str) -> None:
-        """Raise unless there is such an index: whoever reaches Milvus may change it."""
+        """Raise unless the index exists; every server that reaches Milvus may change it."""
         self.get(name)
 
     def describe(self) -> list[dict[str, Any]]:
-        """All indexes; those that cannot be opened say why."""
+        """Return a description of every index; one that cannot be opened is described by its error."""
         described: list[dict[str, Any]] = []
         for name in self.names():
             try:
