@@ -4,7 +4,7 @@ OUT/
 ├── vectors/       raw vectors of each encoder                      store.py
 ├── methods/       fitted methods and their intrinsic measures      shelf.py
 ├── audits/        audits of the encoders' vectors                  audit/
-├── tasks.jsonl    what is known of each task                       scores.py
+├── tasks.jsonl    descriptions of the tasks                        scores.py
 ├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
 └── evaluation.json, scores.csv, report.html                        report.py
 """
@@ -108,7 +108,7 @@ class Results:
 
     Attributes:
         request: the request.
-        tasks: what is known of each task; failed ones have an error.
+        tasks: description of each task; failed ones have an error.
         encoders: results by encoder, in the order requested.
         scores: scores of the requested tasks, encoders and methods.
         corpus_rows: number of sentences of the corpus, including held-out ones.
@@ -250,14 +250,15 @@ class Evaluation:
         )
 
     def all_tasks(self) -> list[Collected]:
-        """List what is known of every data set of the suite, in its order, followed by those that could not be read."""
+        """List the description of every task of the suite, in its order, then of data sets that could not be read."""
         unread = [Collected(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
 
     def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[Collected]:
-        """Return what each task encodes with these prompts, cached in memory; run new tasks in worker processes.
+        """Return each task's description with the texts it encodes under these prompts; new tasks run in the workers.
 
-        Tasks without an error are appended to the log of tasks; a task that fails has an error.
+        Results are cached in memory. New tasks without an error are appended to the log of tasks; failed ones have an
+        error.
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
         new = [trial for trial in trials if trial.key not in known]

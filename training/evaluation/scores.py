@@ -48,7 +48,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Collected:
-    """What is known of a task before its evaluation.
+    """Description of a task from before its evaluation, or the reason why it cannot be evaluated.
 
     Attributes:
         task: name of the task.
@@ -103,13 +103,13 @@ class ScoreBook:
                 file.write(orjson.dumps(asdict(score)) + b"\n")
 
     def describe(self, tasks: Iterable[Collected]) -> None:
-        """Append what is known of tasks, without texts, to the log, so that finished tasks need not be read again."""
+        """Append descriptions of tasks, without texts, to the log, so that finished tasks need not be read again."""
         with self.tasks_path.open("ab") as file:
             for task in tasks:
                 file.write(orjson.dumps(asdict(replace(task, asked=(), texts=len(task.asked)))) + b"\n")
 
     def described(self) -> dict[str, Collected]:
-        """Read what the log knows of tasks, by their key; the last entry of a key counts."""
+        """Read the descriptions of tasks from the log, by key; the last entry of a key counts."""
         return {task.key: task for task in read_lines(self.tasks_path, Collected)}
 
 
