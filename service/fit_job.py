@@ -48,7 +48,7 @@ def run_fit(
     job: str | None = None,
     engine: Engine = LOCAL,
 ) -> dict[str, Any]:
-    """Fit a chain, add it to the registry, promote it if its gates hold, and assign it free size routes.
+    """Fit a chain, add it to the registry, make it live if wanted and its gates hold, and assign it free size routes.
 
     Args:
         request: what to fit.

@@ -54,7 +54,7 @@ class RequestMiddleware:
 
 
 class Exchange:
-    """A request and the state of its response; holds none of the request's texts, path, query or keys.
+    """A request and the state of its response, for metrics and the log, which get no texts, paths, queries or keys.
 
     Attributes:
         request_id: id the client sent, if valid, else a random one.
