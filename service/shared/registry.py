@@ -173,7 +173,7 @@ class SharedRegistry(Registry):
         return pointer
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Run `change` once, as `RedisLink.transaction` does, if Redis holds the record that this is a copy of.
+        """Commit `change` at most once, as `RedisLink.transaction` does, if Redis holds the record that this copies.
 
         Raises:
             UnavailableError: if Redis is unreachable, or holds no record or another one, which the replicator copies
