@@ -25,14 +25,15 @@ from typing import Any
 
 from training.errors import DataSetError
 from training.evaluation.records import (
+    ID,
+    LABEL,
+    NUMBER,
+    NUMBERS,
+    TEXT,
+    TEXT_OR_BLANK,
+    TEXTS,
     Record,
     Warnings,
-    is_id,
-    is_label,
-    is_number,
-    is_numbers,
-    is_text,
-    is_texts,
     read_records,
     require_distinct,
     shortened,
@@ -72,7 +73,7 @@ def read_classification(folder: Path, warnings: Warnings) -> Tables:
     Raises:
         DataSetError: if a file is invalid, or the training texts have fewer than two classes.
     """
-    fields = {"text": is_text, "label": is_label}
+    fields = {"text": TEXT, "label": LABEL}
     splits = {}
     for split in ("train", "test"):
         rows = read_records(folder, split, fields, warnings)
@@ -100,7 +101,7 @@ def read_clustering(folder: Path, warnings: Warnings) -> Tables:
     Raises:
         DataSetError: if the file is invalid, or has fewer than two labels.
     """
-    rows = read_records(folder, "test", {"text": is_text, "label": is_label}, warnings)
+    rows = read_records(folder, "test", {"text": TEXT, "label": LABEL}, warnings)
     warn_of_single_labels(rows, warnings, "test")
     if len({str(row["label"]) for row in rows}) < 2:
         raise DataSetError("test.jsonl has one label only: there is nothing to tell apart")
@@ -113,7 +114,7 @@ def read_sts(folder: Path, warnings: Warnings) -> Tables:
     Raises:
         DataSetError: if the file is invalid, or all scores are equal.
     """
-    fields = {"sentence1": is_text, "sentence2": is_text, "score": is_number}
+    fields = {"sentence1": TEXT, "sentence2": TEXT, "score": NUMBER}
     rows = read_records(folder, "test", fields, warnings)
     if len({row["score"] for row in rows}) < 2:
         raise DataSetError("test.jsonl gives every pair the same score: there is nothing to correlate with")
@@ -126,7 +127,7 @@ def read_pair_classification(folder: Path, warnings: Warnings) -> Tables:
     Raises:
         DataSetError: if the file is invalid, has another label, or only one label.
     """
-    fields = {"sentence1": is_text, "sentence2": is_text, "label": is_label}
+    fields = {"sentence1": TEXT, "sentence2": TEXT, "label": LABEL}
     rows = read_records(folder, "test", fields, warnings)
     for row in rows:
         if str(row["label"]) not in ("0", "1"):
@@ -142,7 +143,7 @@ def read_translations(folder: Path, warnings: Warnings) -> Tables:
     Raises:
         DataSetError: if the file is invalid.
     """
-    rows = read_records(folder, "test", {"anchor": is_text, "positive": is_text}, warnings)
+    rows = read_records(folder, "test", {"anchor": TEXT, "positive": TEXT}, warnings)
     return Tables({"test": {"sentence1": [r["anchor"] for r in rows], "sentence2": [r["positive"] for r in rows]}})
 
 
@@ -152,7 +153,7 @@ def read_pairs(folder: Path, warnings: Warnings) -> Search:
     Raises:
         DataSetError: if the file is invalid.
     """
-    rows = read_records(folder, "test", {"anchor": is_text, "positive": is_text}, warnings)
+    rows = read_records(folder, "test", {"anchor": TEXT, "positive": TEXT}, warnings)
     documents = list(dict.fromkeys(row["positive"] for row in rows))
     places = {text: f"d{index}" for index, text in enumerate(documents)}
     queries = {text: f"q{index}" for index, text in enumerate(dict.fromkeys(row["anchor"] for row in rows))}
@@ -169,7 +170,7 @@ def read_summarization(folder: Path, warnings: Warnings) -> Tables:
     Raises:
         DataSetError: if the file is invalid, a row has not one grade for each machine summary, or no row is complete.
     """
-    fields = {"text": is_text, "human_summaries": is_texts, "machine_summaries": is_texts, "relevance": is_numbers}
+    fields = {"text": TEXT, "human_summaries": TEXTS, "machine_summaries": TEXTS, "relevance": NUMBERS}
     rows = read_records(folder, "test", fields, warnings)
     kept = []
     for row in rows:
@@ -193,7 +194,7 @@ def read_reranking(folder: Path, warnings: Warnings) -> Search:
     Raises:
         DataSetError: if the file is invalid, or no query has both.
     """
-    fields = {"query": is_text, "positive": is_texts, "negative": is_texts}
+    fields = {"query": TEXT, "positive": TEXTS, "negative": TEXTS}
     corpus: dict[str, tuple[str, str]] = {}
     queries, relevant, ranked = {}, {}, {}
     ids: dict[str, str] = {}
@@ -222,9 +223,7 @@ def read_retrieval(folder: Path, warnings: Warnings) -> Search:
         DataSetError: if a file is missing or invalid, an id is ambiguous, or no query has a relevant document.
     """
     documents = require_distinct(read_documents(folder, warnings), "_id", warnings)
-    asked = require_distinct(
-        read_records(folder, "queries", {"_id": is_id, "text": is_text}, warnings), "_id", warnings
-    )
+    asked = require_distinct(read_records(folder, "queries", {"_id": ID, "text": TEXT}, warnings), "_id", warnings)
     relevant: dict[str, dict[str, int]] = {}
     for place, query, document, grade in read_judgements(folder / "qrels" / "test.tsv"):
         if query not in asked:
@@ -253,16 +252,8 @@ def read_documents(folder: Path, warnings: Warnings) -> list[Record]:
     Raises:
         DataSetError: if the file is missing or invalid, or a title is not a string.
     """
-
-    def or_empty(value: Any) -> bool:
-        """A string; return whether the value is one. Unlike `is_text`, this allows a blank string.
-
-        `require_fields` puts the words before the semicolon into its message.
-        """
-        return is_text(value)
-
     kept = []
-    for row in read_records(folder, "corpus", {"_id": is_id, "text": or_empty}, warnings):
+    for row in read_records(folder, "corpus", {"_id": ID, "text": TEXT_OR_BLANK}, warnings):
         if not isinstance(row.get("title"), str | None):
             raise DataSetError(f"{row.place}: 'title' must be a string, not {shortened(row['title'])}")
         if f"{row.get('title') or ''}{row['text']}".strip():

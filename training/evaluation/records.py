@@ -13,9 +13,6 @@ from training.sources.lines import numbered_lines
 NAMED_MOST = 3
 """Maximum number of rows that a warning names; the others are counted."""
 
-FieldCheck = Callable[[Any], bool]
-"""Function that returns whether a field's value has the required type; its docstring starts with the type's name."""
-
 
 @dataclass(frozen=True)
 class Record:
@@ -54,36 +51,57 @@ class Warnings:
 
 
 def is_text(value: Any) -> bool:
-    """A string; return whether the value is one.
-
-    The words before the semicolon appear in the message of `require_fields`, here and in the checks below.
-    """
+    """Return whether a JSON value is a string."""
     return isinstance(value, str)
 
 
 def is_texts(value: Any) -> bool:
-    """A list of strings; return whether the value is one."""
+    """Return whether a JSON value is a list of strings."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def is_number(value: Any) -> bool:
-    """A number; return whether the value is one (JSON has neither NaN nor inf, and a bool is none)."""
+    """Return whether a JSON value is a number, which a bool is not; JSON has neither NaN nor inf."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_numbers(value: Any) -> bool:
-    """A list of numbers; return whether the value is one."""
+    """Return whether a JSON value is a list of numbers."""
     return isinstance(value, list) and all(is_number(item) for item in value)
 
 
 def is_label(value: Any) -> bool:
-    """A class: a string or a whole number; return whether the value is one."""
+    """Return whether a JSON value is a string, a whole number or a bool."""
     return isinstance(value, str | int)
 
 
 def is_id(value: Any) -> bool:
-    """What a document or query is called: a string or a whole number; return whether the value is one."""
+    """Return whether a JSON value is a string or a whole number."""
     return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """Type of the values of a field.
+
+    Attributes:
+        name: for messages, after "must be".
+        accepts: returns whether a value has the type.
+        skips_blank: whether rows are left out in which the value holds only whitespace.
+    """
+
+    name: str
+    accepts: Callable[[Any], bool]
+    skips_blank: bool = False
+
+
+TEXT = FieldType("a string", is_text, skips_blank=True)
+TEXT_OR_BLANK = FieldType("a string", is_text)
+TEXTS = FieldType("a list of strings", is_texts)
+NUMBER = FieldType("a number", is_number)
+NUMBERS = FieldType("a list of numbers", is_numbers)
+LABEL = FieldType("a class: a string or a whole number", is_label)
+ID = FieldType("what a document or query is called: a string or a whole number", is_id)
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
@@ -119,13 +137,13 @@ def file_records(path: Path) -> Iterator[Record]:
         raise DataSetError(str(error)) from error
 
 
-def read_records(folder: Path, stem: str, fields: Mapping[str, FieldCheck], warnings: Warnings) -> list[Record]:
+def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
     """Read and check the rows of a file; leave out rows with a blank text, adding a warning for each.
 
     Args:
         folder: folder of the data set.
         stem: file name without `.jsonl` or `.jsonl.gz`.
-        fields: required fields, with the check of their values.
+        fields: required fields, with the types of their values.
         warnings: receives the left-out rows.
 
     Raises:
@@ -163,19 +181,18 @@ def parsed(line: bytes, place: str) -> dict[str, Any]:
     return found
 
 
-def require_fields(record: Record, fields: Mapping[str, FieldCheck]) -> None:
+def require_fields(record: Record, fields: Mapping[str, FieldType]) -> None:
     """Raise `DataSetError` if a required field is missing or has a value of another type."""
-    for name, check in fields.items():
+    for name, wanted in fields.items():
         if name not in record.fields:
             raise DataSetError(f"{record.place}: no field {name!r}; it has {', '.join(record.fields) or 'none'}")
-        if not check(record[name]):
-            wanted = (check.__doc__ or "").split(";")[0].rstrip(".").lower()
-            raise DataSetError(f"{record.place}: {name!r} must be {wanted}, not {shortened(record[name])}")
+        if not wanted.accepts(record[name]):
+            raise DataSetError(f"{record.place}: {name!r} must be {wanted.name}, not {shortened(record[name])}")
 
 
-def blank_field(record: Record, fields: Mapping[str, FieldCheck]) -> str | None:
+def blank_field(record: Record, fields: Mapping[str, FieldType]) -> str | None:
     """Return the name of a row's first text field that holds only whitespace; None if there is none."""
-    return next((name for name, check in fields.items() if check is is_text and not record[name].strip()), None)
+    return next((name for name, kind in fields.items() if kind.skips_blank and not record[name].strip()), None)
 
 
 def shortened(value: Any) -> str:
