@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.artifact import FitDistribution, row_norms
+from transforms.artifact import FitDistribution, vector_norms
 from transforms.statistics import Subspace
 
 TENTHS = 10
@@ -54,7 +54,7 @@ class Tally:
             requests: rows of each request.
         """
         rows, counts = np.concatenate(requests), np.array([len(some) for some in requests])
-        norms = row_norms(rows)
+        norms = vector_norms(rows)
         near = norms <= FAR * reference.norms[1]
         gaussian = reference.gaussian
         standardised = gaussian.standardize(rows)

@@ -388,6 +388,7 @@ def test_drift_that_is_off_says_so_and_keeps_no_figures(start_app, fitted):
 
 
 def test_a_restart_begins_anew_against_the_same_reference(start_app, fitted):
+    reduce(fitted, rows_like(40, 1))
     _, before = report(fitted)
     with start_app(home=fitted.settings.home, indexes_only=True) as again:
         assert report(again)[1] is None
@@ -546,6 +547,9 @@ def test_vectors_sent_to_an_encoders_chain_start_no_fit(refitting):
 
 
 def test_rows_are_kept_in_memory_only_to_fit_on(fitted, refitting):
+    fit(refitting, "mine", rows_like(1500, 1))
     for app, kept in ((fitted, False), (refitting, True)):
+        reduce(app, rows_like(40, 1))
+        settle(app)
         window = next(w for w, _ in app.services.drift.looked_at())
         assert all(bool(generation.rows) is kept for generation in window.generations)

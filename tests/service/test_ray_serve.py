@@ -34,7 +34,8 @@ with cluster(None, cores=4):
 """
 ADMIN = {"authorization": "Bearer for-all-replicas"}
 QUEUED_TEXTS = 256
-START_SECONDS = 60
+START_SECONDS = 240
+"""A replica is a process that imports torch and Ray, on cores that other tests keep busy."""
 SCALING = {"max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transforms import ArtifactError, Chain, Moments, parse_steps
-from transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, FitStatistics, row_norms
+from transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, FitStatistics, vector_norms
 from transforms.artifact.fit_distribution import _weighted_percentiles
 from transforms.artifact.folder import manifest_digest
 from transforms.chain import retained_subspace
@@ -101,7 +101,7 @@ def test_the_scale_of_rows_does_not_matter(rows, heldout, fresh, reference, scal
 def test_rows_past_float32_are_farther_than_all(reference):
     huge = np.full((2, WIDTH), 3e38, np.float32)
     np.testing.assert_array_equal(ranks(reference, huge), 1.0)
-    assert reference.outlier_norms(row_norms(huge)).all()
+    assert reference.outlier_norms(vector_norms(huge)).all()
 
 
 @pytest.mark.parametrize(("count", "width"), [(4, 30), (40, 30), (5, 1), (300, 2)])
@@ -117,9 +117,9 @@ def test_lengths_of_unit_rows_differ_by_rounding_and_that_is_not_odd(rows, heldo
         return some / np.linalg.norm(some, axis=1, keepdims=True)
 
     reference = FitDistribution.measure(unit(rows), unit(heldout), None)
-    assert not reference.outlier_norms(row_norms(unit(rows) * np.float32(1.0005))).any()
-    assert reference.outlier_norms(row_norms(unit(rows) * np.float32(1.01))).all()
-    assert reference.outlier_norms(row_norms(unit(rows) * np.float32(0.99))).all()
+    assert not reference.outlier_norms(vector_norms(unit(rows) * np.float32(1.0005))).any()
+    assert reference.outlier_norms(vector_norms(unit(rows) * np.float32(1.01))).all()
+    assert reference.outlier_norms(vector_norms(unit(rows) * np.float32(0.99))).all()
     assert reference.outlier_norms(np.array([np.nan, np.inf, 0.0])).all()
 
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 import orjson
 
 from training.errors import SourceError
-from training.sources.raw import BATCH_BYTES_MOST, WHOLE, RawBatch, Readable, Record, Span
+from training.sources.raw import BATCH_BYTES_MOST, WHOLE, RawBatch, Readable, Record, Span, bounded_batches
 
 
 @contextmanager
@@ -94,20 +94,19 @@ def line_spans(file: Readable, field: str, size: int) -> list[Span]:
     ]
 
 
-def batch_of_lines(file: Readable, lines: Iterator[tuple[int, bytes]], rows: int) -> list[tuple[int, bytes]]:
-    """Take up to `rows` numbered lines from the iterator and return them; the list is empty at the end.
+def line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield lists of up to `rows` line numbers and lines of a span, as `numbered_lines` reads them.
 
     Raises:
-        SourceError: if they take more than `BATCH_BYTES_MOST`, as highly compressible lines can once they are
-            decompressed.
+        SourceError: as `numbered_lines`, or if the lines of a list take more than `BATCH_BYTES_MOST` once decompressed.
     """
-    some, size = [], 0
-    for number, line in islice(lines, rows):
-        some.append((number, line))
-        size += len(line)
-        if size > BATCH_BYTES_MOST:
-            raise SourceError(f"{file.name} line {number}: {len(some)} lines take more than {BATCH_BYTES_MOST:,} bytes")
-    return some
+
+    def refusal(some: list[tuple[int, bytes]]) -> str:
+        """Return the error message for lines of which the last exceeds the limit."""
+        return f"{file.name} line {some[-1][0]}: {len(some)} lines take more than {BATCH_BYTES_MOST:,} bytes"
+
+    sized = ((numbered, len(numbered[1])) for numbered in numbered_lines(file, span))
+    return bounded_batches(sized, rows, refusal)
 
 
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
@@ -116,10 +115,9 @@ def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
     The batches also hold the whole JSON objects. Blank lines are left out.
 
     Raises:
-        SourceError: for a line that is not a JSON object, or lacks the field; and as `numbered_lines`.
+        SourceError: for a line that is not a JSON object, or lacks the field; and as `line_batches`.
     """
-    lines = numbered_lines(file, span)
-    while some := batch_of_lines(file, lines, rows):
+    for some in line_batches(file, rows, span):
         records = [parsed(file, number, line, field) for number, line in some]
         values = [record[field] for record in records]
         yield RawBatch(file.name, "line", [number for number, _ in some], values, records)
@@ -149,10 +147,9 @@ def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
     `field` is ignored.
 
     Raises:
-        SourceError: for a line that is not UTF-8; and as `numbered_lines`.
+        SourceError: for a line that is not UTF-8; and as `line_batches`.
     """
-    lines = numbered_lines(file, span)
-    while some := batch_of_lines(file, lines, rows):
+    for some in line_batches(file, rows, span):
         values: list[Any] = []
         for number, line in some:
             try:

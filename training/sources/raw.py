@@ -1,13 +1,15 @@
 """Unvalidated rows of a file, the interface of readable files, and spans of rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 
 from training.errors import SourceError
 from transforms.vectors import FloatArray
+
+T = TypeVar("T")
 
 Record = dict[str, Any]
 """Whole row of a source, a dict from field names to values."""
@@ -72,6 +74,33 @@ WIDTH_MOST = 65_536
 
 BATCH_BYTES_MOST = 2**30
 """Maximum bytes that the rows of one batch may take once decompressed."""
+
+
+def bounded_batches(
+    sized: Iterator[tuple[T, float]], rows: int, refusal: Callable[[list[T]], str]
+) -> Iterator[list[T]]:
+    """Yield lists of `rows` items until the iterator ends; the last list may be shorter.
+
+    Args:
+        sized: each item with the bytes that it takes once decompressed.
+        rows: maximum items of a list.
+        refusal: returns the error message, given the items of a list up to the one that exceeds the limit.
+
+    Raises:
+        SourceError: if the items of a list take more than `BATCH_BYTES_MOST`, as highly compressible rows can.
+    """
+    batch: list[T] = []
+    size = 0.0
+    for item, taken in sized:
+        batch.append(item)
+        size += taken
+        if size > BATCH_BYTES_MOST:
+            raise SourceError(refusal(batch))
+        if len(batch) == rows:
+            yield batch
+            batch, size = [], 0.0
+    if batch:
+        yield batch
 
 
 def require_width(file: Readable, width: int) -> None:

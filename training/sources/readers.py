@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,7 +13,17 @@ from training.sources.docstrings import docstring_paragraphs, topic_paragraphs
 from training.sources.kinds import Kind, checked, kind_of
 from training.sources.lines import line_spans, read_jsonl, read_text
 from training.sources.parquet_pages import dictionary_bytes
-from training.sources.raw import BATCH_BYTES_MOST, WHOLE, RawBatch, Readable, Record, Span, native_path, require_width
+from training.sources.raw import (
+    BATCH_BYTES_MOST,
+    WHOLE,
+    RawBatch,
+    Readable,
+    Record,
+    Span,
+    bounded_batches,
+    native_path,
+    require_width,
+)
 from training.sources.remote import RemoteFile
 from training.sources.stores import read_faiss, read_hdf5, shape_of_faiss, shape_of_hdf5
 from transforms.vectors import FloatArray
@@ -129,26 +138,16 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
         AccessError: if pyarrow is not installed.
         SourceError: if the file is damaged, lacks the column, or its rows take too much memory.
     """
-    records, start = parquet_records(file, field, rows, span), span.start
-    while some := batch_of_records(file, records, rows):
+
+    def refusal(some: list[Record]) -> str:
+        """Return the error message for rows of which the last exceeds the limit."""
+        return f"{file.name}: {len(some)} rows take more than {BATCH_BYTES_MOST:,} bytes, unpacked"
+
+    start = span.start
+    for some in bounded_batches(parquet_records(file, field, rows, span), rows, refusal):
         numbers = range(start, start + len(some))
         yield RawBatch(file.name, "row", numbers, [record[field] for record in some], some)
         start += len(some)
-
-
-def batch_of_records(file: Readable, records: Iterator[tuple[Record, float]], rows: int) -> list[Record]:
-    """Take up to `rows` records from an iterator of records and their bytes; the list is empty at the end.
-
-    Raises:
-        SourceError: if they take more than `BATCH_BYTES_MOST`.
-    """
-    some, size = [], 0.0
-    for record, taken in islice(records, rows):
-        some.append(record)
-        size += taken
-        if size > BATCH_BYTES_MOST:
-            raise SourceError(f"{file.name}: {len(some)} rows take more than {BATCH_BYTES_MOST:,} bytes, unpacked")
-    return some
 
 
 def parquet_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[tuple[Record, float]]:

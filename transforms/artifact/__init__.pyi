@@ -1,6 +1,6 @@
 """What others may use of the package; `__init__` reads this, and so do type checkers."""
 
-from .fit_distribution import FitDistribution, row_norms
+from .fit_distribution import FitDistribution, vector_norms
 from .fit_statistics import FitStatistics
 from .folder import (
     DISTRIBUTION,
@@ -31,6 +31,6 @@ __all__ = [
     "read_manifest",
     "read_serialized_artifact",
     "require_field_types",
-    "row_norms",
+    "vector_norms",
     "write_artifact",
 ]

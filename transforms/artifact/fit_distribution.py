@@ -88,7 +88,7 @@ class FitDistribution:
         gaussian = Gaussian.fit(moments)
         standardized = gaussian.standardize(heldout)
         scores = gaussian.score(standardized)
-        low, high = np.quantile(row_norms(heldout), NORM_LEVELS).tolist()
+        low, high = np.quantile(vector_norms(heldout), NORM_LEVELS).tolist()
         energy = float(np.vecdot(standardized, standardized).sum(dtype=np.float64))
         outside = None
         if retained is not None:
@@ -213,7 +213,7 @@ def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float
     return found
 
 
-def row_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
+def vector_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
     """Return the L2 norms `(n,)` of rows `(n, d)` in their own dtype; overflow becomes inf."""
     with np.errstate(over="ignore"):
         found: NDArray[np.floating[Any]] = np.sqrt(np.vecdot(rows, rows))

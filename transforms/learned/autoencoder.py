@@ -79,7 +79,7 @@ class Autoencoder(Transform):
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature with `dimensions` dimensions; raise `StepError` if the input has no more than that.
+        """Return the signature with `dimensions` dimensions; raise `StepError` unless the input has more.
 
         Raises:
             StepError: if the input is known to have `dimensions` dimensions or fewer.

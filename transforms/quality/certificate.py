@@ -4,14 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from transforms.base import Transform
 from transforms.chain import Chain
 from transforms.quality.diagnostics import diagnose
-from transforms.quality.metrics import cross_recall_at_k, local_spearman, positional_stress, recall_at_k
-from transforms.statistics import unit_rows
+from transforms.quality.metrics import (
+    cross_recall_at_k,
+    local_spearman,
+    normalized_rows,
+    positional_stress,
+    recall_at_k,
+)
 from transforms.vectors import FloatArray
 
 MIN_ROWS_PER_DIMENSION = 10
@@ -75,7 +78,7 @@ def certify(
         }
     if targets is not None:
         certificate["alignment"] = {
-            "cosine": float((_normalize_rows(after) * _normalize_rows(targets)).sum(1).mean()),
+            "cosine": float((normalized_rows(after, np.float64) * normalized_rows(targets, np.float64)).sum(1).mean()),
             "recall_at_10": cross_recall_at_k(after, targets, 10) if len(targets) > 10 else None,
         }
     certificate["foreign"] = {
@@ -99,12 +102,6 @@ def geometry_measures(before: FloatArray, after: FloatArray) -> dict[str, float 
         "recall_at_10_rescored_4x": recall_at_k(before, after, 10, oversampling=4) if n > 40 else None,
         "positional_stress": positional_stress(before, after) if n >= 2 else None,
     }
-
-
-def _normalize_rows(vectors: FloatArray) -> Tensor:
-    """Return the rows normalized to L2 norm 1 as a float64 tensor, `(n, d)`; zero rows stay zero."""
-    # `astype` copies, and torch warns about arrays that it may not write to, such as memory maps.
-    return unit_rows(torch.from_numpy(vectors.astype(np.float64)))
 
 
 def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:

@@ -6,6 +6,7 @@ every row is an anchor once.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,7 +117,7 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
         InputError: if there are not more than k rows, or the two do not correspond.
     """
     _require_same_rows(outputs, targets, at_least=k + 1)
-    x, y = (unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (outputs, targets))
+    x, y = (normalized_rows(a, np.float32) for a in (outputs, targets))
     recalls = np.empty(len(x))
     for rows in anchor_blocks(len(x)):
         # Target i is left out of both searches: as its own query it would always be found first.
@@ -148,7 +149,7 @@ def angular_stress(before: FloatArray, after: FloatArray) -> float:
         InputError: with fewer than 2 rows, or rows that do not correspond.
     """
     _require_same_rows(before, after, at_least=2)
-    x, y = (unit_rows(torch.from_numpy(as_numpy(a).astype(np.float64))) for a in (before, after))
+    x, y = (normalized_rows(a, np.float64) for a in (before, after))
     return _mean_square_over_pairs(len(x), lambda rows: x[rows] @ x.T - y[rows] @ y.T)
 
 
@@ -210,7 +211,7 @@ def _similarity_blocks(
         after: `(n, k)`.
         self_similarity: None leaves out the cosine of a row with itself; a value replaces it, which gives `(b, n)`.
     """
-    spaces = [unit_rows(torch.from_numpy(as_numpy(a).astype(np.float32))) for a in (before, after)]
+    spaces = [normalized_rows(a, np.float32) for a in (before, after)]
     n = before.shape[0]
     for rows in anchor_blocks(n):
         count = rows.stop - rows.start
@@ -223,6 +224,12 @@ def _similarity_blocks(
         else:
             first, second = (block.masked_fill_(itself, self_similarity) for block in blocks)
         yield first, second
+
+
+def normalized_rows(vectors: FloatArray, dtype: type[np.floating[Any]]) -> Tensor:
+    """Return the rows `(n, d)` in `dtype`, L2-normalized, as a new tensor; near-zero rows become zeros."""
+    # `astype` copies, and torch warns about arrays that it may not write to, such as memory maps.
+    return unit_rows(torch.from_numpy(as_numpy(vectors).astype(dtype)))
 
 
 def average_ranks(values: Tensor) -> Tensor:
