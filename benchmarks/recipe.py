@@ -21,11 +21,11 @@ from training.encoder.encoder import Encoder, load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.evaluation.pool import Workers
 from training.finetuning.afterwards import TaskScores, categories
-from training.finetuning.datasets import open_target
 from training.finetuning.job import Job, RegularizerSettings, TargetSettings
 from training.finetuning.mined import mine_sources
 from training.finetuning.mixing import read_sources
 from training.finetuning.mixture import Mixture
+from training.finetuning.opening import open_target
 from training.finetuning.run import save_model
 from training.finetuning.targets import prepare_targets
 from training.finetuning.trainer import train

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from training.finetuning.datasets import FileDataSet
+from training.datasets.data_sets import FileDataSet
+from training.datasets.pairs import find_pairs
 from training.finetuning.job import SourceSettings
-from training.finetuning.positives import find_pairs
 
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 

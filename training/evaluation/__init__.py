@@ -1,10 +1,8 @@
 """Evaluation of encoders and chains on labelled data sets, with mteb's evaluators.
 
 suites.py      which data sets and encoders a suite names   ┐
-records.py     validated rows of data files                 │
-layouts.py     rows of a data set → content of a task       │ what is evaluated
-hub.py         data sets of the Hugging Face hub            │
-tasks.py       content of a task → mteb task                │
+hub.py         data sets of the Hugging Face hub            │ what is evaluated
+tasks.py       tasks and benchmarks of mteb                 │
 limits.py      a fixed subset of the rows                   ┘
 encoders.py    models, layers of models, bag of words       ┐
 store.py       their raw vectors on disk                    │

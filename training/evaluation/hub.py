@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 from datasets import load_dataset
 
+from training.datasets.layouts import READERS, Search, Tables
+from training.datasets.records import Warnings
 from training.errors import DataSetError
-from training.evaluation.layouts import READERS, Search, Tables
-from training.evaluation.records import Warnings
 from training.evaluation.suites import Entry
 
 FIELDS = {

@@ -30,20 +30,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
 import yaml
 
+from training.datasets.data_sets import FolderDataSet
+from training.datasets.layouts import READERS
+from training.datasets.meta import META, UNLABELLED, read_meta
 from training.errors import EvaluationError
-from training.evaluation.layouts import READERS
 
-META = "META.json"
-"""Name of the file that describes a data set in a folder."""
 SHIPPED = Path(__file__).parent / "suites"
 """Folder of the suites that come with Lathe."""
 BETWEEN_NAMES = re.compile(r",(?![^()]*\))")
 """Pattern of commas between names, without those inside names such as MTEB(eng, v2)."""
-UNLABELLED = "sentences"
-"""Task of data sets that have only texts to fit on, and nothing to evaluate."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +80,9 @@ class Entry:
 
         For a folder, all files are read and hashed.
         """
-        found = hashlib.sha256(repr((self, version("mteb"))).encode())
         if self.kind == "folder":
-            found = hashlib.sha256(repr((self.name, self.task, self.language, version("mteb"))).encode())
-            for path in sorted(path for path in Path(self.place).rglob("*") if path.is_file()):
-                found.update(str(path.relative_to(self.place)).encode())
-                with path.open("rb") as file:
-                    found.update(hashlib.file_digest(file, "sha256").digest())
-        return found.hexdigest()[:32]
+            return FolderDataSet(self.name, self.task, Path(self.place), self.language).digest()
+        return hashlib.sha256(repr((self, version("mteb"))).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -177,13 +169,8 @@ def folder_entry(name: str, folder: Path) -> Entry | None:
     Raises:
         EvaluationError: if META.json is missing or invalid.
     """
-    try:
-        meta = orjson.loads((folder / META).read_bytes())
-        task, language = meta["task"], meta.get("language", "en")
-    except FileNotFoundError:
-        raise EvaluationError(f"{META} is missing") from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise EvaluationError(f"{META} must be an object with a 'task': {error!r}") from error
+    meta = read_meta(folder)
+    task, language = meta.task, meta.language
     if task == UNLABELLED:
         return None
     if not isinstance(language, str):

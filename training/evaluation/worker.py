@@ -16,9 +16,9 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
+from training.datasets.layouts import READERS
+from training.datasets.records import Warnings
 from training.errors import EvaluationError
-from training.evaluation.layouts import READERS
-from training.evaluation.records import Warnings
 from training.evaluation.scores import Collected, Score
 from training.evaluation.store import VECTORS, VectorStore
 from training.evaluation.suites import Entry
@@ -111,9 +111,10 @@ def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     Raises:
         EvaluationError: if the data cannot be loaded or are invalid.
     """
+    from training.datasets.mteb_tasks import hub_search, local_task
     from training.evaluation.hub import read_hub
     from training.evaluation.limits import limit_rows
-    from training.evaluation.tasks import hub_search, load, local_task, named_task
+    from training.evaluation.tasks import load, named_task
 
     entry, found = trial.entry, Warnings()
     if entry.kind == "folder":
@@ -136,8 +137,8 @@ def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
 
 def collect(trial: Trial, prompts: Mapping[str, str]) -> Collected:
     """Run a task once on random vectors to record which texts it encodes; an exception becomes the `error`."""
+    from training.datasets.mteb_tasks import LETTERS
     from training.evaluation.model import Collector
-    from training.evaluation.tasks import LETTERS
 
     name = trial.entry.name
     try:

@@ -1,9 +1,7 @@
 """Fine-tuning of encoders on anchor–positive pairs: pre-finetuning, REZE and its control, fine-tuning on one target.
 
 job.py         the YAML that a user writes                      ┐
-datasets.py    files and rows of folders, JSON lines, the hub   │
-positives.py   rows of a data set → anchor–positive pairs       │ training data
-overlap.py     pairs that share texts with the target's test    │
+opening.py     data sets that a job names                       │ training data
 mixture.py     all pairs, and a report on each source           │
 mixing.py      reads all sources into one mixture               ┘
 reference.py   base-model vectors and relations of pairs        ┐

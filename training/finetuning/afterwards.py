@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import orjson
 
+from training.datasets.data_sets import FolderDataSet
+from training.datasets.overlap import normalized
 from training.encoder.spec import EncoderSpec
 from training.evaluation.encoders import Wanted
 from training.evaluation.methods import CONTROL
 from training.evaluation.run import Request, Results, evaluate
 from training.evaluation.statistics import Interval, bootstrap_ratio, holm, paired_test
 from training.evaluation.suites import Entry, Suite, open_suite
-from training.finetuning.datasets import FolderDataSet
 from training.finetuning.development import measured_texts
 from training.finetuning.extras import SuiteSettings
-from training.finetuning.overlap import normalized
 from transforms.files import replace_synced
 from transforms.progress import Progress
 
@@ -195,7 +195,7 @@ def seen(entry: Entry, known: set[str]) -> int:
     """
     if entry.kind != "folder":
         return 0
-    data = FolderDataSet(entry.name, entry.task, Path(entry.place), entry.language)  # type: ignore[arg-type]
+    data = FolderDataSet(entry.name, entry.task, Path(entry.place), entry.language)
     return len(measured_texts(data) & known)
 
 

@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.datasets.data_sets import DataSet, FileDataSet
+from training.datasets.overlap import normalized
+from training.datasets.pairs import Pair, blank, document_text, find_pairs
 from training.digests import digest
 from training.errors import DataSetError, SourceError
-from training.finetuning.datasets import DataSet, FileDataSet
 from training.finetuning.job import SourceSettings
-from training.finetuning.overlap import normalized
-from training.finetuning.positives import Pair, blank, document_text, find_pairs
 from training.sources.source import open_source
 
 

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from training.datasets.data_sets import FolderDataSet
+from training.datasets.overlap import normalized, test_queries, test_texts
 from training.errors import JobError
-from training.finetuning.datasets import FolderDataSet, open_target
 from training.finetuning.extras import DevelopmentSettings
 from training.finetuning.job import TargetSettings
 from training.finetuning.mixture import Mixture
-from training.finetuning.overlap import normalized, test_queries, test_texts
+from training.finetuning.opening import open_target
 
 HELD_OUT_SHARE = 0.2
 """Maximum share of a source's pairs that are held out, so that most are trained on."""
@@ -131,11 +132,11 @@ class Task:
     """
 
     def __init__(self, data: FolderDataSet, settings: DevelopmentSettings) -> None:
-        from training.evaluation.layouts import READERS
+        from training.datasets.layouts import READERS
+        from training.datasets.mteb_tasks import local_task
+        from training.datasets.records import Warnings
         from training.evaluation.limits import limit_rows
         from training.evaluation.model import Collector
-        from training.evaluation.records import Warnings
-        from training.evaluation.tasks import local_task
         from training.evaluation.worker import measure
 
         self.name, self.settings = data.name, settings

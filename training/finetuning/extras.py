@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from training.finetuning.values import Cosine, Count, Fraction, NotNegative, Positive, Prompts, Settings
+from training.settings import Cosine, Count, Fraction, NotNegative, Positive, Prompts, Settings
 
 HeldOutMetric = Literal["mrr", "accuracy"]
 HELD_OUT_METRICS: tuple[HeldOutMetric, ...] = ("mrr", "accuracy")

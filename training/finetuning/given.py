@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from training.finetuning.overlap import normalized
-from training.finetuning.positives import Pair
+from training.datasets.overlap import normalized
+from training.datasets.pairs import Pair
 
 ANSWERS = "negative that answers its query elsewhere, or is the query"
 """Reason for leaving out a negative that is a positive of its anchor in some pair, or the anchor itself."""

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from training.datasets.pairs import Labels, PairSettings
 from training.errors import JobError
 from training.finetuning.extras import DevelopmentSettings, LoraSettings, NegativeSettings, SuiteSettings
-from training.finetuning.values import Count, Fraction, NotNegative, Positive, Prompts, Seed, Settings
+from training.settings import Count, Fraction, NotNegative, Positive, Prompts, Seed, Settings
 
 Overlap = Literal["refuse", "drop", "allow"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -42,19 +43,10 @@ Task = Literal[
     "sts",
     "pairs",
 ]
-WhichNegatives = Literal["given", "mined", "none"]
 
 
-def by_text(value: Any) -> Any:
-    """Convert the keys of a dict to strings, since YAML reads some labels as numbers; return other values unchanged."""
-    return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
-
-
-Labels = Annotated[dict[str, str], BeforeValidator(by_text)]
-
-
-class SourceSettings(Settings):
-    """Settings of one source of pairs: a folder, a file of JSON lines, or a data set of the hub.
+class PlaceSettings(Settings):
+    """Settings of the place of a source: a folder, a file of JSON lines, or a data set of the hub.
 
     Attributes:
         folder: a data set in one of our layouts, or a folder of such data sets.
@@ -63,21 +55,9 @@ class SourceSettings(Settings):
         name: name in tables; None for that of the folder, file or hub data set.
         task: task, which decides the layout of the rows; None to read it from META.json. Rows of JSON lines are pairs
             if the task is None or `retrieval`, else as in the task's folders.
-        split: split to train on; None for the training split if there is one, else the first there is.
-        cap: maximum number of pairs, sampled with the job's seed.
-        prompts: prompts put before the texts.
-        anchor: name of the anchor's field in JSON lines.
-        positive: name of the positive's field in JSON lines.
         columns: column names of a hub data set by our field names.
         revision: revision of a hub data set.
-        labels: text of each label; takes precedence over labels.json.
-        min_score: minimum score of an STS pair to be a positive; None for four fifths of the range of scores.
-        texts_per_cluster: number of texts of a cluster that form one anchor.
         exclude: data sets of a folder to leave out.
-        negatives: which hard negatives to use: `given` by the rows, `mined` with the job's `negatives`, or `none`. If
-            None, those that the rows give, if any, else mined ones if the job mines.
-        negative: name of the field in JSON lines that holds one negative or a list of them.
-        corpus: source of texts to mine negatives from, such as `filings.jsonl`; None for the data set's own documents.
     """
 
     folder: Path | None = None
@@ -85,20 +65,9 @@ class SourceSettings(Settings):
     hub: str | None = None
     name: str | None = None
     task: Task | None = None
-    split: str | None = None
-    cap: Count | None = None
-    prompts: Prompts = Prompts()
-    anchor: str = "anchor"
-    positive: str = "positive"
     columns: dict[str, str] = {}
     revision: str | None = None
-    labels: Labels = {}
-    min_score: float | None = None
-    texts_per_cluster: Count = 4
     exclude: tuple[str, ...] = ()
-    negatives: WhichNegatives | None = None
-    negative: str = "negative"
-    corpus: Path | None = None
 
     @model_validator(mode="after")
     def one_place(self) -> Self:
@@ -111,6 +80,20 @@ class SourceSettings(Settings):
         if self.hub is not None and self.task is None:
             raise ValueError("a hub data set needs its task")
         return self
+
+
+class SourceSettings(PairSettings, PlaceSettings):
+    """Settings of one source of pairs: its place, how its rows become pairs, and what is done with the pairs.
+
+    Attributes:
+        cap: maximum number of pairs, sampled with the job's seed.
+        prompts: prompts put before the texts.
+        corpus: source of texts to mine negatives from, such as `filings.jsonl`; None for the data set's own documents.
+    """
+
+    cap: Count | None = None
+    prompts: Prompts = Prompts()
+    corpus: Path | None = None
 
 
 class TargetSettings(Settings):

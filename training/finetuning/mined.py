@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from training.datasets.overlap import normalized
+from training.datasets.pairs import Pair
 from training.digests import digest
 from training.encoder.encoder import Encoder
 from training.errors import JobError
@@ -23,8 +25,6 @@ from training.finetuning.job import SourceSettings
 from training.finetuning.mining import Auxiliary, Mined, mine, wanted
 from training.finetuning.mining_statistics import Statistics, describe
 from training.finetuning.mixing import Mixing
-from training.finetuning.overlap import normalized
-from training.finetuning.positives import Pair
 from training.finetuning.reference import Reference
 from transforms.files import replace_synced
 from transforms.progress import Progress

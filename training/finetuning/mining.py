@@ -16,7 +16,7 @@ from training.errors import JobError
 from training.finetuning.candidates import Candidates
 from training.finetuning.extras import NegativeSettings
 from training.finetuning.reference import Reference
-from training.finetuning.values import Prompts
+from training.settings import Prompts
 from transforms.progress import Progress
 
 BLOCK_SCORES = 50_000_000

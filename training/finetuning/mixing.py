@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from training.datasets.data_sets import DataSet, FileDataSet, FolderDataSet
+from training.datasets.overlap import refuse_shared, shared_places, test_texts, training_texts
+from training.datasets.pairs import Found, Pair, distinct_pairs, find_pairs
 from training.errors import DataSetError, JobError
-from training.finetuning.datasets import DataSet, FileDataSet, FolderDataSet, open_source
 from training.finetuning.given import without_false_negatives
 from training.finetuning.job import DataSettings, SourceSettings
 from training.finetuning.mixture import Lengths, Mixture, SourceReport
-from training.finetuning.overlap import refuse_shared, shared_places, test_texts, training_texts
-from training.finetuning.positives import Found, Pair, distinct_pairs, find_pairs
+from training.finetuning.opening import open_data_sets
 
 
 def mix(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
@@ -75,7 +76,7 @@ class Mixing:
 
     def opened(self, source: SourceSettings) -> Iterator[DataSet]:
         """Yield the usable data sets of a source; add a report for each other one, including the target."""
-        found, problems = open_source(source)
+        found, problems = open_data_sets(source)
         self.reports += [SourceReport(name, problem=problem) for name, problem in problems.items()]
         for data in found:
             if self.target and place_of(data).is_relative_to(self.target.folder.resolve()):

@@ -1,10 +1,10 @@
 """Reading of a job's sources, without texts of the target or of the evaluation during training."""
 
-from training.finetuning.datasets import open_target
 from training.finetuning.development import Development, Task, hold_out, measured_texts, open_development
 from training.finetuning.job import Job
 from training.finetuning.mixing import read_sources
 from training.finetuning.mixture import Mixture
+from training.finetuning.opening import open_target
 
 
 class Sources:

@@ -12,7 +12,7 @@ from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.evaluation.store import VectorStore, text_key
 from training.finetuning.mixture import Mixture
-from training.finetuning.values import Prompts
+from training.settings import Prompts
 from transforms.progress import Progress
 from transforms.statistics import Moments
 from transforms.vectors import FloatArray

@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
+from training.datasets.data_sets import FolderDataSet
+from training.datasets.overlap import normalized, tested_texts
+from training.datasets.records import Record, file_records
 from training.errors import DataSetError, EvaluationError, JobError
-from training.evaluation.records import Record, file_records
 from training.evaluation.suites import folder_suite
-from training.finetuning.datasets import FolderDataSet
 from training.finetuning.job import Task
-from training.finetuning.overlap import normalized, tested_texts
 from training.synthesis.job import HeldOutSettings
 from training.synthesis.near import NearTexts, shingles, words
 

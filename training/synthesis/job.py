@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from training.finetuning.values import Count, NotNegative, Positive, Settings
+from training.settings import Count, NotNegative, Positive, Settings
 
 StageName = Literal["personas", "queries", "filter", "documents"]
 STAGES: tuple[StageName, ...] = ("personas", "queries", "filter", "documents")

@@ -9,8 +9,8 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from training.datasets.overlap import normalized
 from training.errors import JobError
-from training.finetuning.overlap import normalized
 
 if TYPE_CHECKING:
     from datasketch import MinHash

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from training.finetuning.overlap import normalized
+from training.datasets.overlap import normalized
 from training.synthesis.book import Book
 from training.synthesis.held_out import HeldOut
 from training.synthesis.job import STAGES, StageName, SynthesisJob

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from training.datasets.records import NAMED_MOST, Record, file_records, shortened
 from training.digests import digest
 from training.errors import JobError
-from training.evaluation.records import NAMED_MOST, Record, file_records, shortened
 from training.synthesis.job import SeedSettings
 
 

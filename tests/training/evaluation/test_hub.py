@@ -3,9 +3,9 @@
 import orjson
 import pytest
 
+from training.datasets.records import Warnings
 from training.errors import DataSetError
 from training.evaluation.hub import read_hub
-from training.evaluation.records import Warnings
 from training.evaluation.suites import Entry
 
 

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
+from training.datasets.layouts import READERS, Search, Tables
+from training.datasets.records import Warnings
 from training.errors import DataSetError
-from training.evaluation.layouts import READERS, Search, Tables
-from training.evaluation.records import Warnings
 
 LABELS = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}, {"text": "c", "label": "x"}, b"", b"  "]
 LABELS += [{"text": "d", "label": "y"}]

@@ -3,13 +3,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from training.datasets.layouts import Search, Tables
+from training.datasets.mteb_tasks import TYPES, local_task
 from training.errors import DataSetError, EvaluationError
-from training.evaluation.layouts import Search, Tables
 from training.evaluation.limits import limit_rows
 from training.evaluation.model import Collector, texts_of
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import open_suite
-from training.evaluation.tasks import TYPES, local_task
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, loaded, measure, score_methods
 
 TASKS = list(TYPES)

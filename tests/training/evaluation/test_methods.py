@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from training.datasets.layouts import Search
 from training.errors import EvaluationError
 from training.evaluation.corpus import Corpus, split_corpus
-from training.evaluation.layouts import Search
 from training.evaluation.methods import (
     CONTROL,
     RANDOM_SEEDS,
@@ -237,8 +237,8 @@ def test_a_chain_says_why_it_cannot_take_an_encoders_vectors(nested):
 def test_mteb_gets_each_texts_vector_under_its_prompt_and_through_the_map(nested, rows, tmp_path):
     from mteb.types import PromptType  # seconds of import
 
+    from training.datasets.mteb_tasks import local_task
     from training.evaluation.model import Collector, StoredModel
-    from training.evaluation.tasks import local_task
 
     prompts = {"query": "find: "}
     about = {"task_metadata": local_task("x", "pairs", "en", Search({}, {}, {})).metadata}

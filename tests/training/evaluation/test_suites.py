@@ -1,7 +1,7 @@
 import pytest
 
+from training.datasets.layouts import READERS
 from training.errors import EvaluationError
-from training.evaluation.layouts import READERS
 from training.evaluation.suites import SHIPPED, Entry, ListedEncoder, open_suite
 
 STS = {"task": "sts", "language": "de"}

@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
+from training.datasets.overlap import normalized
 from training.errors import JobError
-from training.finetuning.overlap import normalized
 from training.research.reze_experiment.findings import find
 from training.research.reze_experiment.report import as_csv, in_terminal, write_report
 from training.research.reze_experiment.unit import run_unit

@@ -4,19 +4,19 @@ import numpy as np
 import orjson
 import pytest
 
+from training.datasets.data_sets import FolderDataSet
+from training.datasets.layouts import READERS
+from training.datasets.mteb_tasks import local_task
+from training.datasets.records import Warnings
 from training.errors import DataSetError
-from training.evaluation.layouts import READERS
 from training.evaluation.limits import limit_rows
 from training.evaluation.model import StoredModel
-from training.evaluation.records import Warnings
 from training.evaluation.store import MemoryStore
-from training.evaluation.tasks import local_task
 from training.evaluation.worker import measure
-from training.finetuning.datasets import FolderDataSet
 from training.finetuning.job import SourceSettings
-from training.finetuning.values import Prompts
 from training.research.reze_experiment.scoring import LABEL_ACCURACY, Scorer
 from training.research.reze_experiment.targets import Target
+from training.settings import Prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is ill-defined")  # of labels that nothing is taken for
 

@@ -7,11 +7,11 @@ import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
+from training.datasets.data_sets import FolderDataSet
+from training.datasets.overlap import normalized
 from training.encoder.encoder import Encoder
 from training.errors import JobError
-from training.finetuning.datasets import FolderDataSet
 from training.finetuning.job import SourceSettings
-from training.finetuning.overlap import normalized
 from training.finetuning.run import MODEL
 from training.research.reze_experiment.arms import arms
 from training.research.reze_experiment.plan import plan

@@ -154,8 +154,8 @@ def test_a_data_set_is_measured_by_mteb_and_its_texts_are_not_trained_on(job_of,
 
 
 def test_the_test_of_the_target_is_not_measured_on_the_way(data_set, tmp_path):
-    from training.finetuning.datasets import open_target
     from training.finetuning.job import TargetSettings
+    from training.finetuning.opening import open_target
 
     target = open_target(TargetSettings(folder=data_set("target")))
     with pytest.raises(JobError, match="target shares .* texts with the test of the target target"):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from training.errors import DataSetError, JobError
-from training.finetuning.datasets import open_target
 from training.finetuning.job import DataSettings, TargetSettings
 from training.finetuning.mixing import mix
+from training.finetuning.opening import open_target
 from training.finetuning.report import sources_csv
 
 TARGET = [{"anchor": "Known question", "positive": "known  answer"}, {"anchor": "other", "positive": "else"}]

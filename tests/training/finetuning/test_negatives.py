@@ -13,7 +13,6 @@ from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.encoder.unpadding import allow_unpadded, first_position
 from training.errors import DataSetError, JobError
 from training.finetuning.candidates import Candidates
-from training.finetuning.datasets import open_target
 from training.finetuning.extras import NegativeSettings
 from training.finetuning.job import Job, TargetSettings
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss
@@ -23,7 +22,8 @@ from training.finetuning.mining import Auxiliary
 from training.finetuning.mining import mine as mine_one
 from training.finetuning.mixing import mix, read_sources
 from training.finetuning.numbering import identical_texts, numbered_negatives
-from training.finetuning.values import Prompts
+from training.finetuning.opening import open_target
+from training.settings import Prompts
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]
 POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain"]

@@ -3,10 +3,11 @@ import gzip
 import orjson
 import pytest
 
+from training.datasets.data_sets import FileDataSet
+from training.datasets.pairs import find_pairs
 from training.errors import DataSetError
-from training.finetuning.datasets import FileDataSet, open_folder
 from training.finetuning.job import SourceSettings
-from training.finetuning.positives import find_pairs
+from training.finetuning.opening import open_folder
 
 CORPUS = [{"_id": "d1", "title": "T", "text": "one"}, {"_id": 2, "text": "two"}, {"_id": "d3", "text": " "}]
 QUERIES = [{"_id": "q1", "text": "first"}, {"_id": 2, "text": "second"}, {"_id": "q3", "text": ""}]

@@ -3,10 +3,10 @@ import threading
 
 import pytest
 
+from training.datasets.data_sets import FileDataSet
+from training.datasets.pairs import find_pairs
 from training.errors import JobError
-from training.finetuning.datasets import FileDataSet
 from training.finetuning.job import SourceSettings, read_settings
-from training.finetuning.positives import find_pairs
 from training.synthesis.job import SynthesisJob
 from training.synthesis.report import as_json, sentences
 from training.synthesis.run import foresee, prepare

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from training.datasets.data_sets import DataSet, FolderDataSet
+from training.datasets.overlap import normalized, tested_texts
+from training.datasets.pairs import find_pairs
 from training.errors import DataSetError
-from training.finetuning.datasets import DataSet, FolderDataSet, open_source
 from training.finetuning.job import SourceSettings
-from training.finetuning.overlap import normalized, tested_texts
-from training.finetuning.positives import find_pairs
+from training.finetuning.opening import open_data_sets
 from training.research.reze_experiment.settings import ExperimentSettings
 
 TEXTS_PER_SOURCE = 60
@@ -21,7 +22,7 @@ def domain_texts(settings: ExperimentSettings) -> list[str]:
     Texts that any source trains on are excluded. The sample depends on the sources and the seed of the settings alone,
     so that measurements on it are comparable whatever the targets are.
     """
-    sources = [(data, source) for source in settings.sources for data in open_source(source)[0]]
+    sources = [(data, source) for source in settings.sources for data in open_data_sets(source)[0]]
     known = {part for data, source in sources for part in trained_parts(data, source)}
     found: dict[str, None] = {}
     for data, _ in sources:

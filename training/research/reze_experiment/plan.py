@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.datasets.pairs import Pair
 from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import DataSetError, JobError
 from training.finetuning.mixing import mix
 from training.finetuning.mixture import Mixture
-from training.finetuning.positives import Pair
 from training.finetuning.reference import unprompted
 from training.research.reze_experiment.arms import arms
 from training.research.reze_experiment.domain import domain_texts

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.layouts import READERS
+from training.datasets.layouts import READERS
+from training.datasets.mteb_tasks import local_task
+from training.datasets.pairs import blank
+from training.datasets.records import Warnings
 from training.evaluation.limits import limit_rows
 from training.evaluation.model import Collector, PromptedModel
-from training.evaluation.records import Warnings
 from training.evaluation.store import MemoryStore, text_key
-from training.evaluation.tasks import local_task
 from training.evaluation.worker import measure
-from training.finetuning.positives import blank
 from training.research.reze_experiment.targets import Target
 
 LABEL_ACCURACY = "label_accuracy"

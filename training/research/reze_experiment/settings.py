@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from training.finetuning.job import DataSettings, Overlap, RegularizerSettings, TargetSettings
-from training.finetuning.values import Count, NotNegative, Positive, Seed
+from training.settings import Count, NotNegative, Positive, Seed
 
 MethodName = Literal["none", "ft", "pft", "pft_whitening", "pft_flow", "distill", "reze"]
 """Name of a method that can be compared."""

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from training.datasets.data_sets import FolderDataSet
+from training.datasets.overlap import normalized, test_queries, test_texts
+from training.datasets.pairs import Pair, distinct_pairs, find_pairs
 from training.errors import DataSetError, JobError
-from training.finetuning.datasets import FolderDataSet, open_source, open_target
 from training.finetuning.job import SourceSettings
-from training.finetuning.overlap import normalized, test_queries, test_texts
-from training.finetuning.positives import Pair, distinct_pairs, find_pairs
-from training.finetuning.values import Prompts
+from training.finetuning.opening import open_data_sets, open_target
 from training.research.reze_experiment.settings import ExperimentSettings
+from training.settings import Prompts
 
 ENGLISH = "en"
 """Language code that the protocol requires of a target."""
@@ -99,7 +100,7 @@ def protocol(settings: ExperimentSettings) -> Iterator[Target]:
     """
     eligible: dict[str, list[tuple[int, Target]]] = {}
     for source in settings.sources:
-        for data in open_source(source)[0]:
+        for data in open_data_sets(source)[0]:
             if not isinstance(data, FolderDataSet) or data.language != ENGLISH:
                 continue
             sizes = split_sizes(data)

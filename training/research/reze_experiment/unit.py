@@ -15,11 +15,11 @@ import orjson
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from training.datasets.pairs import Pair
 from training.encoder.encoder import Encoder, load_model
 from training.encoder.spec import EncoderSpec
 from training.finetuning.job import TrainingSettings
 from training.finetuning.mixture import Mixture
-from training.finetuning.positives import Pair
 from training.finetuning.reference import Reference
 from training.finetuning.run import MODEL, save_model
 from training.finetuning.targets import prepare_targets

@@ -1,18 +1,18 @@
-"""Training data sets in a folder, in a file of JSON lines, or on the Hugging Face hub, with one interface."""
+"""Data sets in a folder, in a file of JSON lines, or on the Hugging Face hub, with one interface."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from math import ceil
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 import orjson
 
-from training.errors import DataSetError, JobError
-from training.evaluation.layouts import read_judgements
-from training.evaluation.records import Record, data_file, file_records, find_file
-from training.evaluation.suites import META, UNLABELLED, Entry
-from training.finetuning.job import SourceSettings, TargetSettings, Task
+from training.datasets.layouts import read_judgements
+from training.datasets.records import Record, data_file, file_records, find_file
+from training.errors import DataSetError
 
 SPLITS = ("train", "dev", "test")
 """Names of splits, in the order of preference for training."""
@@ -29,7 +29,7 @@ class DataSet(Protocol):
         """Name in tables and messages."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> str:
         """Task, which decides the layout of the rows."""
 
     def splits(self) -> list[str]:
@@ -47,7 +47,7 @@ class DataSet(Protocol):
 
 @dataclass(frozen=True)
 class FolderDataSet:
-    """Data set in a folder, in one of the layouts of `training.evaluation.layouts`.
+    """Data set in a folder, in one of the layouts of `training.datasets.layouts`.
 
     Attributes:
         name: name in tables and messages.
@@ -57,7 +57,7 @@ class FolderDataSet:
     """
 
     name: str
-    task: Task
+    task: str
     folder: Path
     language: str = "en"
 
@@ -80,8 +80,16 @@ class FolderDataSet:
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
     def digest(self) -> str:
-        """Return a digest that changes with the files and with what mteb's evaluators measure on them."""
-        return Entry(self.name, "folder", str(self.folder), self.task, self.language).digest()
+        """Return a hash, 32 hex digits, of name, task, language, version of mteb, and all files, which are read.
+
+        Scores of data sets with equal hashes are comparable.
+        """
+        found = hashlib.sha256(repr((self.name, self.task, self.language, version("mteb"))).encode())
+        for path in sorted(path for path in self.folder.rglob("*") if path.is_file()):
+            found.update(str(path.relative_to(self.folder)).encode())
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        return found.hexdigest()[:32]
 
     def labels(self) -> dict[str, str]:
         """Read the text of each label from `labels.json`; return an empty dict if there is no such file.
@@ -107,7 +115,7 @@ class FileDataSet:
 
     name: str
     path: Path
-    task: Task = "pairs"
+    task: str = "pairs"
 
     def splits(self) -> list[str]:
         """Return the only split, `["file"]`."""
@@ -146,7 +154,7 @@ class HubDataSet:
     """
 
     name: str
-    task: Task
+    task: str
     path: str
     revision: str | None = None
     columns: tuple[tuple[str, str], ...] = ()
@@ -200,92 +208,3 @@ class HubDataSet:
         column = dict(self.columns).get("label", "label")
         names = getattr(self.load(None, self.splits()[0]).features.get(column), "names", None) or []
         return {str(number): str(name) for number, name in enumerate(names)}
-
-
-def open_source(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Return the data sets of a source, and for each unusable or excluded one of its folder the reason, by name.
-
-    Raises:
-        JobError: if there is no such folder, or no data set in it.
-        DataSetError: if the data set that the source names cannot be used.
-    """
-    if settings.jsonl is not None:
-        name = settings.name or settings.jsonl.name.partition(".")[0]
-        return [FileDataSet(name, settings.jsonl, settings.task or "pairs")], {}
-    if settings.hub is not None:
-        name, columns = settings.name or settings.hub, tuple(settings.columns.items())
-        assert settings.task is not None  # the settings refuse a hub data set without one
-        return [HubDataSet(name, settings.task, settings.hub, settings.revision, columns, settings.split)], {}
-    assert settings.folder is not None
-    return open_folder(settings.folder, settings)
-
-
-def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Return every data set at or below a folder, and for each unusable or excluded one the reason, by name.
-
-    A folder with a META.json, or for which the job names a task, is one data set itself.
-
-    Raises:
-        JobError: if there is no folder or no data set in it, a data set to exclude is missing, or one name is given to
-            several data sets.
-        DataSetError: if the folder is a data set itself that cannot be used.
-    """
-    if not root.is_dir():
-        raise JobError(f"there is no folder {root}")
-    if (root / META).is_file() or settings.task is not None:
-        if settings.exclude:
-            raise JobError(f"{root.name} is a data set itself: there is nothing in it to exclude")
-        return [folder_data_set(settings.name or root.resolve().name, root, settings.task)], {}
-    found: list[DataSet] = []
-    problems: dict[str, str] = {}
-    names = [(str(path.parent.relative_to(root)), path.parent) for path in sorted(root.rglob(META))]
-    unknown = set(settings.exclude) - {name for name, _ in names}
-    if unknown:
-        raise JobError(f"{root.name} holds no data set {min(unknown)!r} to exclude; it has {', '.join(dict(names))}")
-    for name, folder in names:
-        if name in settings.exclude:
-            problems[name] = "excluded by the job"
-            continue
-        try:
-            found.append(folder_data_set(name, folder))
-        except DataSetError as error:
-            problems[name] = str(error)
-    if settings.name is not None and len(names) > 1:
-        raise JobError(
-            f"the folder {root.name} holds {len(names)} data sets, which cannot all be called {settings.name}"
-        )
-    if not names:
-        raise JobError(f"the folder {root} holds no data sets: folders with a {META} and files beside it")
-    return found, problems
-
-
-def folder_data_set(name: str, folder: Path, task: Task | None = None) -> FolderDataSet:
-    """Build the data set of a folder from the task that the job names, else from its META.json.
-
-    Raises:
-        DataSetError: if neither names a task, or the task has nothing to train on.
-    """
-    try:
-        meta = orjson.loads((folder / META).read_bytes())
-        named, language = task or meta["task"], meta.get("language", "en")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        if task is None:
-            raise DataSetError(f"{META} must be an object with a 'task': {error!r}") from error
-        named, language = task, "en"
-    if named == UNLABELLED:
-        raise DataSetError("sentences alone: nothing says which belong together")
-    if named not in get_args(Task):
-        raise DataSetError(f"there is no task {named!r} to train on; there are {', '.join(get_args(Task))}")
-    return FolderDataSet(name, named, folder, str(language))
-
-
-def open_target(settings: TargetSettings) -> FolderDataSet:
-    """Open the target data set, which is left out of the training.
-
-    Raises:
-        JobError: if there is no such folder.
-        DataSetError: if the folder is no data set that can be used.
-    """
-    if not settings.folder.is_dir():
-        raise JobError(f"there is no folder {settings.folder}")
-    return folder_data_set(settings.name or settings.folder.resolve().name, settings.folder, settings.task)

@@ -17,18 +17,56 @@ STS is not in that appendix; a high score is its explicit positive.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from string import digits, punctuation, whitespace
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator
+
+from training.datasets.data_sets import DataSet, FileDataSet
+from training.datasets.records import NAMED_MOST, Record, Warnings, is_label, is_number, is_texts, shortened
 from training.errors import DataSetError
-from training.evaluation.records import NAMED_MOST, Record, Warnings, is_label, is_number, is_texts, shortened
-from training.finetuning.datasets import DataSet, FileDataSet
-from training.finetuning.job import SourceSettings
+from training.settings import Count, Settings
 
 PAIRED_LINES = ("pairs", "retrieval")
 """Tasks for which each line of a JSON lines file holds an anchor and a positive."""
 STS_SHARE = 0.8
 """Default minimum score of an STS positive, as a share of the range: of 5, 4 is where STS begins to say "mostly
 equivalent"."""
+
+
+WhichNegatives = Literal["given", "mined", "none"]
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Convert the keys of a dict to strings, since YAML reads some labels as numbers; return other values unchanged."""
+    return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
+
+
+Labels = Annotated[dict[str, str], BeforeValidator(_with_text_keys)]
+
+
+class PairSettings(Settings):
+    """Settings of how the rows of a data set become pairs.
+
+    Attributes:
+        split: split to read; None for the training split if there is one, else the first there is.
+        anchor: name of the anchor's field in JSON lines.
+        positive: name of the positive's field in JSON lines.
+        labels: text of each label; takes precedence over labels.json.
+        min_score: minimum score of an STS pair to be a positive; None for four fifths of the range of scores.
+        texts_per_cluster: number of texts of a cluster that form one anchor.
+        negatives: which hard negatives to use: `given` by the rows, `mined` with the job's `negatives`, or `none`. If
+            None, those that the rows give, if any, else mined ones if the job mines.
+        negative: name of the field in JSON lines that holds one negative or a list of them.
+    """
+
+    split: str | None = None
+    anchor: str = "anchor"
+    positive: str = "positive"
+    labels: Labels = {}
+    min_score: float | None = None
+    texts_per_cluster: Count = 4
+    negatives: WhichNegatives | None = None
+    negative: str = "negative"
 
 
 @dataclass(frozen=True)
@@ -85,7 +123,7 @@ class Rows:
         dropped: rows left out, by reason.
     """
 
-    def __init__(self, data: DataSet, split: str, settings: SourceSettings) -> None:
+    def __init__(self, data: DataSet, split: str, settings: PairSettings) -> None:
         self.data, self.split, self.settings = data, split, settings
         self.count = 0
         self.dropped = Warnings()
@@ -151,7 +189,7 @@ class Rows:
         return tuple(dict.fromkeys(texts_of(record, field)))
 
 
-def find_pairs(data: DataSet, settings: SourceSettings) -> Found:
+def find_pairs(data: DataSet, settings: PairSettings) -> Found:
     """Build the anchor–positive pairs of a data set's split, by its task.
 
     Raises:

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator
 
+from training.datasets.data_sets import FolderDataSet
+from training.datasets.layouts import READERS, Search
+from training.datasets.pairs import Pair, PairSettings, find_pairs
+from training.datasets.records import Warnings
 from training.errors import JobError
-from training.evaluation.layouts import READERS, Search
-from training.evaluation.records import Warnings
-from training.finetuning.datasets import FolderDataSet
-from training.finetuning.job import SourceSettings
-from training.finetuning.positives import Pair, find_pairs
 
 NAMED_SOURCES = 5
 """Maximum number of sources that an error message lists."""
@@ -33,7 +32,7 @@ def test_texts(target: FolderDataSet) -> set[str]:
     return {normalized(text) for text in tested_texts(target)} if "test" in target.splits() else set()
 
 
-def training_texts(target: FolderDataSet, settings: SourceSettings | None = None) -> set[str]:
+def training_texts(target: FolderDataSet, settings: PairSettings | None = None) -> set[str]:
     """Return the normalized texts of a data set's training pairs; an empty set if there is no training split.
 
     Args:
@@ -45,7 +44,7 @@ def training_texts(target: FolderDataSet, settings: SourceSettings | None = None
     """
     if "train" not in target.splits():
         return set()
-    wanted = (settings or SourceSettings(folder=target.folder)).model_copy(update={"split": "train"})
+    wanted = (settings or PairSettings()).model_copy(update={"split": "train"})
     return {normalized(text) for pair in find_pairs(target, wanted).pairs for text in pair.parts}
 
 

@@ -23,8 +23,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from training.errors import DataSetError
-from training.evaluation.records import (
+from training.datasets.records import (
     ID,
     LABEL,
     NUMBER,
@@ -38,6 +37,7 @@ from training.evaluation.records import (
     require_distinct,
     shortened,
 )
+from training.errors import DataSetError
 
 Columns = dict[str, list[Any]]
 """Values of all rows by column name."""
