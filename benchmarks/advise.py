@@ -23,9 +23,9 @@ import torch
 
 from benchmarks.report import markdown_table, parser, write_report
 from training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, settled, try_debiasing
-from training.advice.draw import Drawn
-from training.advice.enough import LEAST
+from training.advice.row_sample import Drawn
 from training.advice.sample import text_sample, to_encode
+from training.advice.sample_size import LEAST
 from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import Group, Member, Wanted, plan_groups
 from training.evaluation.pool import Job, Workers

@@ -9,7 +9,7 @@ from service.fit_job import run_fit
 from service.home import Home
 from service.settings import Settings
 from service.starters import open_registry
-from training.advice.question import Question
+from training.advice.request import Question
 from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import AdviceError, TrainingError

@@ -28,7 +28,7 @@ from service.http.body_memory import HeldBody
 from service.http.parse_queue import ParseTurn
 from service.live.plan import ROWS_READY
 from service.settings import Settings
-from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST
+from training.advice.request import KEEP, ROWS_LIMIT, ROWS_MOST
 from training.fitting.fit_request import DISTINCT_LEAST
 
 DRAINED_BODIES = 8

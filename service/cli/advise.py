@@ -9,7 +9,7 @@ from service.cli.evaluate import require_extra
 from service.cli.fit import in_words as fit_in_words
 from service.cli.options import SOURCE, ProgressBar, command_line, flag, load_encoder, registry_with_places, state
 from service.errors import BadValueError
-from training.advice.question import KEEP, ROWS_LIMIT, ROWS_MOST, Question
+from training.advice.request import KEEP, ROWS_LIMIT, ROWS_MOST, Question
 from training.errors import AdviceError
 from training.fitting.fit_request import DISTINCT_LEAST
 from transforms.files import replace_synced

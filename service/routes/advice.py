@@ -15,7 +15,7 @@ from service.jobs.sources import receive, require_distinct
 from service.jobs.store import Job
 from service.names import require_name
 from service.services import ADMIN, Services, ServicesDep
-from training.advice.question import Question
+from training.advice.request import Question
 
 router = APIRouter(tags=["jobs"], responses=ERRORS)
 

@@ -1,17 +1,17 @@
 """Advice on which transforms to apply to a source of vectors or texts, measured on held-out rows of that source.
 
 advise          the whole pipeline, from a source to an `Advice`
-question        the advice request
-draw            random sample of the distinct rows of a source
+request         the advice request
+row_sample      random sample of the distinct rows of a source
 encoding        vectors of the sampled texts, without texts on which the encoder fails
 sample          the sampled vectors: rows to fit on, held-out rows, their text halves, out-of-domain text
-halves          split-half retrieval: each half of a text is searched with the other half
+split_half      split-half retrieval: each half of a text is searched with the other half
 debiasing       comparison of R1, R2, ABTT and whitening
 sizes           comparison of reducers at several numbers of dimensions
 matryoshka      test whether the first coordinates preserve more neighbours than random ones
-elsewhere       transfer evaluation of the recommended chain on out-of-domain text
-price           cost of a chain, in sentences
+transfer        transfer evaluation of the recommended chain on out-of-domain text
+cost            cost of a chain, in sentences
 recommendation  choice of one chain, with reasons and cost, and of a runner-up
-enough          sample-size checks
-words, tables, plots, report   the advice as sentences, tables, figures, and as HTML, JSON or plain text
+sample_size     sample-size checks
+summary, tables, plots, report   the advice as sentences, tables, figures, and as HTML, JSON or plain text
 """

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from training.advice.cost import changes
 from training.advice.debiasing import Debiasing, try_debiasing
-from training.advice.draw import draw
-from training.advice.elsewhere import Elsewhere, elsewhere
 from training.advice.encoding import Encoding, foreign_text
-from training.advice.enough import LEAST, Shortage, shortages, too_few
 from training.advice.matryoshka import ROWS_LEAST, Matryoshka, find_matryoshka
-from training.advice.price import changes
-from training.advice.question import Question
 from training.advice.recommendation import Recommendation, lower, recommend, what_is_kept
+from training.advice.request import Question
+from training.advice.row_sample import draw
 from training.advice.sample import Foreign, Sample, text_sample, to_encode, vector_sample
+from training.advice.sample_size import LEAST, Shortage, shortages, too_few
 from training.advice.sizes import Curve, Sizes, SizeTrial
+from training.advice.transfer import Elsewhere, elsewhere
 from training.encoder.encoder import Encoder
 from training.errors import AdviceError
 from training.evaluation.audit.measure import cosine

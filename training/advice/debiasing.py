@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training.advice.halves import reciprocal_ranks
 from training.advice.sample import HALVES_LEAST, Halves, Sample
+from training.advice.split_half import reciprocal_ranks
 from training.evaluation.statistics import Interval, mean_interval
 from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError

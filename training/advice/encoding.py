@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.advice.enough import LEAST
 from training.advice.sample import HALVES_LEAST, Foreign, Halves, cut_all
+from training.advice.sample_size import LEAST
 from training.encoder.encoder import Encoder
 from training.errors import EncoderError
 from training.evaluation.store import VectorStore, text_key

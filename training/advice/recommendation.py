@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from training.advice.cost import price
 from training.advice.debiasing import NOTHING, Debiasing
-from training.advice.price import price
 from training.advice.sizes import REDUCERS, Sizes, SizeTrial
 from training.evaluation.statistics import Interval
 

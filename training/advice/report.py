@@ -5,8 +5,8 @@ from typing import Any
 
 from training.advice.advise import Advice
 from training.advice.plots import pictures
+from training.advice.summary import sentences
 from training.advice.tables import tables
-from training.advice.words import sentences
 from training.evaluation.page import render_page
 from training.evaluation.report import aligned
 

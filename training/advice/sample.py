@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from training.advice.draw import Drawn
-from training.advice.halves import halves, scripts
+from training.advice.row_sample import Drawn
+from training.advice.split_half import halves, scripts
 from transforms.vectors import FloatArray
 
 VectorsOf = Callable[[Sequence[str]], FloatArray]

@@ -2,8 +2,8 @@
 
 from training.advice.advise import Advice
 from training.advice.debiasing import CONFIDENCE, NOTHING
-from training.advice.elsewhere import HERE
 from training.advice.sizes import SizeTrial
+from training.advice.transfer import HERE
 from training.evaluation.words import points
 
 Rows = list[list[str]]

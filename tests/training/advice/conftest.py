@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.advice.draw import Drawn
+from training.advice.row_sample import Drawn
 from training.advice.sample import HALVES_LEAST, Foreign, Halves, Sample
 from training.advice.sizes import REDUCERS
 

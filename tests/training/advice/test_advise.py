@@ -6,10 +6,10 @@ import pytest
 
 from training.advice.advise import advise, agreement, concluded, doubts, notes, require_both_sides
 from training.advice.debiasing import METHODS, NOTHING, Debiasing, DebiasingTrial
-from training.advice.draw import Drawn
-from training.advice.question import Question
+from training.advice.request import Question
+from training.advice.row_sample import Drawn
 from training.advice.sizes import Sizes, SizeTrial
-from training.advice.words import sentences
+from training.advice.summary import sentences
 from training.errors import AdviceError
 from training.evaluation.statistics import Interval
 

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from training.advice.draw import Drawn
 from training.advice.encoding import Encoding, foreign_text
+from training.advice.row_sample import Drawn
 from training.advice.sample import HALVES_LEAST, cut_all, heldout_rows, text_sample, to_encode
 from training.errors import EncoderError
 from training.fitting.fit import sampled_texts

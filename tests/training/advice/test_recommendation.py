@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from training.advice.debiasing import METHODS, NOTHING, Debiasing, DebiasingTrial
-from training.advice.draw import Drawn
-from training.advice.enough import rows_for, rows_held_out, shortages, too_few
 from training.advice.recommendation import recommend
+from training.advice.row_sample import Drawn
 from training.advice.sample import heldout_rows
+from training.advice.sample_size import rows_for, rows_held_out, shortages, too_few
 from training.advice.sizes import Sizes, SizeTrial
 from training.evaluation.statistics import Interval
 

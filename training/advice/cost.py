@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from training.advice.debiasing import NOTHING, DebiasingTrial
-from training.advice.elsewhere import Elsewhere
 from training.advice.sizes import NEIGHBOURS, OVERSAMPLING, Sizes, SizeTrial
+from training.advice.transfer import Elsewhere
 
 
 def price(sizes: Sizes, own: SizeTrial, debiasing: str) -> str:

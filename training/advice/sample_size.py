@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from training.advice.debiasing import Debiasing
-from training.advice.halves import WORDS_LEAST
 from training.advice.recommendation import ROWS_LEAST, Recommendation
 from training.advice.sample import HALVES_LEAST, HELDOUT_MOST, HELDOUT_SHARE, HELDOUT_WANTED, Sample
+from training.advice.split_half import WORDS_LEAST
 from transforms.quality import MIN_ROWS_PER_DIMENSION
 
 LEAST = 100

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from training.advice.halves import halves, reciprocal_ranks, scripts
+from training.advice.split_half import halves, reciprocal_ranks, scripts
 from transforms import InputError
 
 

@@ -3,15 +3,15 @@ from dataclasses import replace
 import pytest
 
 from training.advice.advise import Advice
+from training.advice.cost import changes, price
 from training.advice.debiasing import CONFIDENCE, METHODS, NOTHING, Debiasing, DebiasingTrial
-from training.advice.elsewhere import FOREIGN, HERE, Elsewhere
-from training.advice.enough import Shortage
 from training.advice.matryoshka import Cut, Matryoshka
-from training.advice.price import changes, price
 from training.advice.recommendation import Recommendation
+from training.advice.sample_size import Shortage
 from training.advice.sizes import Sizes, SizeTrial
+from training.advice.summary import compared, direction, foreign, lacks, of_matryoshka
 from training.advice.tables import debiasing_rows
-from training.advice.words import compared, direction, foreign, lacks, of_matryoshka
+from training.advice.transfer import FOREIGN, HERE, Elsewhere
 from training.evaluation.statistics import Interval
 
 R2 = Recommendation("r2", "R2", "", 384, 1536, True, ["R2: why."], "1,536 bytes a vector, as before.")

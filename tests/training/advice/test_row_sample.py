@@ -4,7 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from training.advice.draw import draw
+from training.advice.row_sample import draw
 from training.errors import AdviceError, SourceError
 from training.sources.source import open_source
 

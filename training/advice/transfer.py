@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from training.advice.debiasing import GEOMETRY_ROWS, ranks_behind
-from training.advice.halves import reciprocal_ranks
 from training.advice.sample import Halves, Sample
+from training.advice.split_half import reciprocal_ranks
 from training.evaluation.statistics import Interval, mean_interval
 from transforms.chain import Chain
 from transforms.quality import geometry_measures

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from training.advice.advise import Advice
 from training.advice.debiasing import LARGE_MEAN, NOTHING
-from training.advice.enough import Shortage
 from training.advice.matryoshka import AHEAD, against
 from training.advice.recommendation import lower
+from training.advice.sample_size import Shortage
 from training.evaluation.statistics import Interval
 from training.evaluation.words import percent
 from transforms.linear import MIN_MEAN_NORM
