@@ -22,10 +22,10 @@ import orjson
 import torch
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, settled, try_debiasing
-from training.advice.row_sample import Drawn
-from training.advice.sample import text_sample, to_encode
-from training.advice.sample_size import LEAST
+from training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, choose_by_mean_norm, compare_debiasing
+from training.advice.row_sample import RowSample
+from training.advice.sample import build_text_sample, list_texts_to_encode
+from training.advice.sample_size import MIN_ROWS
 from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import Group, Member, Wanted, plan_groups
 from training.evaluation.pool import Job, Workers
@@ -110,16 +110,16 @@ class Measure:
             return
         texts = list(dict.fromkeys(text for _, text in whole.asked if text.strip()))
         order = np.random.default_rng(0).permutation(len(texts))[: self.rows]
-        drawn = Drawn([texts[place] for place in order], None, len(texts), 0, 0.0)
-        if len(drawn) < LEAST:
+        drawn = RowSample([texts[place] for place in order], None, len(texts), 0, 0.0)
+        if len(drawn) < MIN_ROWS:
             return
         asked = [text for _, text in scored.asked]
-        everything = list(dict.fromkeys([*to_encode(drawn), *asked]))
+        everything = list(dict.fromkeys([*list_texts_to_encode(drawn), *asked]))
         places = {text: row for row, text in enumerate(everything)}
         for member, rows in zip(self.group.members, self.group.encode(everything, None, ignore), strict=True):
-            sample = text_sample(drawn, None, partial(rows_of, rows, places))
+            sample = build_text_sample(drawn, partial(rows_of, rows, places))
             own = rows_of(rows, places, drawn.texts)
-            advice = try_debiasing(sample)
+            advice = compare_debiasing(sample)
             yield {
                 "task": entry.name,
                 "type": scored.type,
@@ -186,7 +186,7 @@ def always(method: str, _: Cell) -> str:
 
 
 POLICIES: dict[str, Callable[[Cell], str]] = {
-    "advice": lambda cell: settled(cell["by_halves"], cell["mean_norm"], gain_of_r2(cell)),
+    "advice": lambda cell: choose_by_mean_norm(cell["by_halves"], cell["mean_norm"], gain_of_r2(cell)),
     "halves alone": lambda cell: str(cell["by_halves"]),
     **{f"always {method}": partial(always, method) for method in METHODS if method != NOTHING},
     "R2 where ‖μ‖ ≥ .5": lambda cell: "R2" if cell["mean_norm"] >= LARGE_MEAN else NOTHING,

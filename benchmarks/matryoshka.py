@@ -16,7 +16,7 @@ import torch
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.advice.matryoshka import ROWS, find_matryoshka
+from training.advice.matryoshka import MAX_ROWS, compare_first_coordinates
 from training.encoder.encoder import load_model
 from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import Wanted, plan_groups
@@ -57,7 +57,7 @@ def sampled(written: str) -> list[str]:
     """Distinct texts, spread evenly over the source."""
     texts = [text for batch in open_source(written).batches() for text in batch.values if isinstance(text, str)]
     texts = list(dict.fromkeys(text for text in texts if text.strip()))
-    return [texts[place] for place in np.linspace(0, len(texts) - 1, min(ROWS, len(texts))).astype(int)]
+    return [texts[place] for place in np.linspace(0, len(texts) - 1, min(MAX_ROWS, len(texts))).astype(int)]
 
 
 def layers(texts: list[str], quick: bool) -> Iterator[tuple[str, FloatArray]]:
@@ -87,7 +87,7 @@ def trained(found: list[tuple[str, str]], texts: list[str], looks: tuple[int, ..
 
 def verdict(vectors: FloatArray) -> dict[str, Any]:
     """What the advice says of them, with the figures behind it."""
-    found = find_matryoshka(vectors)
+    found = compare_first_coordinates(vectors)
     cuts = {str(cut.dimensions): {"first": cut.first, "random": cut.random, "best": cut.best} for cut in found.cuts}
     return {"first_hold_more": found.first_hold_more, "cuts": cuts}
 

@@ -9,7 +9,7 @@ from service.fit_job import run_fit
 from service.home import Home
 from service.settings import Settings
 from service.starters import open_registry
-from training.advice.request import Question
+from training.advice.request import AdviceRequest
 from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import AdviceError, TrainingError
@@ -32,7 +32,7 @@ ADVISING = 0.6
 def fit_advised(
     found: "Advice",
     name: str,
-    question: Question,
+    question: AdviceRequest,
     encoder: Encoder | None,
     settings: Settings,
     on_progress: Progress,
@@ -57,7 +57,7 @@ def fit_advised(
 
 
 def job_request(
-    question: Question, encoder: EncoderSpec | None, fit: str | None, files: Collection[str]
+    question: AdviceRequest, encoder: EncoderSpec | None, fit: str | None, files: Collection[str]
 ) -> dict[str, Any]:
     """Build the JSON request of an advice job, which `service.jobs.requests.AdviseJob` parses.
 

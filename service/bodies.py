@@ -28,7 +28,7 @@ from service.http.body_memory import HeldBody
 from service.http.parse_queue import ParseTurn
 from service.live.plan import ROWS_READY
 from service.settings import Settings
-from training.advice.request import KEEP, ROWS_LIMIT, ROWS_MOST
+from training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS
 from training.fitting.fit_request import DISTINCT_LEAST
 
 DRAINED_BODIES = 8
@@ -159,8 +159,8 @@ class AdviseBody(Body):
 
     source: SourceBody
     encoder: str | None = None
-    keep: Annotated[float, Field(ge=0, le=1)] = KEEP
-    rows: Annotated[int, Field(ge=DISTINCT_LEAST, le=ROWS_LIMIT)] = ROWS_MOST
+    keep: Annotated[float, Field(ge=0, le=1)] = DEFAULT_KEEP
+    rows: Annotated[int, Field(ge=DISTINCT_LEAST, le=MAX_ROWS)] = DEFAULT_ROWS
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     fit: str | None = None
 

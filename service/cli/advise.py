@@ -9,7 +9,7 @@ from service.cli.evaluate import require_extra
 from service.cli.fit import in_words as fit_in_words
 from service.cli.options import SOURCE, ProgressBar, command_line, flag, load_encoder, registry_with_places, state
 from service.errors import BadValueError
-from training.advice.request import KEEP, ROWS_LIMIT, ROWS_MOST, Question
+from training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS, AdviceRequest
 from training.errors import AdviceError
 from training.fitting.fit_request import DISTINCT_LEAST
 from transforms.files import replace_synced
@@ -33,8 +33,8 @@ def advise(
             min=0,
             max=1,
         ),
-    ] = KEEP,
-    rows: Annotated[int, flag("--rows", "Distinct rows, at most.", min=DISTINCT_LEAST, max=ROWS_LIMIT)] = ROWS_MOST,
+    ] = DEFAULT_KEEP,
+    rows: Annotated[int, flag("--rows", "Distinct rows, at most.", min=DISTINCT_LEAST, max=MAX_ROWS)] = DEFAULT_ROWS,
     seed: Annotated[int, flag("--seed", "Of the draw of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
@@ -63,9 +63,9 @@ def advise(
     if encoder is not None and not texts and fit is None:
         raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
     loaded = load_encoder(settings, encoder) if texts or encoder else None
-    question = Question(source, keep, rows, seed)
+    advice_request = AdviceRequest(source, keep, rows, seed)
     with ProgressBar() as progress:
-        found = run(question, loaded, home.vectors, progress)
+        found = run(advice_request, loaded, home.vectors, progress)
     if not as_json:
         typer.echo(in_terminal(found))
     if report is not None:
@@ -73,7 +73,7 @@ def advise(
     outcome: dict[str, Any] = {"fit": None}
     try:
         if fit is not None:
-            outcome = fitted(found, fit, question, loaded, settings)
+            outcome = fitted(found, fit, advice_request, loaded, settings)
             if not as_json:
                 typer.echo("\n" + (outcome.get("fit_error") or fit_in_words(outcome["fit"])))
     finally:  # what was measured is told though the fit fails
@@ -82,13 +82,13 @@ def advise(
 
 
 def fitted(
-    found: "Advice", name: str, question: Question, encoder: "Encoder | None", settings: "Settings"
+    found: "Advice", name: str, advice_request: AdviceRequest, encoder: "Encoder | None", settings: "Settings"
 ) -> dict[str, Any]:
     """What came of the fit, as the API's jobs say it; that nothing is recommended is an answer and no failure."""
     from service.advise_job import fit_advised
 
     try:
         with ProgressBar() as progress:
-            return {"fit": fit_advised(found, name, question, encoder, settings, progress, command_line())}
+            return {"fit": fit_advised(found, name, advice_request, encoder, settings, progress, command_line())}
     except AdviceError as error:
         return {"fit": None, "fit_error": str(error)}

@@ -13,7 +13,7 @@ from service.index.spec import IndexSpec
 from service.jobs.sources import FILE_OF_TARGETS, FILE_OF_TEXTS, FILE_OF_VECTORS
 from service.jobs.store import describe
 from service.names import is_name
-from training.advice.request import Question
+from training.advice.request import AdviceRequest
 from training.encoder.spec import EncoderSpec
 from training.fitting.fit_request import FitRequest
 from transforms.artifact import MANIFEST, TENSORS
@@ -82,7 +82,7 @@ class FitJob(JobRequest):
 class AdviseJob(JobRequest):
     """Parameters of an advice job; `fit` is the name of the chain to fit from the advice, None for advice only."""
 
-    question: Question
+    question: AdviceRequest
     fit: Name | None
     files: tuple[InputName, ...]
 

@@ -15,7 +15,7 @@ from service.jobs.sources import receive, require_distinct
 from service.jobs.store import Job
 from service.names import require_name
 from service.services import ADMIN, Services, ServicesDep
-from training.advice.request import Question
+from training.advice.request import AdviceRequest
 
 router = APIRouter(tags=["jobs"], responses=ERRORS)
 
@@ -45,6 +45,6 @@ def create_job(body: AdviseBody, services: Services) -> Job:
     needed = sent.texts or body.encoder is not None
     if not sent.texts and body.encoder is not None and body.fit is None:
         raise BadValueError("the source holds vectors: an encoder is only named to fit a chain for it", param="encoder")
-    question = Question(sent.path, body.keep, body.rows, body.seed)
-    content = job_request(question, engine.spec if needed else None, body.fit, sent.files)
+    advice_request = AdviceRequest(sent.path, body.keep, body.rows, body.seed)
+    content = job_request(advice_request, engine.spec if needed else None, body.fit, sent.files)
     return services.jobs.submit("advise", content, sent.files)

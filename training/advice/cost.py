@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from training.advice.debiasing import NOTHING, DebiasingTrial
-from training.advice.sizes import NEIGHBOURS, OVERSAMPLING, Sizes, SizeTrial
-from training.advice.transfer import Elsewhere
+from training.advice.sizes import NEIGHBOURS, OVERSAMPLING, SizeComparison, SizeTrial
+from training.advice.transfer import TransferResult
 
 
-def price(sizes: Sizes, own: SizeTrial, debiasing: str) -> str:
+def describe_cost(sizes: SizeComparison, own: SizeTrial, debiasing: str) -> str:
     """Return a sentence on the bytes and time that a reduction saves and the recall it loses, against full dimensions.
 
     Args:
@@ -32,7 +32,7 @@ def price(sizes: Sizes, own: SizeTrial, debiasing: str) -> str:
     )
 
 
-def changes(trial: DebiasingTrial, reduced: bool, here: Elsewhere) -> Iterator[str]:
+def describe_changed_neighbours(trial: DebiasingTrial, reduced: bool, here: TransferResult) -> Iterator[str]:
     """Yield sentences on how many nearest neighbours of the raw vectors a debiasing chain changes; none without it.
 
     Args:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training.advice.sample import HALVES_LEAST, Halves, Sample
+from training.advice.sample import MIN_HALVES, Sample, TextHalves
 from training.advice.split_half import reciprocal_ranks
+from training.evaluation.methods import DEBIASING
 from training.evaluation.statistics import Interval, mean_interval
 from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
@@ -16,12 +17,7 @@ from transforms.statistics import Moments
 NOTHING = "nothing"
 METHODS = {
     NOTHING: "normalize",
-    "R2": "r2",
-    "R1": "r1",
-    "ABTT-1": "abtt:1",
-    "ABTT-2": "abtt:2",
-    "ABTT-3": "abtt:3",
-    "whitening": "whitening:epsilon=1e-6,relative=false",
+    **{name: DEBIASING[name] for name in ("R2", "R1", "ABTT-1", "ABTT-2", "ABTT-3", "whitening")},
 }
 """Steps of each compared method, simplest first: of methods that do not differ significantly the first is taken."""
 ERROR_RATE = 0.05
@@ -67,13 +63,13 @@ class DebiasingTrial:
 
 
 @dataclass(frozen=True)
-class Debiasing:
+class DebiasingComparison:
     """Measurements of all debiasing methods, and the choice among them.
 
     Attributes:
         trials: measurements, in the order of `METHODS`.
         by_halves: method that split-half retrieval favours; `NOTHING` unless a method has a significant gain.
-        chosen: recommended method; see `settled`.
+        chosen: recommended method; see `choose_by_mean_norm`.
         why: reason for the choice, as a sentence without a full stop.
     """
 
@@ -92,7 +88,7 @@ class Debiasing:
         return next(one for one in self.trials if one.method == method)
 
 
-def try_debiasing(sample: Sample) -> Debiasing:
+def compare_debiasing(sample: Sample) -> DebiasingComparison:
     """Fit every method of `METHODS` on the rows to fit on, measure it on the held-out rows, and choose one.
 
     A method that cannot be fitted gets a trial with a `problem`.
@@ -107,21 +103,19 @@ def try_debiasing(sample: Sample) -> Debiasing:
             trials.append(DebiasingTrial(method, steps, problem=str(error)))
             continue
         if cut is not None:
-            ranks[method] = ranks_behind(chain, cut)
-        trials.append(measured(method, chain, sample, ranks))
-    by_halves, why = choose(ranks) if ranks else (NOTHING, undecided(sample))
-    nothing, r2 = trials[0], next(one for one in trials if one.method == "R2")
-    if r2.problem is None and nothing.mean_norm is not None:
-        chosen = settled(by_halves, nothing.mean_norm, r2.gain)
-    else:
-        chosen = by_halves
+            ranks[method] = rank_halves(chain, cut)
+        trials.append(_measure_method(method, chain, sample, ranks))
+    by_halves, why = choose_by_halves(ranks) if ranks else (NOTHING, _explain_no_halves(sample))
+    chosen, r2 = by_halves, next(one for one in trials if one.method == "R2")
+    if r2.problem is None and (mean_norm := trials[0].mean_norm) is not None:
+        chosen = choose_by_mean_norm(by_halves, mean_norm, r2.gain)
     if chosen != by_halves:
-        why += f"; it is recommended for the length of the mean, not measured here: ‖μ‖ is {nothing.mean_norm:.2f}"
-        why += f"; {BY_POOLING}" if sample.drawn.vectors is not None else ""
-    return Debiasing(trials, by_halves, chosen, why)
+        why += f"; it is recommended for the length of the mean, not measured here: ‖μ‖ is {trials[0].mean_norm:.2f}"
+        why += f"; {BY_POOLING}" if sample.row_sample.vectors is not None else ""
+    return DebiasingComparison(trials, by_halves, chosen, why)
 
 
-def settled(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
+def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
     """Return the recommended method: `by_halves`, unless that is `NOTHING` and R2 is recommended for a large mean.
 
     R2 is recommended if ‖μ‖ ≥ `LARGE_MEAN` and it does not lose significantly in split-half retrieval.
@@ -135,12 +129,12 @@ def settled(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
     return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not harmed else by_halves
 
 
-def ranks_behind(chain: Chain, cut: Halves, dimensions: int | None = None) -> NDArray[np.float64]:
+def rank_halves(chain: Chain, cut: TextHalves, dimensions: int | None = None) -> NDArray[np.float64]:
     """Return reciprocal ranks `(n,)` of split-half retrieval after the chain, cut to `dimensions` if given."""
     return reciprocal_ranks(chain.floats(cut.first, dimensions), chain.floats(cut.second, dimensions))
 
 
-def measured(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
+def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
     """Measure a fitted method on the held-out rows; retrieval and gain are None if `ranks` lacks the method.
 
     Args:
@@ -156,18 +150,18 @@ def measured(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray
         method,
         METHODS[method],
         retrieval=None if own is None else float(own.mean()),
-        gain=None if own is None or method == NOTHING else gain_of(own, ranks[NOTHING]),
+        gain=None if own is None or method == NOTHING else estimate_gain(own, ranks[NOTHING]),
         mean_norm=Moments.from_vectors(after).mean_norm(),
         recall_at_10=recall_at_k(before, near, 10) if len(near) > 10 else None,
     )
 
 
-def gain_of(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> Interval:
+def estimate_gain(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> Interval:
     """Return the mean of 100·(ranks − control), paired by text, with its interval at level `CONFIDENCE`."""
     return mean_interval(100 * (ranks - control), CONFIDENCE)
 
 
-def choose(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
+def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     """Return the method that split-half retrieval favours and the reason; `NOTHING` if no gain is significant.
 
     Among methods with a significant gain, this is the best one, or the first (simplest) one that is not significantly
@@ -176,30 +170,30 @@ def choose(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     Args:
         ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
     """
-    gains = {method: gain_of(own, ranks[NOTHING]) for method, own in ranks.items() if method != NOTHING}
+    gains = {method: estimate_gain(own, ranks[NOTHING]) for method, own in ranks.items() if method != NOTHING}
     better = [method for method, gain in gains.items() if gain.sign > 0]
     if not better:
         worse = [method for method, gain in gains.items() if gain.sign < 0]
-        harm = f"; harm is done by {listed(worse)}" if worse else ""
+        harm = f"; harm is done by {_join_names(worse)}" if worse else ""
         return NOTHING, f"no method helps the halves of a text to find each other beyond its interval{harm}"
     best = max(better, key=lambda method: gains[method].value)
-    chosen = next(method for method in better if gain_of(ranks[method], ranks[best]).sign >= 0)
+    chosen = next(method for method in better if estimate_gain(ranks[method], ranks[best]).sign >= 0)
     why = f"it helps the halves of a text to find each other, by {gains[chosen].value:.2f} points"
     if chosen != best:
         why += f"; {best} is less simple, and not better beyond the interval"
     return chosen, why
 
 
-def undecided(sample: Sample) -> str:
+def _explain_no_halves(sample: Sample) -> str:
     """Return the reason why split-half retrieval cannot be measured: no texts, or too few that can be cut in two."""
-    if sample.drawn.vectors is not None:
+    if sample.row_sample.vectors is not None:
         return "of vectors without texts it cannot be told whether debiasing helps"
     return (
-        f"only {sample.cut} held-out texts are long enough to be cut in two, {HALVES_LEAST} are the least, so that it "
+        f"only {sample.cut} held-out texts are long enough to be cut in two, {MIN_HALVES} are the least, so that it "
         "cannot be told whether debiasing helps"
     )
 
 
-def listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     """Join names as in a sentence, "a, b and c"; an empty list gives ''."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.advice.sample import HALVES_LEAST, Foreign, Halves, cut_all
-from training.advice.sample_size import LEAST
+from training.advice.sample import MIN_HALVES, OutOfDomainVectors, TextHalves, cut_texts_in_two
+from training.advice.sample_size import MIN_ROWS
 from training.encoder.encoder import Encoder
 from training.errors import EncoderError
 from training.evaluation.store import VectorStore, text_key
@@ -20,7 +20,7 @@ BLOCK_TEXTS = 1024
 """Number of texts that are encoded between two writes to disk, so the most that a killed run loses."""
 
 
-class Encoding:
+class SampleEncoder:
     """Encoder with a store of vectors on disk; it records texts on which the encoder fails.
 
     Args:
@@ -50,41 +50,35 @@ class Encoding:
         missing = list({text_key(text): text for text in texts if text_key(text) not in self.store}.values())
         for start in range(0, len(missing), BLOCK_TEXTS):
             on_progress(start / len(missing), f"{start:,} of {len(missing):,} texts encoded")
-            self.encode_block(missing[start : start + BLOCK_TEXTS])
+            self._encode_block(missing[start : start + BLOCK_TEXTS])
         if self.failed and len(self.store) == 0:
             raise EncoderError(f"{self.encoder.name} fails on every text: {next(iter(self.failed.values()))}")
 
-    def encode_block(self, texts: Sequence[str]) -> None:
-        """Encode texts in one call, or one by one if it raises; store finite vectors, note other texts in `failed`."""
-        try:
-            vectors = self.encoder.encode(texts).vectors
-        except Exception as error:  # models raise anything; which text it was is found by trying each
-            if len(texts) > 1:
-                for text in texts:
-                    self.encode_block([text])
-            else:
-                self.failed[texts[0]] = f"{type(error).__name__}: {error}"
-            return
-        good = finite(vectors)
-        self.failed |= {text: "NaN or inf" for text, is_good in zip(texts, good, strict=True) if not is_good}
-        self.store.add([text_key(text) for text in texts if text not in self.failed], vectors[good])
+    def _encode_block(self, texts: Sequence[str]) -> None:
+        """Encode distinct texts; store finite vectors, and note the other texts in `failed`."""
+        vectors, failed = _encode_leniently(self.encoder, texts)
+        self.failed |= failed
+        good = [place for place, text in enumerate(texts) if text not in failed]
+        self.store.add([text_key(texts[place]) for place in good], vectors[good])
 
     def vectors(self, texts: Sequence[str]) -> FloatArray:
         """Return the stored vectors of encoded texts, `(n, d)` float32; raise `KeyError` for a text that has none."""
         return self.store.get([text_key(text) for text in texts])
 
-    def notes(self) -> Iterator[str]:
+    def list_remarks(self) -> Iterator[str]:
         """Yield a sentence with the number of texts on which the encoder failed and the first reason, if any failed."""
         if self.failed:
             why = next(iter(self.failed.values()))
             yield f"The encoder fails on {len(self.failed):,} texts or halves of texts, which were left out: {why}."
 
 
-def foreign_text(written: str, encoder: Encoder, workspace: Path) -> tuple[Foreign | None, list[str]]:
+def encode_out_of_domain(
+    written: str, encoder: Encoder, workspace: Path
+) -> tuple[OutOfDomainVectors | None, list[str]]:
     """Return vectors of a built-in out-of-domain corpus and of its text halves, and notes on texts left out.
 
     Vectors are cached in the folder, once for each encoder. Texts and halves on which the encoder fails are left out.
-    The first element is None if fewer than `LEAST` texts are left; its halves are None if fewer than `HALVES_LEAST`
+    The first element is None if fewer than `MIN_ROWS` texts are left; its halves are None if fewer than `MIN_HALVES`
     are.
 
     Args:
@@ -96,23 +90,27 @@ def foreign_text(written: str, encoder: Encoder, workspace: Path) -> tuple[Forei
 
     def both_halves() -> list[str]:
         """Return the first halves of all texts that can be cut in two, followed by their second halves."""
-        pairs = cut_all(sampled_texts(source))
+        pairs = cut_texts_in_two(sampled_texts(source))
         return [*(first for first, _ in pairs), *(second for _, second in pairs)]
 
     name = built_in_name(source)
-    whole = kept_or_one_by_one(folder, name, encoder, lambda: sampled_texts(source))
-    first, second = np.split(kept_or_one_by_one(folder, f"{name} halves", encoder, both_halves), 2)
-    good, cut = finite(whole), finite(first) & finite(second)
+    whole = _load_or_encode_one_by_one(folder, name, encoder, lambda: sampled_texts(source))
+    first, second = np.split(_load_or_encode_one_by_one(folder, f"{name} halves", encoder, both_halves), 2)
+    good, cut = _find_finite(whole), _find_finite(first) & _find_finite(second)
     if good.all() and cut.all():
-        return Foreign(whole, Halves(first, second)), []
+        return OutOfDomainVectors(whole, TextHalves(first, second)), []
     left_out = f"The encoder fails on {(~good).sum():,} of {len(good):,} built-in foreign texts"
-    if good.sum() < LEAST:
+    if good.sum() < MIN_ROWS:
         return None, [f"{left_out}: how a chain does on foreign text is not told."]
-    halves = Halves(first[cut], second[cut]) if cut.sum() >= HALVES_LEAST else None
-    return Foreign(whole[good], halves), [f"{left_out} and on halves of {(~cut).sum():,}, which were left out."]
+    halves = TextHalves(first[cut], second[cut]) if cut.sum() >= MIN_HALVES else None
+    return OutOfDomainVectors(whole[good], halves), [
+        f"{left_out} and on halves of {(~cut).sum():,}, which were left out."
+    ]
 
 
-def kept_or_one_by_one(folder: Path, of: str, encoder: Encoder, texts: Callable[[], Sequence[str]]) -> FloatArray:
+def _load_or_encode_one_by_one(
+    folder: Path, of: str, encoder: Encoder, texts: Callable[[], Sequence[str]]
+) -> FloatArray:
     """Load the vectors cached in `folder` under `of`, `(n, d)`, or encode the texts and cache them.
 
     If the encoder raises, texts are encoded one by one, a failing one gets a row of NaN, and nothing is cached.
@@ -120,17 +118,28 @@ def kept_or_one_by_one(folder: Path, of: str, encoder: Encoder, texts: Callable[
     try:
         return kept_vectors(folder, of, lambda: encoder.encode(texts()).vectors)
     except Exception:  # models raise anything; which text it was is found by trying each
-        return np.concatenate([vector_or_nan(encoder, text) for text in texts()])
+        return np.concatenate([_encode_leniently(encoder, [text])[0] for text in texts()])
 
 
-def vector_or_nan(encoder: Encoder, text: str) -> FloatArray:
-    """Encode one text, `(1, d)`; return NaN in every dimension if the encoder raises."""
+def _encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
+    """Encode texts in one call, or one by one if it raises; return vectors `(n, d)`, and reasons of failures by text.
+
+    A text on which the encoder raises gets a row of NaN.
+    """
     try:
-        return encoder.encode([text]).vectors
-    except Exception:  # as above
-        return np.full((1, encoder.dimensions), np.nan, np.float32)
+        vectors = encoder.encode(texts).vectors
+    except Exception as error:  # as above
+        if len(texts) == 1:
+            nan = np.full((1, encoder.dimensions), np.nan, np.float32)
+            return nan, {texts[0]: f"{type(error).__name__}: {error}"}
+        each = [_encode_leniently(encoder, [text]) for text in texts]
+        reasons = {text: reason for _, failed in each for text, reason in failed.items()}
+        return np.concatenate([vector for vector, _ in each]), reasons
+    return vectors, {
+        text: "NaN or inf" for text, is_good in zip(texts, _find_finite(vectors), strict=True) if not is_good
+    }
 
 
-def finite(vectors: FloatArray) -> NDArray[np.bool_]:
+def _find_finite(vectors: FloatArray) -> NDArray[np.bool_]:
     """Return a mask `(n,)` of the rows without NaN and inf."""
     return np.asarray(np.isfinite(vectors).all(axis=1))

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.advice.sizes import NEIGHBOURS
 from transforms.quality import recall_at_k
@@ -11,13 +10,13 @@ from transforms.vectors import FloatArray
 
 SHARES = (1 / 2, 1 / 4, 1 / 8)
 """Compared prefixes, as shares of the dimensions."""
-DRAWS = 19
+RESAMPLES = 19
 """Number of random choices of coordinates; the first ones exceed all 19 by chance with probability 1/20."""
-ROWS = 1000
+MAX_ROWS = 1000
 """Maximum number of held-out rows; neighbours are searched among these."""
-ROWS_LEAST = 100
+MIN_COORDINATE_ROWS = 100
 """Minimum number of held-out rows; with fewer, recall@10 varies too much by chance for the comparison."""
-AHEAD = 2.0
+MIN_LEAD = 2.0
 """Points of recall@10 by which the first coordinates must exceed the mean of random ones, at a quarter of the
 dimensions and less. There is no such margin at a half, where any coordinates find nearly all neighbours."""
 
@@ -46,37 +45,33 @@ class Matryoshka:
     Attributes:
         cuts: comparisons, the largest number of coordinates first.
         first_hold_more: whether the first coordinates exceed all random choices at every size, and their mean by
-            `AHEAD` points below a half; False with fewer than two sizes.
+            `MIN_LEAD` points below a half; False with fewer than two sizes.
     """
 
     cuts: list[Cut]
     first_hold_more: bool
 
 
-def find_matryoshka(vectors: FloatArray, seed: int = 0) -> Matryoshka:
+def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
     """Compare recall@10 of the first coordinates of raw vectors `(n, d)` with that of as many random coordinates.
 
-    Only the first `ROWS` rows are used; they need at least 11.
+    Only the first `MAX_ROWS` rows are used; they need at least 11.
     """
-    rows, width = vectors[:ROWS], vectors.shape[1]
+    rows, width = vectors[:MAX_ROWS], vectors.shape[1]
     random = np.random.default_rng(seed)
     cuts = []
     for size in dict.fromkeys(int(width * share) for share in SHARES if width * share >= 1):
         first = 100 * recall_at_k(rows, rows[:, :size], NEIGHBOURS)
-        others = [100 * recall_at_k(rows, rows[:, chosen(random, width, size)], NEIGHBOURS) for _ in range(DRAWS)]
+        samples = [np.sort(random.permutation(width)[:size]) for _ in range(RESAMPLES)]
+        others = [100 * recall_at_k(rows, rows[:, coordinates], NEIGHBOURS) for coordinates in samples]
         cuts.append(Cut(size, first, float(np.mean(others)), max(others)))
-    return Matryoshka(cuts, len(cuts) > 1 and not against(cuts))
+    return Matryoshka(cuts, len(cuts) > 1 and not find_failing_cuts(cuts))
 
 
-def against(cuts: list[Cut]) -> list[Cut]:
-    """List the cuts at which the first coordinates do not exceed all random choices, or are ahead by less than `AHEAD`.
+def find_failing_cuts(cuts: list[Cut]) -> list[Cut]:
+    """List the cuts at which the first coordinates do not exceed all random choices, or lead by less than `MIN_LEAD`.
 
-    The margin `AHEAD` is not required of the first cut, at half of the dimensions.
+    The margin `MIN_LEAD` is not required of the first cut, at half of the dimensions.
     """
-    near = [False, *(cut.first - cut.random < AHEAD for cut in cuts[1:])]
+    near = [False, *(cut.first - cut.random < MIN_LEAD for cut in cuts[1:])]
     return [cut for cut, is_near in zip(cuts, near, strict=False) if cut.first <= cut.best or is_near]
-
-
-def chosen(random: np.random.Generator, width: int, size: int) -> NDArray[np.int64]:
-    """Choose `size` of `width` coordinates at random; return their ascending indices."""
-    return np.sort(random.permutation(width)[:size])

@@ -29,7 +29,7 @@ def gains(advice: Advice) -> Any:
     for row, one in enumerate(trials):
         gain = one.gain
         assert gain is not None
-        low, high = (gain.value if bound is None else bound for bound in (gain.low, gain.high))
+        low, high = gain.bounds
         color = {1: "tab:green", 0: "grey", -1: "tab:red"}[gain.sign]
         axis.errorbar(gain.value, row, xerr=[[gain.value - low], [high - gain.value]], fmt="o", color=color, capsize=3)
     axis.set_yticks(range(len(trials)), [one.method for one in trials])

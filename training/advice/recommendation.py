@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 
-from training.advice.cost import price
-from training.advice.debiasing import NOTHING, Debiasing
-from training.advice.sizes import REDUCERS, Sizes, SizeTrial
+from training.advice.cost import describe_cost
+from training.advice.debiasing import NOTHING, DebiasingComparison
+from training.advice.sizes import REDUCERS, SizeComparison, SizeTrial
+from training.advice.split_half import compute_retained_share
 from training.evaluation.statistics import Interval
 
-ROWS_LEAST = 500
+MIN_HELDOUT = 500
 """Minimum number of held-out rows for a reduction. With fewer, the forty candidates of a rescored search are so large a
 share of all rows that any reduction seems to preserve the neighbours."""
-ALIKE = 0.01
+EQUAL_RECALL = 0.01
 """Difference in recall@10 up to which reducers count as equal."""
 SIMPLEST = ("truncation", "PCA", "nested GeoPres")
 """Reducers from simplest to most complex, to choose among equal ones: no fit, closed form, trained."""
@@ -41,29 +42,33 @@ class Recommendation:
     price: str
 
 
-def recommend(debiasing: Debiasing, sizes: Sizes, keep: float) -> tuple[Recommendation, Recommendation | None]:
+def recommend(
+    debiasing: DebiasingComparison, sizes: SizeComparison, keep: float
+) -> tuple[Recommendation, Recommendation | None]:
     """Choose the smallest reduction that preserves the share `keep`, and a runner-up; return both as recommendations.
 
     Among reducers that are equal at that size, this is the simplest. The runner-up is the next in the order of `rank`:
     another reducer of that size, else the next larger size; None if there is no other. If no reduction preserves
     enough, full dimensions are recommended, and the runner-up is the reduction with the highest rescored recall. With
-    fewer than `ROWS_LEAST` rows, or without reductions, full dimensions are recommended without a runner-up.
+    fewer than `MIN_HELDOUT` rows, or without reductions, full dimensions are recommended without a runner-up.
     """
-    if sizes.rows < ROWS_LEAST or not sizes.trials:
-        return written(debiasing, sizes, None, keep), None
-    ranked = rank([trial for trial in sizes.trials if keeps_enough(trial, sizes.full, keep)])
-    best = written(debiasing, sizes, ranked[0] if ranked else None, keep)
+    if sizes.rows < MIN_HELDOUT or not sizes.trials:
+        return _build_recommendation(debiasing, sizes, None, keep), None
+    ranked = rank_reductions([trial for trial in sizes.trials if _preserves_enough(trial, sizes.full, keep)])
+    best = _build_recommendation(debiasing, sizes, ranked[0] if ranked else None, keep)
     if not ranked:
-        return best, written(debiasing, sizes, max(sizes.trials, key=lambda trial: trial.rescored_4x.value), keep)
-    return best, written(debiasing, sizes, ranked[1], keep) if len(ranked) > 1 else None
+        return best, _build_recommendation(
+            debiasing, sizes, max(sizes.trials, key=lambda trial: trial.rescored_4x.value), keep
+        )
+    return best, _build_recommendation(debiasing, sizes, ranked[1], keep) if len(ranked) > 1 else None
 
 
-def keeps_enough(trial: SizeTrial, full: SizeTrial, keep: float) -> bool:
-    """Return whether the lower bounds of all shares in `what_is_kept` are at least `keep`."""
-    return all(lower(kept) >= keep for kept in what_is_kept(trial, full).values())
+def _preserves_enough(trial: SizeTrial, full: SizeTrial, keep: float) -> bool:
+    """Return whether the lower bounds of all shares in `compute_preserved_shares` are at least `keep`."""
+    return all(share.bounds[0] >= keep for share in compute_preserved_shares(trial, full).values())
 
 
-def what_is_kept(trial: SizeTrial, full: SizeTrial) -> dict[str, Interval]:
+def compute_preserved_shares(trial: SizeTrial, full: SizeTrial) -> dict[str, Interval]:
     """Return the shares that a reduction preserves, with intervals, by description: neighbours and split-half MRR.
 
     The second share is left out if there are no text halves.
@@ -74,29 +79,24 @@ def what_is_kept(trial: SizeTrial, full: SizeTrial) -> dict[str, Interval]:
     """
     found = {"the ten nearest neighbours with rescoring": trial.rescored_4x}
     if trial.loss is not None and full.retrieval:
-        raw, loss = 100 * full.retrieval, trial.loss
-        low, high = (None if bound is None else 1 + bound / raw for bound in (loss.low, loss.high))
-        found["what halves of texts find of each other"] = Interval(1 + loss.value / raw, low, high)
+        found["what halves of texts find of each other"] = compute_retained_share(full.retrieval, trial.loss)
     return found
 
 
-def lower(share: Interval) -> float:
-    """Return the lower bound of an interval, or its value if it has no bounds."""
-    return share.value if share.low is None else share.low
-
-
-def rank(trials: list[SizeTrial]) -> list[SizeTrial]:
+def rank_reductions(trials: list[SizeTrial]) -> list[SizeTrial]:
     """Sort reductions by dimensions, smallest first, then by recall@10, but the simplest of the best ones first."""
     found: list[SizeTrial] = []
     for size in sorted({trial.dimensions for trial in trials}):
         some = sorted((t for t in trials if t.dimensions == size), key=lambda t: -t.recall_at_10)
-        alike = [trial for trial in some if some[0].recall_at_10 - trial.recall_at_10 <= ALIKE]
+        alike = [trial for trial in some if some[0].recall_at_10 - trial.recall_at_10 <= EQUAL_RECALL]
         simplest = min(alike, key=lambda trial: SIMPLEST.index(trial.reducer))
         found += [simplest, *(trial for trial in some if trial is not simplest)]
     return found
 
 
-def written(debiasing: Debiasing, sizes: Sizes, trial: SizeTrial | None, keep: float) -> Recommendation:
+def _build_recommendation(
+    debiasing: DebiasingComparison, sizes: SizeComparison, trial: SizeTrial | None, keep: float
+) -> Recommendation:
     """Build the recommendation of a reduction after the chosen debiasing; without a trial, of full dimensions."""
     own = trial or sizes.full
     steps = [debiasing.trial(debiasing.chosen).steps] if debiasing.chosen != NOTHING else []
@@ -108,31 +108,31 @@ def written(debiasing: Debiasing, sizes: Sizes, trial: SizeTrial | None, keep: f
         reducer=own.reducer,
         dimensions=own.dimensions,
         bytes=own.bytes,
-        keeps=trial is None or keeps_enough(trial, sizes.full, keep),
+        keeps=trial is None or _preserves_enough(trial, sizes.full, keep),
         reasons=[
             f"{method}: {debiasing.why}.",
-            reason_for_size(sizes, trial, keep),
-            *([] if trial is None else [reason_for_reducer(sizes, trial)]),
+            _explain_size(sizes, trial, keep),
+            *([] if trial is None else [_explain_reducer(sizes, trial)]),
         ],
-        price=price(sizes, own, debiasing.chosen),
+        price=describe_cost(sizes, own, debiasing.chosen),
     )
 
 
-def reason_for_size(sizes: Sizes, trial: SizeTrial | None, keep: float) -> str:
+def _explain_size(sizes: SizeComparison, trial: SizeTrial | None, keep: float) -> str:
     """Return a sentence on why these dimensions were chosen; `trial` is None for full dimensions."""
-    if sizes.rows < ROWS_LEAST:
+    if sizes.rows < MIN_HELDOUT:
         return f"The full width: among {sizes.rows:,} held-out rows it cannot be told what a size keeps."
     floors = f"{100 * keep:g} % of the ten nearest neighbours with rescoring"
     if any(one.retrieval is not None for one in sizes.trials):
         floors += " and of what halves of texts find of each other"
     if trial is None:
         return f"The full width: no size that was tried keeps {floors}."
-    if not keeps_enough(trial, sizes.full, keep):
+    if not _preserves_enough(trial, sizes.full, keep):
         return f"{trial.dimensions} dimensions: the nearest to keeping {floors}."
     return f"{trial.dimensions} dimensions: the fewest that keep {floors}, by the lower bounds of their intervals."
 
 
-def reason_for_reducer(sizes: Sizes, trial: SizeTrial) -> str:
+def _explain_reducer(sizes: SizeComparison, trial: SizeTrial) -> str:
     """Return a sentence that compares the reducer's recall@10 with that of the others at the same dimensions."""
     same = [one for one in sizes.trials if one.dimensions == trial.dimensions]
     each = ", ".join(f"{one.reducer} {one.recall_at_10:.3f}" for one in same)
@@ -140,8 +140,8 @@ def reason_for_reducer(sizes: Sizes, trial: SizeTrial) -> str:
     below = best.recall_at_10 - trial.recall_at_10
     if trial is best:
         told = "it is the best there"
-    elif below <= ALIKE and SIMPLEST.index(trial.reducer) < SIMPLEST.index(best.reducer):
-        told = f"it is simpler than {best.reducer}, and no further below than {ALIKE:g}"
+    elif below <= EQUAL_RECALL and SIMPLEST.index(trial.reducer) < SIMPLEST.index(best.reducer):
+        told = f"it is simpler than {best.reducer}, and no further below than {EQUAL_RECALL:g}"
     else:
         told = f"it is {below:.3f} below {best.reducer}"
     return f"{trial.reducer}: recall@10 without rescoring is {each} at that size; {told}."

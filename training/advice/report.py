@@ -5,7 +5,7 @@ from typing import Any
 
 from training.advice.advise import Advice
 from training.advice.plots import pictures
-from training.advice.summary import sentences
+from training.advice.summary import summarize_advice
 from training.advice.tables import tables
 from training.evaluation.page import render_page
 from training.evaluation.report import aligned
@@ -17,7 +17,7 @@ def as_page(advice: Advice) -> str:
     return render_page(
         title=f"Advice: {advice.source}",
         about=f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out",
-        sentences=sentences(advice),
+        sentences=summarize_advice(advice),
         pictures=pictures(advice),
         tables=tables(advice),
         problems=[],
@@ -27,10 +27,10 @@ def as_page(advice: Advice) -> str:
 
 def as_json(advice: Advice) -> dict[str, Any]:
     """Convert the advice to a JSON-serializable dict: all fields of `Advice`, and `sentences`."""
-    return {"sentences": sentences(advice)} | asdict(advice)
+    return {"sentences": summarize_advice(advice)} | asdict(advice)
 
 
 def in_terminal(advice: Advice) -> str:
     """Format the tables and sentences of the advice as plain text."""
     shown = "\n\n".join(f"{name}\n{aligned(rows)}" for name, rows in tables(advice).items())
-    return shown + "\n\n" + "\n".join(sentences(advice))
+    return shown + "\n\n" + "\n".join(summarize_advice(advice))

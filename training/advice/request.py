@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
-ROWS_MOST = 20_000
+DEFAULT_ROWS = 20_000
 """Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
-KEEP = 0.95
+DEFAULT_KEEP = 0.95
 """Default share that a reduction must preserve: of the ten nearest neighbours, with rescoring, and of the mean
 reciprocal rank of split-half retrieval."""
-ROWS_LIMIT = 1_000_000
+MAX_ROWS = 1_000_000
 """Largest sample that a user may request, since its vectors are held in memory."""
 
 
 @dataclass(frozen=True)
-class Question:
+class AdviceRequest:
     """Advice request: a source, and what the recommended chain must preserve.
 
     Attributes:
@@ -23,6 +23,6 @@ class Question:
     """
 
     source: str
-    keep: float = KEEP
-    rows: int = ROWS_MOST
+    keep: float = DEFAULT_KEEP
+    rows: int = DEFAULT_ROWS
     seed: int = 0

@@ -13,7 +13,7 @@ from transforms.vectors import FloatArray
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RowSample:
     """Random sample of the distinct rows of a source, in a random order that the seed determines.
 
     Attributes:
@@ -36,7 +36,7 @@ class Drawn:
         return len(self.texts) if self.vectors is None else len(self.vectors)
 
 
-def draw(source: Source, most: int, seed: int = 0) -> Drawn:
+def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
     """Sample up to `most` distinct rows of a source, each with the same probability; fewer if the source has fewer.
 
     The rows with the lowest salted hashes are kept: equal rows count once, the order of the source does not matter, and
@@ -52,7 +52,7 @@ def draw(source: Source, most: int, seed: int = 0) -> Drawn:
         SourceError: if the source cannot be read.
         AdviceError: if the source has no rows that are not blank.
     """
-    lowest, blank, rows = Lowest(most), 0, 0
+    lowest, blank, rows = LowestKeys(most), 0, 0
     salt = seed.to_bytes(8, "little")
     of_texts = True
     for batch in source.batches():
@@ -70,7 +70,7 @@ def draw(source: Source, most: int, seed: int = 0) -> Drawn:
     kept = list(lowest)
     if not kept:
         raise AdviceError(f"the source {source.name} holds nothing to advise on")
-    return Drawn(
+    return RowSample(
         texts=[str(value) for value in kept] if of_texts else [],
         vectors=None if of_texts else np.stack([np.asarray(value) for value in kept]),
         rows=rows,
@@ -80,7 +80,7 @@ def draw(source: Source, most: int, seed: int = 0) -> Drawn:
 
 
 @dataclass
-class Lowest:
+class LowestKeys:
     """Bounded set of the items with the `most` lowest keys, one item for each key.
 
     Attributes:
@@ -105,12 +105,12 @@ class Lowest:
             if isinstance(item, str):
                 self.items[key] = min(str(self.items[key]), item)
         elif len(self.heap) < self.most:
-            heapq.heappush(self.heap, turned(key))
-            self.items[key], self.times[key] = own(item), 1
-        elif key < turned(self.heap[0]):
-            highest = turned(heapq.heapreplace(self.heap, turned(key)))
+            heapq.heappush(self.heap, _invert_bits(key))
+            self.items[key], self.times[key] = _copy_array(item), 1
+        elif key < _invert_bits(self.heap[0]):
+            highest = _invert_bits(heapq.heapreplace(self.heap, _invert_bits(key)))
             del self.items[highest], self.times[highest]
-            self.items[key], self.times[key] = own(item), 1
+            self.items[key], self.times[key] = _copy_array(item), 1
 
     def __iter__(self) -> Iterator[object]:
         """Return an iterator over the items, in ascending order of their keys."""
@@ -122,11 +122,11 @@ class Lowest:
         return 1 - len(self.items) / max(1, sum(self.times.values()))
 
 
-def own(item: object) -> object:
+def _copy_array(item: object) -> object:
     """Return a copy of an array, so that the batch of which it is a view can be freed; return other items unchanged."""
     return np.array(item) if isinstance(item, np.ndarray) else item
 
 
-def turned(key: bytes) -> bytes:
+def _invert_bits(key: bytes) -> bytes:
     """Return the key with every bit inverted, which reverses the order of keys."""
     return bytes(255 - byte for byte in key)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from training.advice.row_sample import Drawn
-from training.advice.split_half import halves, scripts
+from training.advice.row_sample import RowSample
+from training.advice.split_half import count_scripts, cut_in_two
 from transforms.vectors import FloatArray
 
 VectorsOf = Callable[[Sequence[str]], FloatArray]
@@ -12,19 +12,19 @@ VectorsOf = Callable[[Sequence[str]], FloatArray]
 
 HELDOUT_SHARE = 0.2
 """Share of the rows that are held out in a large sample."""
-HELDOUT_WANTED = 1000
+SMALL_HELDOUT = 1000
 """Number of held-out rows up to which half of a small sample is held out, since measuring needs more rows than fitting
 one direction."""
-HELDOUT_MOST = 4000
+MAX_HELDOUT = 4000
 """Maximum number of held-out rows."""
-HALVES_LEAST = 30
+MIN_HALVES = 30
 """Minimum number of texts cut in two; with fewer, the interval of a gain is unreliable."""
-SCRIPTS_FROM = 1000
+SCRIPT_TEXTS = 1000
 """Number of texts whose script is determined."""
 
 
 @dataclass(frozen=True)
-class Halves:
+class TextHalves:
     """Vectors of the first and of the second halves of n texts, each `(n, d)`, row i from text i."""
 
     first: FloatArray
@@ -36,7 +36,7 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class Foreign:
+class OutOfDomainVectors:
     """Vectors of out-of-domain text.
 
     Attributes:
@@ -45,7 +45,7 @@ class Foreign:
     """
 
     vectors: FloatArray
-    halves: Halves | None
+    halves: TextHalves | None
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,21 @@ class Sample:
     """Vectors of the sampled rows, split into rows to fit on and held-out rows.
 
     Attributes:
-        drawn: the sampled rows.
+        row_sample: the sampled rows.
         fit: vectors to fit on, `(n, d)`.
         heldout: vectors to measure on, `(m, d)`.
         cut: number of held-out texts that can be cut in two.
-        halves: vectors of the halves of these texts; None for a source of vectors, or with fewer than `HALVES_LEAST`.
-        foreign: vectors of out-of-domain text; None without an encoder.
+        halves: vectors of the halves of these texts; None for a source of vectors, or with fewer than `MIN_HALVES`.
+        out_of_domain: vectors of out-of-domain text; None without an encoder.
         scripts: share of the texts in each script, largest first; empty for a source of vectors.
     """
 
-    drawn: Drawn
+    row_sample: RowSample
     fit: FloatArray
     heldout: FloatArray
     cut: int
-    halves: Halves | None
-    foreign: Foreign | None
+    halves: TextHalves | None
+    out_of_domain: OutOfDomainVectors | None
     scripts: dict[str, float]
 
     @property
@@ -76,53 +76,50 @@ class Sample:
         return int(self.fit.shape[1])
 
 
-def heldout_rows(rows: int) -> int:
-    """Return how many of `rows` sampled rows are held out: a fifth, but half of few rows; at most `HELDOUT_MOST`."""
-    return min(max(int(HELDOUT_SHARE * rows), min(HELDOUT_WANTED, rows // 2)), HELDOUT_MOST)
+def count_heldout(rows: int) -> int:
+    """Return how many of `rows` sampled rows are held out: a fifth, but half of few rows; at most `MAX_HELDOUT`."""
+    return min(max(int(HELDOUT_SHARE * rows), min(SMALL_HELDOUT, rows // 2)), MAX_HELDOUT)
 
 
-def cut_all(texts: Sequence[str]) -> list[tuple[str, str]]:
+def cut_texts_in_two(texts: Sequence[str]) -> list[tuple[str, str]]:
     """List the halves of those texts that are long enough to be cut in two."""
-    return [cut for text in texts if (cut := halves(text))]
+    return [cut for text in texts if (cut := cut_in_two(text))]
 
 
-def to_encode(drawn: Drawn) -> list[str]:
-    """List the texts that `text_sample` needs vectors of: all sampled texts, then the halves of the held-out ones."""
-    pairs = cut_all(drawn.texts[: heldout_rows(len(drawn))])
-    return [*drawn.texts, *(half for pair in pairs for half in pair)]
+def list_texts_to_encode(row_sample: RowSample) -> list[str]:
+    """List the texts that `build_text_sample` needs vectors of: all sampled ones, then halves of the held-out ones."""
+    pairs = cut_texts_in_two(row_sample.texts[: count_heldout(len(row_sample))])
+    return [*row_sample.texts, *(half for pair in pairs for half in pair)]
 
 
-def text_sample(
-    drawn: Drawn, foreign: Foreign | None, vectors_of: VectorsOf, failed: Collection[str] = frozenset()
-) -> Sample:
+def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Collection[str] = frozenset()) -> Sample:
     """Split sampled texts into held-out ones and ones to fit on, look up all vectors, and return the sample.
 
     The first texts are held out, because sampled rows are in random order.
 
     Args:
-        drawn: sampled texts.
-        foreign: vectors of out-of-domain text, or None.
+        row_sample: sampled texts.
         vectors_of: returns the vectors of texts and of halves.
         failed: texts and halves without a vector; they are left out.
     """
-    aside = heldout_rows(len(drawn))
+    aside = count_heldout(len(row_sample))
     heldout, fit = (
-        [text for text in some if text not in failed] for some in (drawn.texts[:aside], drawn.texts[aside:])
+        [text for text in some if text not in failed] for some in (row_sample.texts[:aside], row_sample.texts[aside:])
     )
-    pairs = [pair for pair in cut_all(heldout) if pair[0] not in failed and pair[1] not in failed]
+    pairs = [pair for pair in cut_texts_in_two(heldout) if pair[0] not in failed and pair[1] not in failed]
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
     return Sample(
-        drawn=replace(drawn, texts=[*heldout, *fit]),
+        row_sample=replace(row_sample, texts=[*heldout, *fit]),
         fit=vectors_of(fit),
         heldout=vectors_of(heldout),
         cut=len(pairs),
-        halves=Halves(vectors_of(first), vectors_of(second)) if len(pairs) >= HALVES_LEAST else None,
-        foreign=foreign,
-        scripts=scripts(drawn.texts[:SCRIPTS_FROM]),
+        halves=TextHalves(vectors_of(first), vectors_of(second)) if len(pairs) >= MIN_HALVES else None,
+        out_of_domain=None,
+        scripts=count_scripts(row_sample.texts[:SCRIPT_TEXTS]),
     )
 
 
-def vector_sample(drawn: Drawn, vectors: FloatArray) -> Sample:
+def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
     """Split sampled vectors `(n, d)` into held-out rows and rows to fit on; return the sample."""
-    aside = heldout_rows(len(drawn))
-    return Sample(drawn, vectors[aside:], vectors[:aside], 0, None, None, {})
+    aside = count_heldout(len(row_sample))
+    return Sample(row_sample, vectors[aside:], vectors[:aside], 0, None, None, {})

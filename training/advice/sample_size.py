@@ -4,15 +4,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from training.advice.debiasing import Debiasing
-from training.advice.recommendation import ROWS_LEAST, Recommendation
-from training.advice.sample import HALVES_LEAST, HELDOUT_MOST, HELDOUT_SHARE, HELDOUT_WANTED, Sample
-from training.advice.split_half import WORDS_LEAST
+from training.advice.debiasing import DebiasingComparison
+from training.advice.recommendation import MIN_HELDOUT, Recommendation
+from training.advice.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
+from training.advice.split_half import MIN_WORDS
 from transforms.quality import MIN_ROWS_PER_DIMENSION
 
-LEAST = 100
+MIN_ROWS = 100
 """Minimum number of distinct rows for a recommendation."""
-TOLD = 0.5
+PRECISE_POINTS = 0.5
 """Half-width of the interval of R2's gain that a large enough sample reaches, in points (100·MRR)."""
 
 
@@ -31,84 +31,86 @@ class Shortage:
     instead: str = "not even the most rows that are held out would tell"
 
 
-def too_few(rows: int) -> Shortage | None:
-    """Return a shortage if there are fewer than `LEAST` distinct rows, else None."""
-    if rows >= LEAST:
+def check_row_count(rows: int) -> Shortage | None:
+    """Return a shortage if there are fewer than `MIN_ROWS` distinct rows, else None."""
+    if rows >= MIN_ROWS:
         return None
-    return Shortage(f"{rows} distinct rows are too few to recommend anything; {LEAST} are the least", LEAST - rows)
+    return Shortage(
+        f"{rows} distinct rows are too few to recommend anything; {MIN_ROWS} are the least", MIN_ROWS - rows
+    )
 
 
-def shortages(sample: Sample, debiasing: Debiasing, best: Recommendation) -> list[Shortage]:
+def list_shortages(sample: Sample, debiasing: DebiasingComparison, best: Recommendation) -> list[Shortage]:
     """List what the sample is too small for: to compare debiasing methods, to compare dimensions, or to fit `best`."""
-    return [*of_debiasing(sample, debiasing), *of_size(sample), *of_fit(sample, best)]
+    return [*_check_debiasing(sample, debiasing), *_check_size(sample), *_check_fit(sample, best)]
 
 
-def of_debiasing(sample: Sample, debiasing: Debiasing) -> Iterator[Shortage]:
+def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
     """Yield a shortage if split-half retrieval is impossible, or if R2's gain is neither significant nor precise.
 
-    Precise means an interval of at most ± `TOLD` points. Nothing is yielded for vectors without texts, since more rows
-    would not help.
+    Precise means an interval of at most ± `PRECISE_POINTS` points. Nothing is yielded for vectors without texts, since
+    more rows would not help.
     """
-    if sample.halves is None and not sample.drawn.texts:
+    if sample.halves is None and not sample.row_sample.texts:
         return  # of vectors no number of rows would tell
     if sample.halves is None:
-        yield of_cutting(sample)
+        yield _check_cutting(sample)
         return
     gain = debiasing.trial("R2").gain
     if gain is None or gain.low is None or gain.high is None or gain.sign != 0:
         return
     reach = (gain.high - gain.low) / 2
-    if reach > TOLD:
-        heldout = int(len(sample.heldout) * (reach / TOLD) ** 2) + 1
+    if reach > PRECISE_POINTS:
+        heldout = int(len(sample.heldout) * (reach / PRECISE_POINTS) ** 2) + 1
         yield Shortage(
             f"whether debiasing gains or loses less than {reach:.1f} points cannot be told with {sample.cut:,} texts "
             "cut in two",
-            rows_held_out(heldout) - len(sample.drawn) if heldout <= HELDOUT_MOST else None,
+            rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
         )
 
 
-def of_cutting(sample: Sample) -> Shortage:
+def _check_cutting(sample: Sample) -> Shortage:
     """Build the shortage of texts that can be cut in two, with the rows needed if the share of such texts stays."""
     told = "whether debiasing helps cannot be told"
     if sample.cut == 0:
         return Shortage(
-            f"{told}: none of the held-out texts has the {2 * WORDS_LEAST} words to be cut in two",
+            f"{told}: none of the held-out texts has the {2 * MIN_WORDS} words to be cut in two",
             None,
             "longer texts would tell, more of these would not",
         )
-    heldout = math.ceil(HALVES_LEAST * len(sample.heldout) / sample.cut)
+    heldout = math.ceil(MIN_HALVES * len(sample.heldout) / sample.cut)
     return Shortage(
-        f"{told}: {sample.cut} held-out texts have the {2 * WORDS_LEAST} words to be cut in two",
-        rows_held_out(heldout) - len(sample.drawn) if heldout <= HELDOUT_MOST else None,
+        f"{told}: {sample.cut} held-out texts have the {2 * MIN_WORDS} words to be cut in two",
+        rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
     )
 
 
-def of_size(sample: Sample) -> Iterator[Shortage]:
-    """Yield a shortage if fewer than `ROWS_LEAST` rows are held out, too few to measure what a reduction preserves."""
-    if len(sample.heldout) < ROWS_LEAST:
+def _check_size(sample: Sample) -> Iterator[Shortage]:
+    """Yield a shortage if fewer than `MIN_HELDOUT` rows are held out, too few to measure what a reduction preserves."""
+    if len(sample.heldout) < MIN_HELDOUT:
         yield Shortage(
             f"what a size keeps cannot be told among {len(sample.heldout):,} held-out rows",
-            rows_held_out(ROWS_LEAST) - len(sample.drawn),
+            rows_for_heldout(MIN_HELDOUT) - len(sample.row_sample),
         )
 
 
-def of_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
+def _check_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
     """Yield a shortage if the recommended reducer has under `MIN_ROWS_PER_DIMENSION` rows per dimension to fit on."""
     wanted = MIN_ROWS_PER_DIMENSION * best.dimensions
     if best.reducer not in ("", "truncation") and len(sample.fit) < wanted:
         yield Shortage(
             f"a fit of {best.dimensions} dimensions wants {wanted:,} rows, {len(sample.fit):,} are there to fit on",
-            rows_for(wanted) - len(sample.drawn),
+            rows_for_fit(wanted) - len(sample.row_sample),
         )
 
 
-def rows_held_out(heldout: int) -> int:
-    """Return the number of distinct rows of which `heldout` are held out: the inverse of `heldout_rows`."""
-    return 2 * heldout if heldout <= HELDOUT_WANTED else int(heldout / HELDOUT_SHARE)
+def rows_for_heldout(heldout: int) -> int:
+    """Return the number of distinct rows of which `heldout` are held out: the inverse of `count_heldout`."""
+    return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
 
 
-def rows_for(fit: int) -> int:
+def rows_for_fit(fit: int) -> int:
     """Return the number of distinct rows of which at least `fit` are left to fit on after holding out."""
-    if fit <= HELDOUT_WANTED:
+    if fit <= SMALL_HELDOUT:
         return 2 * fit
-    return max(fit + HELDOUT_WANTED, min(int(fit / (1 - HELDOUT_SHARE)) + 1, fit + HELDOUT_MOST))
+    return max(fit + SMALL_HELDOUT, min(int(fit / (1 - HELDOUT_SHARE)) + 1, fit + MAX_HELDOUT))

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.advice.debiasing import GEOMETRY_ROWS, ranks_behind
+from training.advice.debiasing import GEOMETRY_ROWS, rank_halves
 from training.advice.sample import Sample
+from training.evaluation.methods import GEOPRES, TRUNCATION, UNCENTRED_PCA
 from training.evaluation.statistics import Interval, mean_interval
 from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
@@ -21,9 +22,9 @@ SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8, 1 / 12, 1 / 16)
 MULTIPLE = 8
 """Divisor of every compared number of dimensions; hardware handles multiples of 8 best."""
 REDUCERS = {
-    "nested GeoPres": "geopres:{k},nested=true",
-    "PCA": "pca:{k},center=none",
-    "truncation": "truncation:{k}",
+    "nested GeoPres": f"{GEOPRES},nested=true",
+    "PCA": UNCENTRED_PCA,
+    "truncation": TRUNCATION,
 }
 """Steps of each compared reducer; each is fitted once, at the largest number of dimensions, and then cut."""
 NEIGHBOURS, OVERSAMPLING = 10, 4
@@ -62,7 +63,7 @@ class SizeTrial:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizeComparison:
     """Measurements of all reducers at all compared numbers of dimensions.
 
     Attributes:
@@ -82,13 +83,13 @@ class Sizes:
         return next(one for one in self.trials if (one.reducer, one.dimensions) == (reducer, dimensions))
 
 
-def sizes_of(dimensions: int) -> list[int]:
+def list_sizes(dimensions: int) -> list[int]:
     """List the numbers of dimensions to compare, all below `dimensions`, largest first; empty for small vectors."""
     found = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SHARES}
     return sorted((size for size in found if 0 < size < dimensions), reverse=True)
 
 
-class Curve:
+class SizeMeasurer:
     """Measurement of reductions against the vectors they start from, which are the debiased held-out rows.
 
     Construction fits the debiasing steps, measures full dimensions, and times the matrix products.
@@ -101,15 +102,15 @@ class Curve:
     def __init__(self, sample: Sample, debiasing: str) -> None:
         self.sample = sample
         self.debiasing = debiasing
-        self.widths = sizes_of(sample.dimensions)
-        self.seconds = gemm_seconds([sample.dimensions, *self.widths])
+        self.widths = list_sizes(sample.dimensions)
+        self.seconds = _time_gemm([sample.dimensions, *self.widths])
         self.heldout = sample.heldout[:GEOMETRY_ROWS]
         chain = Chain(parse_steps(debiasing)).fit(sample.fit)
         self.before: FloatArray = chain.floats(self.heldout)
-        self.ranks = None if sample.halves is None else ranks_behind(chain, sample.halves)
-        self.full = self.row("", self.before, self.ranks)
+        self.ranks = None if sample.halves is None else rank_halves(chain, sample.halves)
+        self.full = self.measure_vectors("", self.before, self.ranks)
 
-    def sizes(self, on_progress: Progress) -> Sizes:
+    def compare(self, on_progress: Progress) -> SizeComparison:
         """Fit every reducer once and measure it at every number of dimensions; note a failed fit in `problems`.
 
         Args:
@@ -119,14 +120,14 @@ class Curve:
         for done, (name, steps) in enumerate(REDUCERS.items() if self.widths else ()):
             on_progress(done / len(REDUCERS), f"fitting {name} and measuring it at {len(self.widths)} sizes")
             try:
-                chain = self.fitted(f"{self.debiasing},{steps.format(k=self.widths[0])}")
+                chain = self.fit_chain(f"{self.debiasing},{steps.format(k=self.widths[0])}")
             except TransformError as error:
                 problems[name] = str(error)
                 continue
             trials += [self.measure(name, chain, size) for size in self.widths]
-        return Sizes(self.full, trials, problems, len(self.heldout))
+        return SizeComparison(self.full, trials, problems, len(self.heldout))
 
-    def fitted(self, steps: str) -> Chain:
+    def fit_chain(self, steps: str) -> Chain:
         """Fit a new chain with these steps on the sample's rows to fit on, and return it.
 
         Raises:
@@ -137,10 +138,10 @@ class Curve:
     def measure(self, reducer: str, chain: Chain, size: int) -> SizeTrial:
         """Measure a fitted chain cut to `size` dimensions on the held-out rows; `reducer` names it in the result."""
         cut = self.sample.halves
-        ranks = None if cut is None else ranks_behind(chain, cut, size)
-        return self.row(reducer, chain.floats(self.heldout, size), ranks)
+        ranks = None if cut is None else rank_halves(chain, cut, size)
+        return self.measure_vectors(reducer, chain.floats(self.heldout, size), ranks)
 
-    def row(self, reducer: str, after: FloatArray, ranks: NDArray[np.float64] | None) -> SizeTrial:
+    def measure_vectors(self, reducer: str, after: FloatArray, ranks: NDArray[np.float64] | None) -> SizeTrial:
         """Measure reduced held-out rows `after` `(n, k)` against the unreduced ones; return the measurements.
 
         Args:
@@ -162,14 +163,14 @@ class Curve:
         )
 
 
-def gemm_seconds(widths: list[int]) -> dict[int, float]:
+def _time_gemm(widths: list[int]) -> dict[int, float]:
     """Time the product of 256 by 20,000 random float32 vectors for each number of dimensions; return the shortest.
 
     The times are seconds. Measurements of all numbers of dimensions alternate, since other processes may use the
     machine.
     """
-    drawn = np.random.default_rng(0).standard_normal((GEMM_ROWS, max(widths)), np.float32)
-    rows = {width: torch.from_numpy(np.ascontiguousarray(drawn[:, :width])) for width in widths}
+    sample = np.random.default_rng(0).standard_normal((GEMM_ROWS, max(widths)), np.float32)
+    rows = {width: torch.from_numpy(np.ascontiguousarray(sample[:, :width])) for width in widths}
     found: dict[int, list[float]] = {width: [] for width in widths}
     for _ in range(GEMM_TIMES):
         for width, vectors in rows.items():

@@ -8,42 +8,43 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from training.evaluation.statistics import Interval
 from transforms.quality import anchor_blocks
 from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray, require_finite
 
-WORDS_LEAST = 4
+MIN_WORDS = 4
 """Minimum number of words in a half; shorter halves say too little about the topic of the text."""
-CHARACTERS_LEAST = 12
+MIN_CHARACTERS = 12
 """Minimum number of characters in a half, for scripts without spaces between words."""
-SPACELESS = 15
+MIN_SPACELESS = 15
 """Mean characters per word from which on a text counts as written without spaces. Names and addresses can be as long,
 so mostly ASCII texts are exempt."""
-LETTERS_LOOKED_AT = 200
+SCRIPT_CHARACTERS = 200
 """Number of leading characters of a text that determine its script."""
 SCRIPTS = {"Cjk": "Chinese or Japanese", "Hiragana": "Chinese or Japanese", "Katakana": "Chinese or Japanese"}
 """Common name of scripts that one text mixes, by the first word of their Unicode character names."""
 
 
-def halves(text: str) -> tuple[str, str] | None:
+def cut_in_two(text: str) -> tuple[str, str] | None:
     """Cut a text in two between words, or between characters if it has no spaces; None if a half is too short.
 
-    A half needs `WORDS_LEAST` words, or `CHARACTERS_LEAST` characters in a text without spaces.
+    A half needs `MIN_WORDS` words, or `MIN_CHARACTERS` characters in a text without spaces.
     """
     words = text.split()
     characters = sum(map(len, words))
-    if characters >= SPACELESS * len(words) and not mostly_ascii(text):
-        if characters < 2 * CHARACTERS_LEAST:
+    if characters >= MIN_SPACELESS * len(words) and not _is_mostly_ascii(text):
+        if characters < 2 * MIN_CHARACTERS:
             return None
         joined = " ".join(words)
         return joined[: len(joined) // 2], joined[len(joined) // 2 :]
-    if len(words) < 2 * WORDS_LEAST:
+    if len(words) < 2 * MIN_WORDS:
         return None
     middle = len(words) // 2
     return " ".join(words[:middle]), " ".join(words[middle:])
 
 
-def mostly_ascii(text: str) -> bool:
+def _is_mostly_ascii(text: str) -> bool:
     """Return whether at least half of the characters are ASCII."""
     return 2 * sum(map(str.isascii, text)) >= len(text)
 
@@ -64,10 +65,21 @@ def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float6
     require_finite(first)
     require_finite(second)
     x, y = (unit_rows(torch.from_numpy(np.asarray(side, np.float32))) for side in (first, second))
-    return (one_way(x, y) + one_way(y, x)) / 2
+    return (_rank_one_way(x, y) + _rank_one_way(y, x)) / 2
 
 
-def one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
+def compute_retained_share(retrieval: float, change: Interval) -> Interval:
+    """Return the share of an MRR that is retained, with its interval.
+
+    Args:
+        retrieval: mean reciprocal rank before a change, above 0.
+        change: difference of 100·MRR that the change makes.
+    """
+    low, high = (None if bound is None else 1 + bound / (100 * retrieval) for bound in (change.low, change.high))
+    return Interval(1 + change.value / (100 * retrieval), low, high)
+
+
+def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
     """Return 1/rank `(n,)` of document i in a search for query i over all documents by dot product; ties count half."""
     found = np.empty(len(queries))
     for rows in anchor_blocks(len(queries)):
@@ -79,20 +91,20 @@ def one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float6
     return found
 
 
-def scripts(texts: Sequence[str]) -> dict[str, float]:
+def count_scripts(texts: Sequence[str]) -> dict[str, float]:
     """Return the share of texts in each script, largest first; texts without letters are not counted."""
-    found = Counter(script for text in texts if (script := script_of(text)) is not None)
+    found = Counter(script for text in texts if (script := detect_script(text)) is not None)
     total = sum(found.values())
     return {script: count / total for script, count in found.most_common()}
 
 
-def first_name(letter: str) -> str:
+def _script_name(letter: str) -> str:
     """Return the first word of a letter's Unicode name, capitalized: its script; "Other" if it has no name."""
     return unicodedata.name(letter, "other").split()[0].capitalize()
 
 
-def script_of(text: str) -> str | None:
+def detect_script(text: str) -> str | None:
     """Return the most frequent script of a text's first letters, such as "Latin"; None if it has no letters."""
-    letters = [letter for letter in text[:LETTERS_LOOKED_AT] if letter.isalpha()]
-    names = Counter(SCRIPTS.get(name, name) for name in map(first_name, letters))
+    letters = [letter for letter in text[:SCRIPT_CHARACTERS] if letter.isalpha()]
+    names = Counter(SCRIPTS.get(name, name) for name in map(_script_name, letters))
     return names.most_common(1)[0][0] if names else None

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from training.advice.advise import Advice
 from training.advice.debiasing import LARGE_MEAN, NOTHING
-from training.advice.matryoshka import AHEAD, against
-from training.advice.recommendation import lower
+from training.advice.matryoshka import MIN_LEAD, find_failing_cuts
 from training.advice.sample_size import Shortage
 from training.evaluation.statistics import Interval
 from training.evaluation.words import percent
@@ -13,18 +12,24 @@ from transforms.linear import MIN_MEAN_NORM
 
 SMALL_MEAN = 0.2
 """‖μ‖ of unit vectors up to which it is called small."""
-LOSES_ELSEWHERE = 0.05
+MIN_TRANSFER_DROP = 0.05
 """Drop in the preserved share, from held-out rows to out-of-domain text, from which on the chain is called specific to
 the source."""
 
 
-def sentences(advice: Advice) -> list[str]:
+def summarize_advice(advice: Advice) -> list[str]:
     """Return all sentences of an advice: recommendation, mean direction, coordinates, transfer, sample size, notes."""
-    parts = (verdict, direction, of_matryoshka, foreign, lacks)
+    parts = (
+        describe_recommendation,
+        describe_mean_direction,
+        describe_first_coordinates,
+        describe_transfer,
+        describe_shortages,
+    )
     return [*(sentence for part in parts for sentence in part(advice)), *advice.notes]
 
 
-def verdict(advice: Advice) -> Iterator[str]:
+def describe_recommendation(advice: Advice) -> Iterator[str]:
     """Yield the recommended steps with reasons and cost, then the runner-up; one sentence if nothing is recommended."""
     best, second = advice.best, advice.second
     if best is None:
@@ -38,7 +43,7 @@ def verdict(advice: Advice) -> Iterator[str]:
         yield f"{kind}: {second.steps}. {second.price}"
 
 
-def direction(advice: Advice) -> Iterator[str]:
+def describe_mean_direction(advice: Advice) -> Iterator[str]:
     """Yield sentences on whether the mean direction exceeds chance, and how large it is."""
     norm, floor = advice.diagnosis["mean_norm"], advice.diagnosis["noise_floor"]
     if advice.best is None:
@@ -57,14 +62,14 @@ def direction(advice: Advice) -> Iterator[str]:
             yield "Its size alone promises no gain."
 
 
-def of_matryoshka(advice: Advice) -> Iterator[str]:
+def describe_first_coordinates(advice: Advice) -> Iterator[str]:
     """Yield a sentence on whether the first coordinates preserve more neighbours than random ones, if measured."""
     if advice.best is not None and advice.matryoshka is None:
         yield f"With {advice.heldout} held-out rows it is not told whether the first coordinates hold more than others."
     if advice.matryoshka is None or len(advice.matryoshka.cuts) < 2:
         return
     cuts = advice.matryoshka.cuts
-    failing = against(cuts)
+    failing = find_failing_cuts(cuts)
     cut = min(failing, key=lambda one: one.first - one.random) if failing else cuts[-1]
     found = (
         f"the first {cut.dimensions} find {cut.first:.1f} % of the neighbours, as many others {cut.random:.1f} % on "
@@ -73,11 +78,11 @@ def of_matryoshka(advice: Advice) -> Iterator[str]:
     if not failing:
         yield f"The first coordinates hold more than others, as after Matryoshka training or a PCA: {found}."
     else:
-        least = f"; {AHEAD:g} points above the average are the least" if cut.first > cut.best else ""
+        least = f"; {MIN_LEAD:g} points above the average are the least" if cut.first > cut.best else ""
         yield f"The first coordinates do not reliably hold more than others: {found}{least}."
 
 
-def foreign(advice: Advice) -> Iterator[str]:
+def describe_transfer(advice: Advice) -> Iterator[str]:
     """Yield a sentence that compares what the chain preserves on out-of-domain text and held-out rows, or why not.
 
     By split-half retrieval if both have it, else by neighbours. Nothing is yielded if a share could not be measured.
@@ -98,11 +103,11 @@ def foreign(advice: Advice) -> Iterator[str]:
     if kept[0] is not None and kept[1] is not None:
         yield (
             f"Among as many rows the chain keeps {percent(kept[1])} of {what} on foreign text, {percent(kept[0])} "
-            f"here: {compared(kept[0], kept[1], advice.keep)}.{why}"
+            f"here: {judge_transfer(kept[0], kept[1], advice.keep)}.{why}"
         )
 
 
-def compared(here: Interval, there: Interval, keep: float) -> str:
+def judge_transfer(here: Interval, there: Interval, keep: float) -> str:
     """Return a clause that judges transfer from the shares preserved on held-out rows and on out-of-domain text.
 
     Args:
@@ -110,31 +115,25 @@ def compared(here: Interval, there: Interval, keep: float) -> str:
         there: share on out-of-domain text.
         keep: share that must be preserved.
     """
-    enough = [lower(one) >= keep for one in (here, there)]
-    loses = [upper(one) < keep for one in (here, there)]
-    if all(enough):
+    lowest, highest = zip(here.bounds, there.bounds, strict=True)
+    if min(lowest) >= keep:
         return "it serves both"
-    if all(loses):
+    if max(highest) < keep:
         return "it loses on both"
-    if loses[1] or (here.value - there.value > LOSES_ELSEWHERE and upper(there) < lower(here)):
+    if highest[1] < keep or (here.value - there.value > MIN_TRANSFER_DROP and highest[1] < lowest[0]):
         return "it is made for text like this source"
     return f"it is not sure to keep {100 * keep:g} % on both"
 
 
-def upper(share: Interval) -> float:
-    """Return the upper bound of an interval, or its value if it has no bounds."""
-    return share.value if share.high is None else share.high
-
-
-def lacks(advice: Advice) -> Iterator[str]:
+def describe_shortages(advice: Advice) -> Iterator[str]:
     """Yield a sentence for each shortage; without any, that the sample is large enough, if that could be checked."""
-    yield from (shortage_in_words(one, advice) for one in advice.shortages)
+    yield from (_format_shortage(one, advice) for one in advice.shortages)
     told = advice.debiasing is not None and advice.debiasing.trial("R2").gain is not None
     if told and not advice.shortages:
         yield f"The sample is large enough: {advice.distinct:,} distinct rows."
 
 
-def shortage_in_words(one: Shortage, advice: Advice) -> str:
+def _format_shortage(one: Shortage, advice: Advice) -> str:
     """Return a sentence with what the sample is too small for, and how many more rows would be enough."""
     what = one.what[0].upper() + one.what[1:]
     if one.more is None:

@@ -3,7 +3,7 @@
 from training.advice.advise import Advice
 from training.advice.debiasing import CONFIDENCE, NOTHING
 from training.advice.sizes import SizeTrial
-from training.advice.transfer import HERE
+from training.advice.transfer import HELD_OUT
 from training.evaluation.words import points
 
 Rows = list[list[str]]
@@ -104,7 +104,7 @@ def elsewhere_rows(advice: Advice) -> Rows:
         ["", "rows", "local Spearman", "recall@10", "rescored 4×", "MRR × 100 raw", "gain, 95 % interval"],
         *(
             [
-                "held out (the chain was chosen on these)" if one.text == HERE else one.text,
+                "held out (the chain was chosen on these)" if one.text == HELD_OUT else one.text,
                 f"{one.rows:,}",
                 figure(one.measures["local_spearman"], 1, 3),
                 figure(one.measures["recall_at_10"], 1, 3),

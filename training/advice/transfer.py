@@ -5,23 +5,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.advice.debiasing import GEOMETRY_ROWS, ranks_behind
-from training.advice.sample import Halves, Sample
-from training.advice.split_half import reciprocal_ranks
+from training.advice.debiasing import GEOMETRY_ROWS, rank_halves
+from training.advice.sample import Sample, TextHalves
+from training.advice.split_half import compute_retained_share, reciprocal_ranks
 from training.evaluation.statistics import Interval, mean_interval
 from transforms.chain import Chain
 from transforms.quality import geometry_measures
 from transforms.vectors import FloatArray
 
-HERE, FOREIGN = "held out", "foreign"
+HELD_OUT, OUT_OF_DOMAIN = "held out", "foreign"
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class TransferResult:
     """Measures of the recommended chain on one set of rows; all sets are cut to the same number of rows.
 
     Attributes:
-        text: `HERE` for held-out rows, `FOREIGN` for out-of-domain text.
+        text: `HELD_OUT` for held-out rows, `OUT_OF_DOMAIN` for out-of-domain text.
         rows: number of rows.
         measures: geometry measures as in a certificate, relative to the raw vectors; None where not measurable.
         retrieval: split-half mean reciprocal rank of the raw vectors; None if too few texts can be cut in two.
@@ -39,9 +39,7 @@ class Elsewhere:
         """Share of the raw vectors' split-half MRR that the chain retains, with its interval; None if not measured."""
         if self.gain is None or not self.retrieval:
             return None
-        raw, gain = 100 * self.retrieval, self.gain
-        low, high = (None if bound is None else 1 + bound / raw for bound in (gain.low, gain.high))
-        return Interval(1 + gain.value / raw, low, high)
+        return compute_retained_share(self.retrieval, self.gain)
 
     @property
     def kept_of_neighbours(self) -> Interval | None:
@@ -50,21 +48,23 @@ class Elsewhere:
         return None if rescored is None else Interval(rescored, None, None)
 
 
-def elsewhere(sample: Sample, chain: Chain) -> Iterator[Elsewhere]:
+def evaluate_transfer(sample: Sample, chain: Chain) -> Iterator[TransferResult]:
     """Measure a fitted chain on held-out rows and, if the sample has it, on out-of-domain text; yield each result.
 
     Both results use the same number of rows, and of text halves, so that they are comparable.
     """
-    foreign = sample.foreign
-    rows = min(len(sample.heldout), GEOMETRY_ROWS, len(foreign.vectors) if foreign else GEOMETRY_ROWS)
-    cut = [some.halves for some in (sample, foreign) if some is not None and some.halves is not None]
+    out_of_domain = sample.out_of_domain
+    rows = min(len(sample.heldout), GEOMETRY_ROWS, len(out_of_domain.vectors) if out_of_domain else GEOMETRY_ROWS)
+    cut = [some.halves for some in (sample, out_of_domain) if some is not None and some.halves is not None]
     halves = min((len(some) for some in cut), default=0)
-    yield on_text(HERE, chain, sample.heldout[:rows], sample.halves, halves)
-    if foreign is not None:
-        yield on_text(FOREIGN, chain, foreign.vectors[:rows], foreign.halves, halves)
+    yield _measure_transfer(HELD_OUT, chain, sample.heldout[:rows], sample.halves, halves)
+    if out_of_domain is not None:
+        yield _measure_transfer(OUT_OF_DOMAIN, chain, out_of_domain.vectors[:rows], out_of_domain.halves, halves)
 
 
-def on_text(name: str, chain: Chain, vectors: FloatArray, cut: Halves | None, halves: int) -> Elsewhere:
+def _measure_transfer(
+    name: str, chain: Chain, vectors: FloatArray, cut: TextHalves | None, halves: int
+) -> TransferResult:
     """Measure a fitted chain on vectors `(n, d)`, and in split-half retrieval on the first `halves` texts of `cut`.
 
     Args:
@@ -76,7 +76,9 @@ def on_text(name: str, chain: Chain, vectors: FloatArray, cut: Halves | None, ha
     """
     retrieval, gain = None, None
     if cut is not None:
-        some = Halves(cut.first[:halves], cut.second[:halves])
+        some = TextHalves(cut.first[:halves], cut.second[:halves])
         raw = reciprocal_ranks(some.first, some.second)
-        retrieval, gain = float(raw.mean()), mean_interval(100 * (ranks_behind(chain, some) - raw))
-    return Elsewhere(name, len(vectors), geometry_measures(vectors, np.asarray(chain.floats(vectors))), retrieval, gain)
+        retrieval, gain = float(raw.mean()), mean_interval(100 * (rank_halves(chain, some) - raw))
+    return TransferResult(
+        name, len(vectors), geometry_measures(vectors, np.asarray(chain.floats(vectors))), retrieval, gain
+    )

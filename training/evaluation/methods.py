@@ -18,28 +18,31 @@ CONTROL = "control"
 RANDOM_SEEDS = (42, 2, 3, 4)
 """Seeds of the random directions, as in the mean-bias paper (its Appendix F)."""
 
-LADDER = (
-    ("R1", "r1", True),
-    ("R2", "r2", True),
-    ("ABTT-1", "abtt:1", True),
-    ("ABTT-2", "abtt:2", True),
-    ("ABTT-3", "abtt:3", True),
-    ("mean-centring", "mc", False),
-    *((f"random, seed {seed}", f"rand:seed={seed}", True) for seed in RANDOM_SEEDS),
-    ("whitening", "whitening:epsilon=1e-6,relative=false", True),
-)
-"""Name, steps and normalization of the methods in the mean-bias paper except the control (its Table 2); the random
-direction has several seeds."""
+MEAN_CENTRING = "mean-centring"
+"""Name of the only debiasing method whose outputs are not normalized."""
+DEBIASING = {
+    "R1": "r1",
+    "R2": "r2",
+    "ABTT-1": "abtt:1",
+    "ABTT-2": "abtt:2",
+    "ABTT-3": "abtt:3",
+    MEAN_CENTRING: "mc",
+    **{f"random, seed {seed}": f"rand:seed={seed}" for seed in RANDOM_SEEDS},
+    "whitening": "whitening:epsilon=1e-6,relative=false",
+}
+"""Steps of the methods in the mean-bias paper except the control (its Table 2); the random direction has several
+seeds."""
 
+GEOPRES, UNCENTRED_PCA, TRUNCATION = "geopres:{k}", "pca:{k},center=none", "truncation:{k}"
 REDUCERS = (
     "r2,geopres:{k}",
-    "geopres:{k}",
+    GEOPRES,
     "pca:{k}",
-    "pca:{k},center=none",
+    UNCENTRED_PCA,
     "autoencoder:{k},steps=200,batch=4096",
     "random_projection:{k}",
     "random_selection:{k}",
-    "truncation:{k}",
+    TRUNCATION,
 )
 """Steps of the compared reducers: those of the starter chains, GeoPres alone, and the baselines of the GeoPres paper
 (Section 4.3)."""
@@ -119,8 +122,8 @@ def control() -> Method:
 def ladder() -> list[Method]:
     """List the debiasing methods of the mean-bias paper, without the control."""
     return [
-        Method(name, "ladder", "random direction" if name.startswith("random") else name, steps, normalize)
-        for name, steps, normalize in LADDER
+        Method(name, "ladder", "random direction" if name.startswith("random") else name, steps, name != MEAN_CENTRING)
+        for name, steps in DEBIASING.items()
     ]
 
 

@@ -41,6 +41,11 @@ class Interval:
     high: float | None
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """Lower and upper bound; the value itself where there is none."""
+        return (self.value if self.low is None else self.low, self.value if self.high is None else self.high)
+
+    @property
     def sign(self) -> int:
         """1 or −1 if the whole interval is above or below zero, else 0; also 0 without bounds."""
         if self.low is None or self.high is None:

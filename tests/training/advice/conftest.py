@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from training.advice.row_sample import Drawn
-from training.advice.sample import HALVES_LEAST, Foreign, Halves, Sample
+from training.advice.row_sample import RowSample
+from training.advice.sample import MIN_HALVES, OutOfDomainVectors, Sample, TextHalves
 from training.advice.sizes import REDUCERS
 
 
@@ -30,9 +30,9 @@ def make_sample():
 
         whole, aside = half(rows), rows // 2
         count = aside if cut is True else cut
-        halves = Halves(half(count), half(count)) if count >= HALVES_LEAST else None
-        drawn = Drawn([str(row) for row in range(rows)], None, rows, 0, 0.0)
-        foreign = Foreign(half(min(rows, 100)), None)
-        return Sample(drawn, whole[aside:], whole[:aside], count, halves, foreign, {"Latin": 1.0})
+        halves = TextHalves(half(count), half(count)) if count >= MIN_HALVES else None
+        row_sample = RowSample([str(row) for row in range(rows)], None, rows, 0, 0.0)
+        out_of_domain = OutOfDomainVectors(half(min(rows, 100)), None)
+        return Sample(row_sample, whole[aside:], whole[:aside], count, halves, out_of_domain, {"Latin": 1.0})
 
     return make

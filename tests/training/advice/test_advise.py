@@ -4,12 +4,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from training.advice.advise import advise, agreement, concluded, doubts, notes, require_both_sides
-from training.advice.debiasing import METHODS, NOTHING, Debiasing, DebiasingTrial
-from training.advice.request import Question
-from training.advice.row_sample import Drawn
-from training.advice.sizes import Sizes, SizeTrial
-from training.advice.summary import sentences
+from training.advice.advise import (
+    advise,
+    build_advice,
+    cosine_of_means,
+    list_remarks,
+    list_warnings,
+    require_enough_encoded,
+)
+from training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
+from training.advice.request import AdviceRequest
+from training.advice.row_sample import RowSample
+from training.advice.sizes import SizeComparison, SizeTrial
+from training.advice.summary import summarize_advice
 from training.errors import AdviceError
 from training.evaluation.statistics import Interval
 
@@ -22,16 +29,16 @@ def silent(_fraction, _sentence):
 
 
 def doubted(confirmed, trials=(), problems=None, keep=0.95):
-    sizes = Sizes(FULL, [], problems or {}, 1000)
-    return list(doubts(Debiasing(list(trials), NOTHING, NOTHING, "why"), sizes, confirmed, keep))
+    sizes = SizeComparison(FULL, [], problems or {}, 1000)
+    return list(list_warnings(DebiasingComparison(list(trials), NOTHING, NOTHING, "why"), sizes, confirmed, keep))
 
 
 def test_agreement_is_of_directions_whatever_their_lengths():
     east, north = np.tile([1.0, 0.0], (10, 1)), np.tile([0.0, 1.0], (10, 1))
     fit, heldout = np.concatenate([100 * east, north]), np.concatenate([east, 100 * north])
-    assert agreement(fit, heldout) == pytest.approx(1)
-    assert agreement(fit, 5 * east) == pytest.approx(np.sqrt(0.5))
-    assert agreement(fit, np.concatenate([east, -7 * east])) is None
+    assert cosine_of_means(fit, heldout) == pytest.approx(1)
+    assert cosine_of_means(fit, 5 * east) == pytest.approx(np.sqrt(0.5))
+    assert cosine_of_means(fit, np.concatenate([east, -7 * east])) is None
 
 
 def test_a_chain_that_keeps_enough_leaves_no_doubt():
@@ -61,24 +68,24 @@ def test_what_could_not_be_fitted_is_a_note():
 def test_zero_vectors_are_noted(make_sample):
     sample = make_sample(rows=300)
     sample.heldout[:3] = 0
-    assert "3 of 150 held-out vectors are zero: they have no direction." in notes(sample, 3)
-    assert not any("zero" in note for note in notes(make_sample(), 0))
+    assert "3 of 150 held-out vectors are zero: they have no direction." in list_remarks(sample, 3)
+    assert not any("zero" in note for note in list_remarks(make_sample(), 0))
 
 
 @pytest.mark.parametrize(
-    ("fit", "heldout", "drawn", "refused"),
+    ("fit", "heldout", "sampled", "refused"),
     [(0, 50, 100, True), (50, 0, 100, True), (24, 500, 1000, True), (25, 500, 1000, False), (1, 2, 4, True)]
     + [(2, 2, 4, False), (40, 40, 100, False)],
 )
-def test_too_little_that_can_be_encoded_is_an_error_that_says_why(make_sample, fit, heldout, drawn, refused):
+def test_too_little_that_can_be_encoded_is_an_error_that_says_why(make_sample, fit, heldout, sampled, refused):
     sample = replace(make_sample(), fit=np.ones((fit, 4)), heldout=np.ones((heldout, 4)))
     failed = {"text": "RuntimeError: index out of range"}
     if not refused:
-        require_both_sides("some.txt", sample, drawn, failed)
+        require_enough_encoded("some.txt", sample, sampled, failed)
         return
-    told = rf"fails on {drawn - fit - heldout} of .* of some.txt \(RuntimeError: index .*\): {fit} are left to fit on"
+    told = rf"fails on {sampled - fit - heldout} of .* of some.txt \(RuntimeError: index .*\): {fit} are left to fit on"
     with pytest.raises(AdviceError, match=told):
-        require_both_sides("some.txt", sample, drawn, failed)
+        require_enough_encoded("some.txt", sample, sampled, failed)
 
 
 class FailsOnMost:
@@ -99,18 +106,18 @@ def test_an_encoder_that_fails_on_nearly_all_is_told_of(tmp_path):
     lines = [f"the text number {number} of many that are here" for number in range(120)]
     (tmp_path / "some.txt").write_text("\n".join(lines))
     with pytest.raises(AdviceError, match=r"fails on 119 of 120 texts of some.txt \(RuntimeError: no\)"):
-        advise(Question(str(tmp_path / "some.txt")), FailsOnMost(), tmp_path, silent)
+        advise(AdviceRequest(str(tmp_path / "some.txt")), FailsOnMost(), tmp_path, silent)
 
 
 @pytest.mark.trial
 def test_vectors_with_a_long_mean_are_told_one_story(make_sample):
     sample = make_sample(rows=240, common=2.0)
     vectors = np.concatenate([sample.heldout, sample.fit])
-    drawn = Drawn([], vectors, 240, 0, 0.0)
-    sample = replace(sample, drawn=drawn, halves=None, cut=0, foreign=None)
-    found = concluded(Question("rows.npy"), "rows.npy", sample, None, silent)
+    row_sample = RowSample([], vectors, 240, 0, 0.0)
+    sample = replace(sample, row_sample=row_sample, halves=None, cut=0, out_of_domain=None)
+    found = build_advice(AdviceRequest("rows.npy"), "rows.npy", sample, None, silent)
     assert (found.best.steps, found.matryoshka.first_hold_more) == ("r2", False)
-    said = " ".join(sentences(found))
+    said = " ".join(summarize_advice(found))
     assert said.count("recommended for the length of the mean, not measured here") == 1
     assert "promises no gain" not in said and "gained under CLS pooling" in said and "encoder is" not in said
     changed = 10 * (1 - found.debiasing.trial("R2").recall_at_10)
@@ -121,6 +128,8 @@ def test_vectors_with_a_long_mean_are_told_one_story(make_sample):
 
 @pytest.mark.trial
 def test_of_few_rows_the_first_coordinates_are_not_judged(make_sample):
-    found = concluded(Question("some.txt"), "some.txt", make_sample(rows=180), {"name": "any"}, silent)
+    found = build_advice(AdviceRequest("some.txt"), "some.txt", make_sample(rows=180), {"name": "any"}, silent)
     assert found.matryoshka is None and found.heldout == 90
-    assert any(one.startswith("With 90 held-out rows it is not told whether the first") for one in sentences(found))
+    assert any(
+        one.startswith("With 90 held-out rows it is not told whether the first") for one in summarize_advice(found)
+    )

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from training.advice.encoding import Encoding, foreign_text
-from training.advice.row_sample import Drawn
-from training.advice.sample import HALVES_LEAST, cut_all, heldout_rows, text_sample, to_encode
+from training.advice.encoding import SampleEncoder, encode_out_of_domain
+from training.advice.row_sample import RowSample
+from training.advice.sample import MIN_HALVES, build_text_sample, count_heldout, cut_texts_in_two, list_texts_to_encode
 from training.errors import EncoderError
 from training.fitting.fit import sampled_texts
 from training.sources.source import open_source
@@ -36,35 +36,35 @@ def silent(_fraction, _sentence):
 
 def test_texts_are_encoded_once_also_by_the_next_run(tmp_path):
     encoder = Scripted()
-    first = Encoding(encoder, tmp_path)
+    first = SampleEncoder(encoder, tmp_path)
     first.encode([*TEXTS[:5], *TEXTS[:5]], silent)
     assert encoder.seen == [TEXTS[:5]]
-    again = Encoding(encoder, tmp_path)
+    again = SampleEncoder(encoder, tmp_path)
     again.encode(TEXTS[:7], silent)
     assert encoder.seen[1:] == [TEXTS[5:7]]
     np.testing.assert_array_equal(again.vectors(TEXTS[:5]), first.vectors(TEXTS[:5]))
 
 
 def test_texts_on_which_the_encoder_fails_are_left_out_with_their_halves(tmp_path):
-    drawn = Drawn(TEXTS, None, 200, 0, 0.0)
-    half = to_encode(drawn)[201]
+    row_sample = RowSample(TEXTS, None, 200, 0, 0.0)
+    half = list_texts_to_encode(row_sample)[201]
     encoder = Scripted(fails=[TEXTS[3], TEXTS[150]], nan=[TEXTS[7], half])
-    encoding = Encoding(encoder, tmp_path)
-    encoding.encode(to_encode(drawn), silent)
+    encoding = SampleEncoder(encoder, tmp_path)
+    encoding.encode(list_texts_to_encode(row_sample), silent)
     assert set(encoding.failed) == {TEXTS[3], TEXTS[150], TEXTS[7], half}
-    sample = text_sample(drawn, None, encoding.vectors, encoding.failed)
-    aside = heldout_rows(200)
+    sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)
+    aside = count_heldout(200)
     assert len(sample.heldout) == aside - 2 and len(sample.fit) == 200 - aside - 1
-    assert sample.cut == len(sample.halves) == aside - 3 >= HALVES_LEAST
+    assert sample.cut == len(sample.halves) == aside - 3 >= MIN_HALVES
     assert np.isfinite(sample.halves.first).all() and np.isfinite(sample.halves.second).all()
-    assert len(sample.drawn.texts) == 197
-    (note,) = encoding.notes()
+    assert len(sample.row_sample.texts) == 197
+    (note,) = encoding.list_remarks()
     assert note.startswith("The encoder fails on 4 texts or halves")
 
 
 def test_an_encoder_that_fails_on_every_text_is_an_error(tmp_path):
     with pytest.raises(EncoderError, match="scripted fails on every text: RuntimeError: index out of range"):
-        Encoding(Scripted(fails=TEXTS), tmp_path).encode(TEXTS, silent)
+        SampleEncoder(Scripted(fails=TEXTS), tmp_path).encode(TEXTS, silent)
 
 
 @pytest.fixture(scope="module")
@@ -74,19 +74,19 @@ def built_in():
 
 def test_foreign_text_is_encoded_once(built_in, tmp_path):
     encoder = Scripted()
-    found, said = foreign_text("pydoc:topics", encoder, tmp_path)
-    assert (len(found.vectors), len(found.halves), said) == (len(built_in), len(cut_all(built_in)), [])
+    found, said = encode_out_of_domain("pydoc:topics", encoder, tmp_path)
+    assert (len(found.vectors), len(found.halves), said) == (len(built_in), len(cut_texts_in_two(built_in)), [])
     calls = len(encoder.seen)
-    again, _ = foreign_text("pydoc:topics", encoder, tmp_path)
+    again, _ = encode_out_of_domain("pydoc:topics", encoder, tmp_path)
     assert len(encoder.seen) == calls
     np.testing.assert_array_equal(again.vectors, found.vectors)
 
 
 @pytest.mark.parametrize("how", ["fails", "nan"])
 def test_foreign_texts_on_which_the_encoder_fails_are_left_out(built_in, how, tmp_path):
-    pairs = cut_all(built_in)
+    pairs = cut_texts_in_two(built_in)
     encoder = Scripted(**{how: [built_in[3], built_in[5], pairs[2][0]]})
-    found, said = foreign_text("pydoc:topics", encoder, tmp_path)
+    found, said = encode_out_of_domain("pydoc:topics", encoder, tmp_path)
     assert len(found.vectors) == len(built_in) - 2 and len(found.halves) == len(pairs) - 1
     assert np.isfinite(found.vectors).all() and np.isfinite(found.halves.first).all()
     assert said == [
@@ -95,5 +95,5 @@ def test_foreign_texts_on_which_the_encoder_fails_are_left_out(built_in, how, tm
 
 
 def test_without_foreign_text_advice_goes_on(built_in, tmp_path):
-    found, (said,) = foreign_text("pydoc:topics", Scripted(fails=built_in), tmp_path)
+    found, (said,) = encode_out_of_domain("pydoc:topics", Scripted(fails=built_in), tmp_path)
     assert found is None and said.startswith(f"The encoder fails on {len(built_in):,} of {len(built_in):,} built-in")

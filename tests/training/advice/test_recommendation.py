@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from training.advice.debiasing import METHODS, NOTHING, Debiasing, DebiasingTrial
+from training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
 from training.advice.recommendation import recommend
-from training.advice.row_sample import Drawn
-from training.advice.sample import heldout_rows
-from training.advice.sample_size import rows_for, rows_held_out, shortages, too_few
-from training.advice.sizes import Sizes, SizeTrial
+from training.advice.row_sample import RowSample
+from training.advice.sample import count_heldout
+from training.advice.sample_size import check_row_count, list_shortages, rows_for_fit, rows_for_heldout
+from training.advice.sizes import SizeComparison, SizeTrial
 from training.evaluation.statistics import Interval
 
 UNCLEAR = Interval(0.0, -0.2, 0.2)
@@ -15,7 +15,7 @@ UNCLEAR = Interval(0.0, -0.2, 0.2)
 
 def debiasing(chosen=NOTHING, gain=UNCLEAR):
     trials = [DebiasingTrial(name, steps, 0.5, None if name == NOTHING else gain) for name, steps in METHODS.items()]
-    return Debiasing(trials, chosen, chosen, "why")
+    return DebiasingComparison(trials, chosen, chosen, "why")
 
 
 def trial(reducer, size, recall=0.9, rescored=0.99, retrieval=0.5):
@@ -28,7 +28,7 @@ FULL = trial("", 384, 1.0, 1.0)
 
 
 def sizes(*trials, full=FULL, rows=1000):
-    return Sizes(full, list(trials), {}, rows)
+    return SizeComparison(full, list(trials), {}, rows)
 
 
 def test_the_fewest_dimensions_that_keep_enough():
@@ -103,16 +103,16 @@ def test_the_reason_for_a_reducer_is_what_was_measured():
 
 
 def test_too_few_rows_say_how_many_more_would_do():
-    assert too_few(10).more == 90 and too_few(100) is None
+    assert check_row_count(10).more == 90 and check_row_count(100) is None
 
 
 def test_rows_for_a_fit_and_for_a_measure_are_what_the_split_gives():
     for wanted in (50, 999, 1000, 1001, 2500, 4000):
-        total = rows_held_out(wanted)
-        assert heldout_rows(total) >= min(wanted, 4000) > heldout_rows(total - 3)
+        total = rows_for_heldout(wanted)
+        assert count_heldout(total) >= min(wanted, 4000) > count_heldout(total - 3)
     for wanted in (300, 1000, 1280, 3840, 10_240, 40_000):
-        total = rows_for(wanted)
-        assert total - heldout_rows(total) >= wanted > (total - 3) - heldout_rows(total - 3)
+        total = rows_for_fit(wanted)
+        assert total - count_heldout(total) >= wanted > (total - 3) - count_heldout(total - 3)
 
 
 WIDE = Interval(0.3, -0.7, 1.3)
@@ -122,28 +122,28 @@ WIDE = Interval(0.3, -0.7, 1.3)
 def test_a_sample_says_what_it_is_too_small_for(make_sample, cut):
     sample = make_sample(rows=600, cut=cut)
     best, _ = recommend(debiasing(), sizes(trial("PCA", 96)), 0.95)
-    gain, size, fit = shortages(sample, debiasing(gain=WIDE), best)
-    assert f"{sample.cut} texts cut in two" in gain.what and gain.more == rows_held_out(1201) - 600
+    gain, size, fit = list_shortages(sample, debiasing(gain=WIDE), best)
+    assert f"{sample.cut} texts cut in two" in gain.what and gain.more == rows_for_heldout(1201) - 600
     assert "300 held-out rows" in size.what and size.more == 400
-    assert "960 rows" in fit.what and fit.more == rows_for(960) - 600
+    assert "960 rows" in fit.what and fit.more == rows_for_fit(960) - 600
     told = debiasing(gain=Interval(2.3, 1.3, 3.3))
-    assert shortages(sample, told, replace(best, dimensions=30)) == [size]
+    assert list_shortages(sample, told, replace(best, dimensions=30)) == [size]
 
 
 def test_texts_too_short_to_be_cut_are_a_shortage_and_vectors_none(make_sample):
     sample = make_sample(rows=1200, cut=10)
     best, _ = recommend(debiasing(), sizes(), 0.95)
-    (short,) = shortages(sample, debiasing(), best)
+    (short,) = list_shortages(sample, debiasing(), best)
     assert "cannot be told: 10 held-out texts have the 8 words" in short.what
-    assert short.more == rows_held_out(1800) - 1200  # of which 1 in 60 can be cut
-    assert heldout_rows(1200 + short.more) * 10 / 600 == pytest.approx(30)
-    vectors = replace(sample, drawn=Drawn([], sample.fit, 1200, 0, 0.0))
-    assert shortages(vectors, debiasing(), best) == []
+    assert short.more == rows_for_heldout(1800) - 1200  # of which 1 in 60 can be cut
+    assert count_heldout(1200 + short.more) * 10 / 600 == pytest.approx(30)
+    vectors = replace(sample, row_sample=RowSample([], sample.fit, 1200, 0, 0.0))
+    assert list_shortages(vectors, debiasing(), best) == []
 
 
 @pytest.mark.parametrize(("cut", "instead"), [(0, "longer texts would tell"), (1, "not even the most rows")])
 def test_where_hardly_a_text_can_be_cut_more_of_them_would_not_do(make_sample, cut, instead):
     sample = make_sample(rows=1200, cut=cut)
     best, _ = recommend(debiasing(), sizes(), 0.95)
-    (short,) = shortages(sample, debiasing(), best)
+    (short,) = list_shortages(sample, debiasing(), best)
     assert short.more is None and short.instead.startswith(instead)

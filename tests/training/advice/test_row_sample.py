@@ -4,7 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from training.advice.row_sample import draw
+from training.advice.row_sample import sample_rows
 from training.errors import AdviceError, SourceError
 from training.sources.source import open_source
 
@@ -15,36 +15,36 @@ def source_of(path, texts):
 
 
 def test_a_small_source_is_drawn_whole_with_each_text_once(tmp_path):
-    drawn = draw(source_of(tmp_path / "a.jsonl", ["one", "two", "one", " ", "three", "one"]), 100)
-    assert sorted(drawn.texts) == ["one", "three", "two"]
-    assert (drawn.rows, drawn.blank, len(drawn)) == (6, 1, 3)
-    assert drawn.repeated == pytest.approx(2 / 5)
-    assert drawn.vectors is None
+    row_sample = sample_rows(source_of(tmp_path / "a.jsonl", ["one", "two", "one", " ", "three", "one"]), 100)
+    assert sorted(row_sample.texts) == ["one", "three", "two"]
+    assert (row_sample.rows, row_sample.blank, len(row_sample)) == (6, 1, 3)
+    assert row_sample.repeated == pytest.approx(2 / 5)
+    assert row_sample.vectors is None
 
 
 def test_the_draw_knows_no_order_and_is_the_same_each_time(tmp_path):
     texts = [f"text {number}" for number in range(500)]
-    forward = draw(source_of(tmp_path / "a.jsonl", texts), 50)
-    backward = draw(source_of(tmp_path / "b.jsonl", texts[::-1] + texts), 50)
+    forward = sample_rows(source_of(tmp_path / "a.jsonl", texts), 50)
+    backward = sample_rows(source_of(tmp_path / "b.jsonl", texts[::-1] + texts), 50)
     assert forward.texts == backward.texts and len(set(forward.texts)) == 50
     assert backward.repeated == pytest.approx(0.5)
-    assert set(draw(open_source(str(tmp_path / "a.jsonl")), 50, seed=1).texts) != set(forward.texts)
+    assert set(sample_rows(open_source(str(tmp_path / "a.jsonl")), 50, seed=1).texts) != set(forward.texts)
 
 
 def test_texts_that_differ_in_spaces_and_case_alone_are_one(tmp_path):
     sentences = [f"The number {number} is written here" for number in range(100)]
     variants = [(one, f"  {one}", one.replace(" ", "  "), one.upper()) for one in sentences]
     texts = [text for some in variants for text in some]
-    drawn = draw(source_of(tmp_path / "a.jsonl", texts), 1000)
-    assert len(drawn) == 100 and drawn.repeated == pytest.approx(3 / 4)
-    assert draw(source_of(tmp_path / "b.jsonl", texts[::-1]), 1000).texts == drawn.texts
+    row_sample = sample_rows(source_of(tmp_path / "a.jsonl", texts), 1000)
+    assert len(row_sample) == 100 and row_sample.repeated == pytest.approx(3 / 4)
+    assert sample_rows(source_of(tmp_path / "b.jsonl", texts[::-1]), 1000).texts == row_sample.texts
 
 
 def test_every_row_is_as_likely_as_another(tmp_path):
     source = source_of(tmp_path / "a.jsonl", [str(number) for number in range(100)])
     counts = np.zeros(100)
     for seed in range(200):
-        counts[[int(text) for text in draw(source, 20, seed).texts]] += 1
+        counts[[int(text) for text in sample_rows(source, 20, seed).texts]] += 1
     assert 4 < counts.std() < 8  # of a binomial: √(200·.2·.8) = 5.7
     assert abs(counts[:50].sum() - counts[50:].sum()) < 300
 
@@ -52,25 +52,25 @@ def test_every_row_is_as_likely_as_another(tmp_path):
 def test_vectors_are_drawn_as_vectors(tmp_path):
     rows = np.arange(40, dtype=np.float32).reshape(20, 2)
     np.save(tmp_path / "v.npy", np.concatenate([rows, rows]))
-    drawn = draw(open_source(str(tmp_path / "v.npy")), 10)
-    assert drawn.vectors.shape == (10, 2) and drawn.texts == []
-    assert {tuple(row) for row in drawn.vectors} <= {tuple(row) for row in rows}
+    row_sample = sample_rows(open_source(str(tmp_path / "v.npy")), 10)
+    assert row_sample.vectors.shape == (10, 2) and row_sample.texts == []
+    assert {tuple(row) for row in row_sample.vectors} <= {tuple(row) for row in rows}
 
 
 def test_memory_is_that_of_the_rows_drawn(tmp_path):
     np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((50_000, 32)).astype(np.float32))
     source = open_source(str(tmp_path / "v.npy"))
-    draw(source, 10)
+    sample_rows(source, 10)
     tracemalloc.start()
-    drawn = draw(source, 100)
+    row_sample = sample_rows(source, 100)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(drawn) == 100 and peak < 2_000_000  # of 6.4 million bytes
+    assert len(row_sample) == 100 and peak < 2_000_000  # of 6.4 million bytes
 
 
 def test_nothing_to_draw_is_an_error(tmp_path):
     with pytest.raises(AdviceError, match="holds nothing"):
-        draw(source_of(tmp_path / "a.jsonl", [" ", "\t"]), 10)
+        sample_rows(source_of(tmp_path / "a.jsonl", [" ", "\t"]), 10)
     (tmp_path / "b.jsonl").write_text('{"other": 1}\n')
     with pytest.raises(SourceError, match="text"):
-        draw(open_source(str(tmp_path / "b.jsonl")), 10)
+        sample_rows(open_source(str(tmp_path / "b.jsonl")), 10)

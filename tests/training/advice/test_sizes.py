@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.advice.debiasing import ranks_behind
-from training.advice.matryoshka import AHEAD, against, find_matryoshka
-from training.advice.sizes import REDUCERS, Curve, sizes_of
+from training.advice.debiasing import rank_halves
+from training.advice.matryoshka import MIN_LEAD, compare_first_coordinates, find_failing_cuts
+from training.advice.sizes import REDUCERS, SizeMeasurer, list_sizes
 from transforms import Chain, local_spearman, parse_steps, recall_at_k
 from transforms.quality import recall_of_anchors
 
@@ -16,23 +16,23 @@ pytestmark = pytest.mark.usefixtures("few_steps")
     [(384, [192, 128, 96, 64, 48, 32, 24]), (16, [8]), (8, []), (1024, [512, 344, 256, 168, 128, 88, 64])],
 )
 def test_sizes_are_shares_of_the_width_in_steps_of_eight(width, sizes):
-    assert sizes_of(width) == sizes
+    assert list_sizes(width) == sizes
 
 
 def test_every_reducer_is_measured_at_every_size_against_what_it_starts_from(make_sample):
     sample = make_sample(rows=300, width=32, spectrum=0.7, common=1.0)
     said = []
-    curve = Curve(sample, "r2")
-    found = curve.sizes(lambda fraction, sentence: said.append((fraction, sentence)))
+    measurer = SizeMeasurer(sample, "r2")
+    found = measurer.compare(lambda fraction, sentence: said.append((fraction, sentence)))
     assert {(trial.reducer, trial.dimensions) for trial in found.trials} == {
-        (reducer, size) for reducer in REDUCERS for size in sizes_of(32)
+        (reducer, size) for reducer in REDUCERS for size in list_sizes(32)
     }
     assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said)
     assert (found.problems, found.rows) == ({}, 150)
     full = found.full
     assert (full.dimensions, full.recall_at_10, full.local_spearman, full.bytes) == (32, 1.0, pytest.approx(1.0), 128)
     before = Chain(parse_steps("r2")).fit(sample.fit).transform(sample.heldout)
-    chain = curve.fitted("r2,pca:16,center=none")
+    chain = measurer.fit_chain("r2,pca:16,center=none")
     trial = found.trial("PCA", 8)
     reduced = chain.transform(sample.heldout, dimensions=8)
     assert trial.local_spearman == pytest.approx(local_spearman(before, reduced))
@@ -40,13 +40,13 @@ def test_every_reducer_is_measured_at_every_size_against_what_it_starts_from(mak
     rescored = recall_of_anchors(before, reduced, 10, 4)
     interval = stats.ttest_1samp(rescored, 0).confidence_interval(0.95)
     assert (trial.rescored_4x.value, trial.rescored_4x.low) == pytest.approx((rescored.mean(), interval.low))
-    assert trial.retrieval == pytest.approx(ranks_behind(chain, sample.halves, 8).mean())
+    assert trial.retrieval == pytest.approx(rank_halves(chain, sample.halves, 8).mean())
     assert trial.loss.value == pytest.approx(100 * (trial.retrieval - full.retrieval))
     assert trial.gemm_ms > 0 and trial.bytes == 32
 
 
 def test_a_reducer_that_cannot_be_fitted_is_named_and_the_others_go_on(make_sample):
-    found = Curve(make_sample(rows=100, width=160), "normalize").sizes(lambda _fraction, _sentence: None)
+    found = SizeMeasurer(make_sample(rows=100, width=160), "normalize").compare(lambda _fraction, _sentence: None)
     assert "PCA" in found.problems and found.trial("truncation", 80).recall_at_10 > 0
 
 
@@ -54,12 +54,12 @@ def test_coordinates_in_the_order_of_their_weight_are_told_from_others():
     random = np.random.default_rng(0)
     rows = random.standard_normal((400, 64))
     ordered = rows * np.arange(1, 65) ** -0.7
-    assert find_matryoshka(ordered).first_hold_more
-    found = find_matryoshka(rows)
+    assert compare_first_coordinates(ordered).first_hold_more
+    found = compare_first_coordinates(rows)
     assert not found.first_hold_more and [cut.dimensions for cut in found.cuts] == [32, 16, 8]
     assert all(cut.random <= cut.best for cut in found.cuts)
     assert found.cuts[1].first == pytest.approx(100 * recall_at_k(rows, rows[:, :16]))
     mixed = ordered @ np.linalg.qr(random.standard_normal((64, 64)))[0]
-    found = find_matryoshka(mixed)
-    assert not found.first_hold_more and against(found.cuts)
-    assert all(cut.first <= cut.best or cut.first - cut.random < AHEAD for cut in against(found.cuts))
+    found = compare_first_coordinates(mixed)
+    assert not found.first_hold_more and find_failing_cuts(found.cuts)
+    assert all(cut.first <= cut.best or cut.first - cut.random < MIN_LEAD for cut in find_failing_cuts(found.cuts))

@@ -2,24 +2,27 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from training.advice.split_half import halves, reciprocal_ranks, scripts
+from training.advice.split_half import count_scripts, cut_in_two, reciprocal_ranks
 from transforms import InputError
 
 
 def test_a_text_is_cut_between_words():
-    assert halves("one two three four five six seven eight nine") == ("one two three four", "five six seven eight nine")
+    assert cut_in_two("one two three four five six seven eight nine") == (
+        "one two three four",
+        "five six seven eight nine",
+    )
 
 
 @pytest.mark.parametrize(
     "text", ["", "word", "one two three four five six seven", "短い文章です", "https://example.org/a/very/long/address"]
 )
 def test_what_is_too_short_is_not_cut(text):
-    assert halves(text) is None
+    assert cut_in_two(text) is None
 
 
 def test_scripts_without_spaces_are_cut_between_characters():
     text = "这是一个没有空格的句子它足够长可以切成两半来互相寻找对方"
-    first, second = halves(text)
+    first, second = cut_in_two(text)
     assert first + second == text and abs(len(first) - len(second)) <= 1
 
 
@@ -52,9 +55,9 @@ def test_vectors_that_are_no_numbers_are_refused(wrong):
 
 
 def test_scripts_are_counted_by_text():
-    assert scripts(["hello", "здравствуй", "мир", "123"]) == {
+    assert count_scripts(["hello", "здравствуй", "мир", "123"]) == {
         "Cyrillic": pytest.approx(2 / 3),
         "Latin": pytest.approx(1 / 3),
     }
-    assert scripts(["123", "…"]) == {}
-    assert scripts(["これはペンです", "漢字", "カタカナ"]) == {"Chinese or Japanese": 1.0}
+    assert count_scripts(["123", "…"]) == {}
+    assert count_scripts(["これはペンです", "漢字", "カタカナ"]) == {"Chinese or Japanese": 1.0}

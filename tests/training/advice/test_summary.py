@@ -3,15 +3,21 @@ from dataclasses import replace
 import pytest
 
 from training.advice.advise import Advice
-from training.advice.cost import changes, price
-from training.advice.debiasing import CONFIDENCE, METHODS, NOTHING, Debiasing, DebiasingTrial
+from training.advice.cost import describe_changed_neighbours, describe_cost
+from training.advice.debiasing import CONFIDENCE, METHODS, NOTHING, DebiasingComparison, DebiasingTrial
 from training.advice.matryoshka import Cut, Matryoshka
 from training.advice.recommendation import Recommendation
 from training.advice.sample_size import Shortage
-from training.advice.sizes import Sizes, SizeTrial
-from training.advice.summary import compared, direction, foreign, lacks, of_matryoshka
+from training.advice.sizes import SizeComparison, SizeTrial
+from training.advice.summary import (
+    describe_first_coordinates,
+    describe_mean_direction,
+    describe_shortages,
+    describe_transfer,
+    judge_transfer,
+)
 from training.advice.tables import debiasing_rows
-from training.advice.transfer import FOREIGN, HERE, Elsewhere
+from training.advice.transfer import HELD_OUT, OUT_OF_DOMAIN, TransferResult
 from training.evaluation.statistics import Interval
 
 R2 = Recommendation("r2", "R2", "", 384, 1536, True, ["R2: why."], "1,536 bytes a vector, as before.")
@@ -20,12 +26,12 @@ HOLDS = Cut(48, 70.0, 60.0, 65.0)
 
 def debiasing(by_halves="R2", **problems):
     trials = [DebiasingTrial(name, steps, 0.5, None, 0.6, 0.87, problems.get(name)) for name, steps in METHODS.items()]
-    return Debiasing(trials, by_halves, "R2", "why")
+    return DebiasingComparison(trials, by_halves, "R2", "why")
 
 
 def place(text, gain=None, rescored=0.99):
     measures = {"local_spearman": 0.9, "recall_at_10": 0.8, "recall_at_10_rescored_4x": rescored}
-    return Elsewhere(text, 1000, measures, 0.5, gain)
+    return TransferResult(text, 1000, measures, 0.5, gain)
 
 
 def advice(**parts):
@@ -56,46 +62,52 @@ def around(share, reach=0.01):
     ],
 )
 def test_a_chain_serves_both_only_if_it_keeps_enough_on_both(here, there, told):
-    assert compared(here, there, 0.95) == told
+    assert judge_transfer(here, there, 0.95) == told
 
 
 def test_halves_of_texts_tell_of_foreign_text_with_their_intervals():
-    places = [place(HERE, Interval(-0.5, -1.0, 0.0)), place(FOREIGN, Interval(-5.0, -6.0, -4.0))]
-    assert list(foreign(advice(elsewhere=places))) == [
+    places = [place(HELD_OUT, Interval(-0.5, -1.0, 0.0)), place(OUT_OF_DOMAIN, Interval(-5.0, -6.0, -4.0))]
+    assert list(describe_transfer(advice(elsewhere=places))) == [
         "Among as many rows the chain keeps 90.0 % [88.0, 92.0] of what halves of texts find of each other on foreign "
         "text, 99.0 % [98.0, 100.0] here: it is made for text like this source."
     ]
 
 
 def test_where_neighbours_must_tell_debiasing_is_said_to_change_them():
-    places = [place(HERE, None), place(FOREIGN, Interval(-5.0, -6.0, -4.0), 0.9)]
-    (said,) = foreign(advice(elsewhere=places))
+    places = [place(HELD_OUT, None), place(OUT_OF_DOMAIN, Interval(-5.0, -6.0, -4.0), 0.9)]
+    (said,) = describe_transfer(advice(elsewhere=places))
     assert "90.0 % of the raw neighbours with rescoring on foreign text, 99.0 % here: it is made for" in said
     assert said.endswith("Debiasing, which is part of the chain, changes these on purpose.")
-    (said,) = foreign(advice(elsewhere=places, best=replace(R2, debiasing=NOTHING)))
+    (said,) = describe_transfer(advice(elsewhere=places, best=replace(R2, debiasing=NOTHING)))
     assert said.endswith("this source.")
 
 
 def test_why_there_is_no_answer_on_foreign_text_is_said():
-    assert list(foreign(advice())) == ["No chain is recommended, so that there is none to try on foreign text."]
-    assert "name no encoder" in next(foreign(advice(encoder=None, elsewhere=[place(HERE)])))
-    assert list(foreign(advice(elsewhere=[place(HERE)]))) == []  # the notes say that the encoder fails on it
+    assert list(describe_transfer(advice())) == [
+        "No chain is recommended, so that there is none to try on foreign text."
+    ]
+    assert "name no encoder" in next(describe_transfer(advice(encoder=None, elsewhere=[place(HELD_OUT)])))
+    assert (
+        list(describe_transfer(advice(elsewhere=[place(HELD_OUT)]))) == []
+    )  # the notes say that the encoder fails on it
 
 
 def test_a_long_mean_promises_nothing_unless_it_decided():
-    assert "Its size alone promises no gain." in list(direction(advice()))
-    (said,) = direction(advice(debiasing=debiasing(by_halves=NOTHING)))
+    assert "Its size alone promises no gain." in list(describe_mean_direction(advice()))
+    (said,) = describe_mean_direction(advice(debiasing=debiasing(by_halves=NOTHING)))
     assert "and large: it holds 36 %" in said
 
 
 def test_the_cut_that_is_quoted_supports_the_verdict():
-    (said,) = of_matryoshka(advice())
+    (said,) = describe_first_coordinates(advice())
     assert said.startswith("The first coordinates hold more") and "the first 48 find 70.0 %" in said
     behind = Cut(96, 80.0, 79.0, 81.0)
-    (said,) = of_matryoshka(advice(matryoshka=Matryoshka([Cut(192, 99.0, 90.0, 91.0), behind, HOLDS], False)))
+    (said,) = describe_first_coordinates(
+        advice(matryoshka=Matryoshka([Cut(192, 99.0, 90.0, 91.0), behind, HOLDS], False))
+    )
     assert "do not reliably hold more" in said and "the first 96 find 80.0 %" in said and "81.0 % at best." in said
     near = Cut(96, 80.0, 79.0, 79.5)
-    (said,) = of_matryoshka(advice(matryoshka=Matryoshka([HOLDS, near], False), encoder=None))
+    (said,) = describe_first_coordinates(advice(matryoshka=Matryoshka([HOLDS, near], False), encoder=None))
     assert said.endswith("79.5 % at best; 2 points above the average are the least.") and "encoder" not in said
 
 
@@ -109,23 +121,26 @@ def test_the_cut_that_is_quoted_supports_the_verdict():
     ],
 )
 def test_how_many_more_rows_would_do(capped, shortage, said):
-    assert list(lacks(advice(capped=capped, shortages=[shortage]))) == [said]
+    assert list(describe_shortages(advice(capped=capped, shortages=[shortage]))) == [said]
 
 
 def test_the_price_says_whose_neighbours_and_what_debiasing_changes():
     full = SizeTrial("", 384, 1.0, 1.0, Interval(1.0, None, None), None, None, 1536, 8.0)
     own = replace(full, reducer="PCA", dimensions=96, recall_at_10=0.81, bytes=384, gemm_ms=1.3)
-    sizes = Sizes(full, [own], {}, 1000)
-    said = price(sizes, own, "R2")
+    sizes = SizeComparison(full, [own], {}, 1000)
+    said = describe_cost(sizes, own, "R2")
     assert "similarities about 6× as fast" in said
     assert "of the neighbours that the debiased vectors have is 0.810" in said and "ranked again by these" in said
-    assert "that the full vectors have" in price(sizes, own, NOTHING)
+    assert "that the full vectors have" in describe_cost(sizes, own, NOTHING)
     trial = debiasing().trial("R2")
-    assert list(changes(trial, False, place(HERE))) == [
+    assert list(describe_changed_neighbours(trial, False, place(HELD_OUT))) == [
         "R2 changes 1.3 of the ten nearest neighbours that the raw vectors have, on purpose."
     ]
-    assert "the whole chain finds 0.800, and 0.990 where" in list(changes(trial, True, place(HERE)))[1]
-    assert list(changes(debiasing().trial(NOTHING), True, place(HERE))) == []
+    assert (
+        "the whole chain finds 0.800, and 0.990 where"
+        in list(describe_changed_neighbours(trial, True, place(HELD_OUT)))[1]
+    )
+    assert list(describe_changed_neighbours(debiasing().trial(NOTHING), True, place(HELD_OUT))) == []
 
 
 def test_a_method_that_cannot_be_fitted_leaves_the_table_narrow():

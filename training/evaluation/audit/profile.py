@@ -9,7 +9,7 @@ from training.evaluation.grid import Grid
 from training.evaluation.statistics import beyond, standardized
 
 R2, RANDOM = "R2", "random direction"
-"""Labels of the two methods that are compared here, as in `methods.LADDER`."""
+"""Labels of the two methods that are compared here, as in `methods.DEBIASING`."""
 
 
 @dataclass(frozen=True)
