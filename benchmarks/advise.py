@@ -33,8 +33,8 @@ from training.evaluation.run import trial_key
 from training.evaluation.statistics import Interval, bootstrap
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, open_suite
-from training.evaluation.words import percent, points
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
+from training.reporting.text import format_percent, format_points
 from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
 from transforms.files import replace_synced
@@ -229,8 +229,8 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 def gained(one: Mapping[str, Any]) -> list[str]:
     """How often a policy picks well, and what it gains, with intervals over tasks."""
-    gains = [points(Interval(**one[name])) for name in ("gain", "ahead_of_r2")]
-    return [percent(Interval(**one["near_best"])), *gains]
+    gains = [format_points(Interval(**one[name])) for name in ("gain", "ahead_of_r2")]
+    return [format_percent(Interval(**one["near_best"])), *gains]
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ from service.cli.evaluate import fitted_chains
 from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import Wanted
 from training.evaluation.findings import Findings
-from training.evaluation.plots import pictures
+from training.evaluation.plots import draw_all
 from training.evaluation.report import in_terminal
 from training.evaluation.report import write_report as write_evaluation
 from training.evaluation.run import Request, Results, evaluate
 from training.evaluation.suites import Suite, open_suite
-from training.evaluation.words import sentences
+from training.evaluation.summary import summarize
 
 SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
 SENTENCES = (50, 500, 5000)
@@ -123,7 +123,7 @@ def condensed(results: Results, findings: Findings) -> dict[str, Any]:
         "tasks": {task.task: task.type or task.error for task in results.tasks},
         "mean_norms": {result.member.name: result.mean_norm for result in results.encoders},
         "intrinsic": {result.member.name: result.intrinsic for result in results.encoders},
-        "sentences": sentences(findings),
+        "sentences": summarize(findings),
         "findings": asdict(findings),
         "scores": scores,
     }
@@ -132,7 +132,7 @@ def condensed(results: Results, findings: Findings) -> dict[str, Any]:
 def save_pictures(kept: dict[str, str], results: Results, findings: Findings, out: Path) -> None:
     """Some pictures of a part."""
     out.mkdir(parents=True, exist_ok=True)
-    drawn = pictures(results, findings)
+    drawn = draw_all(results, findings)
     for title, name in kept.items():
         if title in drawn:
             (out / f"{name}.svg").write_text(drawn[title] + "\n")

@@ -12,7 +12,7 @@ from benchmarks.ann.figure import KS
 from benchmarks.ann.findings import Findings
 from benchmarks.ann.frontier import Setting, flat, frontier, grouped, logit
 from benchmarks.ann.spaces import FULL
-from training.evaluation.plots import STYLE, drawn
+from training.reporting.figures import STYLE, to_svg
 
 Rows = Sequence[dict[str, Any]]
 
@@ -42,7 +42,7 @@ def pictures(
             "equal-bytes": equal_bytes(sizes),
             "dimensions": dimensions(figure),
         }
-        return {name: drawn(picture) for name, picture in made.items() if picture is not None}
+        return {name: to_svg(picture) for name, picture in made.items() if picture is not None}
 
 
 def frontiers(results: Sequence[dict[str, Any]]) -> Any:

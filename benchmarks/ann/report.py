@@ -17,7 +17,8 @@ from benchmarks.ann.grid import EXACT, Grid, failed
 from benchmarks.ann.plots import TITLES, budget_of, pictures
 from benchmarks.ann.words import counted, ratio, sentences
 from benchmarks.report import markdown_table, write_report
-from training.evaluation.page import render_page
+from training.reporting.page import Section, render_page
+from training.reporting.tables import Table as ReportTable
 from transforms.files import replace_synced
 
 LIBRARIES = ("hnswlib", "faiss-cpu", "faiss-gpu", "faiss-gpu-cu12", "faiss-gpu-cuvs", "numpy", "torch")
@@ -74,15 +75,14 @@ def write(
     for name, picture in drawn.items():
         replace_synced(out / f"ann-{name}.svg", picture.encode())
     about = f"{counted(results)}: {len(data.vectors):,} distinct vectors of {data.name}, {width} floats each."
-    page = render_page(
+    section = Section(
         title="Which vectors to search, and in what",
-        about=about,
         sentences=said,
-        pictures={TITLES[name]: picture for name, picture in drawn.items()},
-        tables=shown,
+        figures={TITLES[name]: picture for name, picture in drawn.items()},
+        tables={title: ReportTable.from_rows(rows) for title, rows in shown.items()},
         problems=failed(results),
-        files="ann.json and ann.csv",
     )
+    page = render_page([section], about, files="ann.json and ann.csv")
     replace_synced(out / "ann.html", page.encode())
     parts = [f"{name}\n\n{markdown_table(rows[0], rows[1:])}" for name, rows in shown.items()]
     problems = ["Failed:\n" + "\n".join(failed(results))] if failed(results) else []

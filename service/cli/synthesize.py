@@ -36,8 +36,8 @@ def synthesize(
 
 def make_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
     """Read a job, say what it takes, do it, say what came of it."""
-    from training.evaluation.report import aligned
     from training.finetuning.job import read_settings
+    from training.reporting.tables import Table
     from training.synthesis.endpoint import open_endpoint
     from training.synthesis.job import SynthesisJob
     from training.synthesis.report import PAIRS, REJECTED, REPORT, as_json, rows, sentences
@@ -46,7 +46,7 @@ def make_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
     prepared = prepare(read_settings(config, SynthesisJob))
     endpoint = None if only_estimate else open_endpoint(prepared.job.endpoint)
     ahead = foresee(prepared, out)
-    typer.echo(aligned(ahead.rows()), err=not only_estimate)
+    typer.echo(Table.from_rows(ahead.rows()).to_text(), err=not only_estimate)
     typer.echo("\n".join(ahead.sentences()), err=not only_estimate)
     if endpoint is None:
         return
@@ -55,7 +55,7 @@ def make_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
     with ProgressBar() as progress:
         outcome = run(prepared, endpoint, out, progress)
     found = as_json(outcome)
-    typer.echo(aligned(rows(found)))
+    typer.echo(Table.from_rows(rows(found)).to_text())
     typer.echo("\n" + "\n".join(sentences(found)))
     typer.echo(f"{found['pairs']:,} pairs are in {out / PAIRS}, what was left out in {out / REJECTED}")
     typer.echo(f"The figures are in {out / REPORT}", err=True)

@@ -82,10 +82,10 @@ def experiment(
 def mine(config: ConfigOption, out: OutOption = None) -> None:
     """Mine the job's hard negatives and say what was found; a training into the same folder takes them from there."""
     require_extra()
-    from training.evaluation.report import aligned
     from training.finetuning.job import Job, read_settings
     from training.finetuning.mine_run import mine as mine_only
     from training.finetuning.parts import dropped_rows, example_rows, mining_rows
+    from training.reporting.tables import Table
 
     settings, _ = state()
     job = read_settings(config, Job)
@@ -93,7 +93,7 @@ def mine(config: ConfigOption, out: OutOption = None) -> None:
     with ProgressBar() as progress:
         found = mine_only(job, auxiliary_of(settings, job), settings.device, folder, progress)
     for rows in (mining_rows(found), dropped_rows(found), example_rows(found)):
-        typer.echo(aligned(rows) + "\n")
+        typer.echo(Table.from_rows(rows).to_text() + "\n")
     typer.echo(f"Pairs with their negatives, and the statistics, are in {folder / 'negatives'}", err=True)
 
 
@@ -123,20 +123,20 @@ def run_job(method: "Method", config: Path, out: Path | None) -> None:
         outcome = run(method, job, spec, settings.device, folder, progress, auxiliary_of(settings, job))
     if process_rank() > 0:
         return
-    from training.evaluation.report import aligned
     from training.finetuning.afterwards import category_rows
     from training.finetuning.parts import mining_rows
+    from training.reporting.tables import Table
 
     regularizer = settings_of(method, job.regularizer) if method in REGULARIZED else None
-    typer.echo(aligned(source_rows(outcome.mixture)))
+    typer.echo(Table.from_rows(source_rows(outcome.mixture)).to_text())
     if outcome.mined:
-        typer.echo("\n" + aligned(mining_rows(outcome.mined)))
+        typer.echo("\n" + Table.from_rows(mining_rows(outcome.mined)).to_text())
     typer.echo("\n" + "\n".join(sentences(outcome.mixture, outcome.targets, regularizer)))
     for warning in outcome.warnings:
         typer.echo(f"Note: {warning}")
     trained = outcome.summary
     if outcome.compared:
-        typer.echo("\n" + aligned(category_rows(outcome.compared)) + "\n")
+        typer.echo("\n" + Table.from_rows(category_rows(outcome.compared)).to_text() + "\n")
     best = f", step {trained['kept']:,} is kept" if trained["best"] is not None else ""
     typer.echo(
         f"Trained {trained['steps']:,} steps in {trained['seconds']:.0f} s{best}; the model is in {outcome.model}"

@@ -28,9 +28,9 @@ from training.advice.transfer import TransferResult, evaluate_transfer
 from training.encoder.encoder import Encoder
 from training.errors import AdviceError
 from training.evaluation.audit.measure import cosine
-from training.evaluation.words import percent
 from training.fitting.fit_request import DISTINCT_LEAST
 from training.fitting.keys import source_key
+from training.reporting.text import format_percent
 from training.sources.source import open_source
 from training.workspace import claimed_folder
 from transforms.progress import Progress, part_of
@@ -243,7 +243,7 @@ def list_warnings(
     for name, problem in problems.items():
         yield f"{name} could not be fitted: {problem}."
     kept = {} if confirmed is None else compute_preserved_shares(confirmed, sizes.full)
-    missed = [f"{percent(share)} of {what}" for what, share in kept.items() if share.bounds[0] < keep]
+    missed = [f"{format_percent(share)} of {what}" for what, share in kept.items() if share.bounds[0] < keep]
     if confirmed is not None and missed:
         yield (
             f"Fitted at {confirmed.dimensions} dimensions by itself the chain just misses the {100 * keep:g} % that "

@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 
 from training.advice.advise import Advice
 from training.advice.sizes import SizeTrial
-from training.evaluation.plots import bars, plain_ticks, svg_pictures
 from training.evaluation.statistics import Interval
+from training.reporting.figures import draw_figures, label_plainly, plot_intervals
 
 
 def pictures(advice: Advice) -> dict[str, str]:
@@ -17,7 +17,7 @@ def pictures(advice: Advice) -> dict[str, str]:
         "Fewer dimensions: what is kept": curves,
         "Where the variance lies": spectrum,
     }
-    return svg_pictures(drawings, advice)
+    return draw_figures(drawings, advice)
 
 
 def gains(advice: Advice) -> Any:
@@ -50,11 +50,13 @@ def curves(advice: Advice) -> Any:
     for axis, measure, name in zip(axes[0], shown, names, strict=False):
         for reducer in dict.fromkeys(one.reducer for one in advice.sizes.trials):
             some = [one for one in advice.sizes.trials if one.reducer == reducer]
-            bars(axis, [one.dimensions for one in some], [interval(one, measure) for one in some], reducer, "o-")
+            plot_intervals(
+                axis, [one.dimensions for one in some], [interval(one, measure) for one in some], reducer, "o-"
+            )
         if advice.best is not None and advice.best.reducer:
             axis.axvline(advice.best.dimensions, color="grey", linewidth=0.8, linestyle=":")
         axis.set_xscale("log", base=2)
-        plain_ticks(axis.xaxis)
+        label_plainly(axis.xaxis)
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("dimensions")
     axes[0, 0].legend(fontsize=7)
@@ -75,7 +77,7 @@ def spectrum(advice: Advice) -> Any:
     figure, axis = plt.subplots(figsize=(5, 3), layout="constrained")
     axis.plot([rank for rank, _ in ranks], [100 * share for _, share in ranks], "o-", markersize=3)
     axis.set_xscale("log", base=2)
-    plain_ticks(axis.xaxis)
+    label_plainly(axis.xaxis)
     axis.set_xlabel("direction")
     axis.set_ylabel("% of the variance")
     return figure

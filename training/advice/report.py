@@ -7,22 +7,21 @@ from training.advice.advise import Advice
 from training.advice.plots import pictures
 from training.advice.summary import summarize_advice
 from training.advice.tables import tables
-from training.evaluation.page import render_page
-from training.evaluation.report import aligned
+from training.reporting.page import Section, render_page
+from training.reporting.tables import Table
 
 
 def as_page(advice: Advice) -> str:
     """Render the advice as one self-contained HTML page: sentences, figures, tables."""
     encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
-    return render_page(
+    section = Section(
         title=f"Advice: {advice.source}",
-        about=f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out",
         sentences=summarize_advice(advice),
-        pictures=pictures(advice),
-        tables=tables(advice),
-        problems=[],
-        files="",
+        figures=pictures(advice),
+        tables={title: Table.from_rows(rows) for title, rows in tables(advice).items()},
     )
+    about = f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out"
+    return render_page([section], about)
 
 
 def as_json(advice: Advice) -> dict[str, Any]:
@@ -32,5 +31,5 @@ def as_json(advice: Advice) -> dict[str, Any]:
 
 def in_terminal(advice: Advice) -> str:
     """Format the tables and sentences of the advice as plain text."""
-    shown = "\n\n".join(f"{name}\n{aligned(rows)}" for name, rows in tables(advice).items())
+    shown = "\n\n".join(f"{name}\n{Table.from_rows(rows).to_text()}" for name, rows in tables(advice).items())
     return shown + "\n\n" + "\n".join(summarize_advice(advice))

@@ -7,7 +7,7 @@ from training.advice.debiasing import LARGE_MEAN, NOTHING
 from training.advice.matryoshka import MIN_LEAD, find_failing_cuts
 from training.advice.sample_size import Shortage
 from training.evaluation.statistics import Interval
-from training.evaluation.words import percent
+from training.reporting.text import format_percent
 from transforms.linear import MIN_MEAN_NORM
 
 SMALL_MEAN = 0.2
@@ -102,8 +102,8 @@ def describe_transfer(advice: Advice) -> Iterator[str]:
             why = " Debiasing, which is part of the chain, changes these on purpose."
     if kept[0] is not None and kept[1] is not None:
         yield (
-            f"Among as many rows the chain keeps {percent(kept[1])} of {what} on foreign text, {percent(kept[0])} "
-            f"here: {judge_transfer(kept[0], kept[1], advice.keep)}.{why}"
+            f"Among as many rows the chain keeps {format_percent(kept[1])} of {what} on foreign text, "
+            f"{format_percent(kept[0])} here: {judge_transfer(kept[0], kept[1], advice.keep)}.{why}"
         )
 
 

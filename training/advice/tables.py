@@ -4,7 +4,7 @@ from training.advice.advise import Advice
 from training.advice.debiasing import CONFIDENCE, NOTHING
 from training.advice.sizes import SizeTrial
 from training.advice.transfer import HELD_OUT
-from training.evaluation.words import points
+from training.reporting.text import format_points
 
 Rows = list[list[str]]
 
@@ -45,7 +45,7 @@ def debiasing_rows(advice: Advice) -> Rows:
                 one.method + chosen,
                 "" if one.method == NOTHING else one.steps,
                 figure(one.retrieval, 100, 2),
-                "" if one.gain is None else points(one.gain),
+                "" if one.gain is None else format_points(one.gain),
                 figure(one.mean_norm, 1, 3),
                 figure(one.recall_at_10, 1, 3),
             ]
@@ -110,7 +110,7 @@ def elsewhere_rows(advice: Advice) -> Rows:
                 figure(one.measures["recall_at_10"], 1, 3),
                 figure(one.measures["recall_at_10_rescored_4x"], 1, 3),
                 figure(one.retrieval, 100, 2),
-                "–" if one.gain is None else points(one.gain),
+                "–" if one.gain is None else format_points(one.gain),
             ]
             for one in advice.elsewhere
         ),

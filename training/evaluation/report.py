@@ -1,34 +1,33 @@
 """Report of an evaluation: JSON with everything, CSV with the scores, an HTML page, and plain text for the terminal."""
 
-import csv
-import io
-import os
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from training.evaluation.audit.findings import find_audit
-from training.evaluation.audit.tables import overview
+from training.evaluation.audit.plots import draw_audit
+from training.evaluation.audit.tables import audit_tables, overview
 from training.evaluation.audit.words import audit_sentences
 from training.evaluation.findings import Findings, find
-from training.evaluation.page import page
+from training.evaluation.plots import draw_all
 from training.evaluation.run import Results
-from training.evaluation.tables import difference_rows, problem_lines, retention_rows, rows_of, score_rows
-from training.evaluation.words import sentences
-from transforms.files import replace_synced
+from training.evaluation.summary import summarize
+from training.evaluation.tables import (
+    build_tables,
+    difference_table,
+    problem_lines,
+    raw_score_table,
+    retention_table,
+    score_records,
+)
+from training.reporting.files import describe_environment, write_files
+from training.reporting.page import Section, format_text, render_page
+from training.reporting.tables import Table
+from training.reporting.text import format_count
 
 JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
 """File names of the report."""
-FIELDS = (
-    "task,type,family,language,metric,encoder,mean_norm,method,group,label,size,score,control,difference_points,"
-    "retention,seconds,error"
-).split(",")
-"""Columns of the CSV file."""
 
 
 def write_report(results: Results) -> tuple[Findings, list[Path]]:
@@ -36,19 +35,42 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
 
     Existing files are replaced atomically. Returns the findings and the paths of the files.
     """
-    findings, out = find(results), results.request.out
-    said = sentences(findings)
-    files = {
-        JSON: orjson.dumps(as_json(results, findings, said), option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY),
-        CSV: as_csv(results).encode(),
-        HTML: page(results, findings, said).encode(),
-    }
-    for name, content in files.items():
-        replace_synced(out / name, content)
-    return findings, [out / name for name in files]
+    findings = find(results)
+    section = Section(
+        title=f"Evaluation: {results.request.suite.title}",
+        sentences=summarize(findings),
+        figures=draw_all(results, findings),
+        tables=build_tables(results, findings),
+        problems=list(problem_lines(results)),
+    )
+    page = render_page(
+        [section, *audit_sections(results)],
+        about=describe(results),
+        files=f"{JSON} and {CSV}",
+        reference=results.request.suite.reference,
+    )
+    scores = Table.from_records(score_records(results)).to_csv()
+    return findings, write_files(results.request.out, {JSON: as_json(results, findings), CSV: scores, HTML: page})
 
 
-def as_json(results: Results, findings: Findings, said: Sequence[str]) -> dict[str, Any]:
+def audit_sections(results: Results) -> list[Section]:
+    """Return a list with the section of the audit; empty if no encoder was audited."""
+    found = find_audit(results)
+    return [Section("Audit", audit_sentences(found), draw_audit(found), audit_tables(found))] if found else []
+
+
+def describe(results: Results) -> str:
+    """Return a sentence on what was evaluated: data sets, rows, encoders, corpus, version of mteb."""
+    request = results.request
+    usable = [task for task in results.tasks if task.error is None]
+    rows = "all rows" if request.limit is None else f"at most {request.limit:,} rows of each"
+    parts = [f"{len(usable)} of {len(results.tasks)} data sets, {rows}", format_count(len(results.encoders), "encoder")]
+    if results.corpus_rows:
+        parts.append(f"methods fitted on {results.corpus_rows:,} sentences of {Path(request.corpus).name}")
+    return "; ".join(parts) + f"; metrics of mteb {version('mteb')}; 95 % intervals by resampling the tasks."
+
+
+def as_json(results: Results, findings: Findings) -> dict[str, Any]:
     """Return the request, all scores with all metrics, and all statistics as a dict that orjson can serialize."""
     request = results.request
     return {
@@ -56,58 +78,34 @@ def as_json(results: Results, findings: Findings, said: Sequence[str]) -> dict[s
         "reference": request.suite.reference,
         "limit": request.limit,
         "corpus": {"source": Path(request.corpus).name, "sentences": results.corpus_rows},
-        "libraries": {name: version(name) for name in ("lathe", "mteb", "torch", "scikit-learn", "numpy")},
-        "cores": os.cpu_count(),
-        "date": datetime.now(UTC).date().isoformat(),
+        **describe_environment("lathe", "mteb", "torch", "scikit-learn", "numpy"),
         "tasks": [{name: value for name, value in asdict(task).items() if name != "asked"} for task in results.tasks],
         "encoders": [
             asdict(result.member)
             | {"mean_norm": result.mean_norm, "intrinsic": result.intrinsic, "problems": result.problems}
             for result in results.encoders
         ],
-        "sentences": said,
+        "sentences": summarize(findings),
         "findings": findings,
         "audit": find_audit(results),
-        "scores": rows_of(results, metrics=True),
+        "scores": score_records(results, metrics=True),
     }
-
-
-def as_csv(results: Results) -> str:
-    """Format the scores as CSV text with the columns `FIELDS`."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows_of(results))
-    return text.getvalue()
 
 
 def in_terminal(results: Results, findings: Findings) -> str:
     """Format the main tables, sentences, audit and problems as plain text."""
-    parts = ["Mean score of the raw vectors × 100, by type of task (number of tasks)\n" + aligned(score_rows(results))]
-    if findings.cells:
-        parts.append("Differences to raw vectors in points (half the 95 % interval), over tasks complete for all\n")
-        parts[-1] += aligned(difference_rows(results, findings))
-    if findings.retentions:
-        parts.append("Share of the score that is kept, in per cent\n" + aligned(retention_rows(findings)))
-    said = sentences(findings)
-    if said:
-        parts.append("\n".join(said))
+    tables = {
+        "Mean score of the raw vectors × 100, by type of task (number of tasks)": raw_score_table(results),
+        "Differences to raw vectors in points (half the 95 % interval), over tasks complete for all": difference_table(
+            results, findings
+        ),
+        "Share of the score that is kept, in per cent": retention_table(findings),
+    }
+    shown = {title: table for title, table in tables.items() if table}
+    parts = [Section("", summarize(findings), tables=shown)]
     audit = find_audit(results)
     if audit is not None:
-        parts.append("Audit of the encoders' vectors; norms are before they are brought to unit length\n")
-        parts[-1] += aligned(overview(audit))
-        parts.append("\n".join(audit_sentences(audit)))
-    problems = list(problem_lines(results))
-    if problems:
-        parts.append("Problems\n" + "\n".join(problems))
-    return "\n\n".join(parts)
-
-
-def aligned(rows: Iterable[Sequence[str]]) -> str:
-    """Format rows of cells as lines with aligned columns, the first column left, others right."""
-    table = [list(row) for row in rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = []
-    for first, *others in table:
-        lines.append("  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip())
-    return "\n".join(lines)
+        title = "Audit of the encoders' vectors; norms are before they are brought to unit length"
+        parts.append(Section("", audit_sentences(audit), tables={title: overview(audit)}))
+    parts.append(Section("", problems=list(problem_lines(results))))
+    return "\n\n".join(text for part in parts if (text := format_text(part)))

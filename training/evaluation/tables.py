@@ -1,224 +1,211 @@
-"""Tables of an evaluation, as rows of text cells with the header first."""
+"""Tables of an evaluation."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from training.evaluation.comparison import Tally
 from training.evaluation.findings import Findings
 from training.evaluation.grid import Grid, family_of
 from training.evaluation.methods import CONTROL
+from training.evaluation.reduction import RIVAL, Retention
 from training.evaluation.run import EncoderResult, Results
-from training.evaluation.statistics import Interval
-from training.evaluation.words import bounded, percent, share
+from training.reporting.tables import Table
+from training.reporting.text import (
+    format_fraction,
+    format_half_width,
+    format_interval,
+    format_number,
+    format_percent,
+)
 
-Rows = list[list[str]]
-EFFECTS_MOST = 50
+MAX_EFFECTS = 50
 """Maximum number of large effects in the table; all are in the JSON."""
 
 
-def tables(results: Results, findings: Findings) -> dict[str, Rows]:
-    """Build every table for which there are findings; return rows of cells by title, header first."""
-    found = {"Raw vectors: mean score × 100 by type of task": score_rows(results)}
-    if findings.cells:
-        found["Differences to raw vectors, in points"] = difference_rows(results, findings)
-    if findings.families:
-        found["By family of tasks: paired t"] = family_table(findings)
-        found["By encoder, method and family of tasks"] = cell_table(findings)
-    if any(one for correlations in findings.norm_correlations.values() for one in correlations.values()):
-        found["Gain and ‖μ‖ over encoders"] = norm_table(findings)
-    if findings.norm_bins:
-        found["Mean t of R2 by ‖μ‖"] = bin_table(findings)
-    if findings.large_effects:
-        found["Large effects (more than .1 and 2 %) by encoder"] = effect_summary(findings, "encoder")
-        found["Large effects by task"] = effect_summary(findings, "task")
-        found["The largest effects"] = effect_table(findings)
-    if findings.retentions:
-        found["Share of the score kept, per cent"] = retention_rows(findings)
-        found["By type of task, and ahead of PCA, points of retention"] = type_table(findings)
-    if findings.cross_lingual:
-        found["Retention in other languages less that in English"] = language_table(findings)
-    found["Every score × 100"] = score_table(results)
-    return found
+def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
+    """Build every table for which there are findings; return tables by title."""
+    tables = {
+        "Raw vectors: mean score × 100 by type of task": raw_score_table(results),
+        "Differences to raw vectors, in points": difference_table(results, findings),
+        "By family of tasks: paired t": _family_table(findings),
+        "By encoder, method and family of tasks": _cell_table(findings),
+        "Gain and ‖μ‖ over encoders": _norm_table(findings),
+        "Mean t of R2 by ‖μ‖": Table.from_records(findings.norm_bins, {"encoders": "d"}, "+.2f"),
+        "Large effects (more than .1 and 2 %) by encoder": _effect_summary(findings, "encoder"),
+        "Large effects by task": _effect_summary(findings, "task"),
+        "The largest effects": _effect_table(findings),
+        "Share of the score kept, per cent": retention_table(findings),
+        "By type of task, and ahead of PCA, points of retention": _type_table(findings),
+        "Retention in other languages less that in English": _language_table(findings),
+        "Every score × 100": _score_table(results),
+    }
+    return {title: table for title, table in tables.items() if table}
 
 
-def score_rows(results: Results) -> Rows:
+def raw_score_table(results: Results) -> Table:
     """Build the table of the raw vectors' mean score by type, over the tasks that all encoders completed."""
     grid = Grid(results)
     tasks = grid.common({name: [] for name in grid.encoders})
-    types = grid.types(tasks)
-    rows = [["encoder", "‖μ‖", "mean", *(f"{kind} ({len(places)})" for kind, places in types.items())]]
-    for name, result in grid.encoders.items():
-        means = [mean_of(grid, name, [tasks[place] for place in places]) for places in types.values()]
-        rows.append([name, norm_of(result), mean_of(grid, name, tasks), *means])
-    return rows
+    types = {
+        f"{kind} ({len(positions)})": [tasks[position] for position in positions]
+        for kind, positions in grid.types(tasks).items()
+    }
+    return Table.from_records(
+        (
+            {"encoder": name, "‖μ‖": _format_norm(result)}
+            | {column: _mean_score(grid, name, some) for column, some in ({"mean": tasks} | types).items()}
+            for name, result in grid.encoders.items()
+        ),
+        default=".2f",
+    )
 
 
-def norm_of(result: EncoderResult) -> str:
+def _format_norm(result: EncoderResult) -> str:
     """Format an encoder's ‖μ‖, with the published value if the suite states one."""
     published = result.member.published_mean_norm
-    ours = "–" if result.mean_norm is None else f"{result.mean_norm:.3f}"
+    ours = format_number(result.mean_norm, ".3f")
     return ours if published is None else f"{ours} (published {published:.3f})"
 
 
-def mean_of(grid: Grid, encoder: str, tasks: Sequence[str]) -> str:
-    """Format the mean raw score × 100 over tasks, or a dash without tasks."""
-    return f"{100 * float(np.mean(grid.control(encoder, tasks))):.2f}" if tasks else "–"
+def _mean_score(grid: Grid, encoder: str, tasks: Sequence[str]) -> float | None:
+    """Return the mean raw score × 100 over tasks; None without tasks."""
+    return 100 * float(np.mean(grid.control(encoder, tasks))) if tasks else None
 
 
-def difference_rows(results: Results, findings: Findings) -> Rows:
+def difference_table(results: Results, findings: Findings) -> Table:
     """Build the table of differences to raw vectors in points: encoders by methods, and a last row over encoders."""
-    rows = [["encoder", "‖μ‖", "tasks", *findings.labels]]
+    rows: list[dict[str, Any]] = []
     for result in results.encoders:
         cells = {cell.label: cell for cell in findings.cells if cell.encoder == result.member.name}
         if cells:
-            norm = "–" if result.mean_norm is None else f"{result.mean_norm:.2f}"
-            tasks = str(max(cell.tasks for cell in cells.values()))
-            shown = [half(cells[label].difference) if label in cells else "–" for label in findings.labels]
-            rows.append([result.member.name, norm, tasks, *shown])
-    if len(rows) > 2:
-        rows.append(
-            [
-                "all",
-                "",
-                "",
-                *(half(findings.overall[label]) if label in findings.overall else "–" for label in findings.labels),
-            ]
-        )
-    return rows
+            tasks = max(cell.tasks for cell in cells.values())
+            differences = {label: cells[label].difference if label in cells else None for label in findings.labels}
+            rows.append({"encoder": result.member.name, "‖μ‖": result.mean_norm, "tasks": tasks} | differences)
+    if len(rows) > 1:
+        overall = {label: findings.overall.get(label) for label in findings.labels}
+        rows.append({"encoder": "all", "‖μ‖": "", "tasks": ""} | overall)
+    return Table.from_records(rows, {"‖μ‖": ".2f", "tasks": "d"}, format_half_width)
 
 
-def retention_rows(findings: Findings) -> Rows:
+def retention_table(findings: Findings) -> Table:
     """Build the table of the retained share of the score: reducers by share of the dimensions."""
-    shares = sorted({one.share for one in findings.retentions}, reverse=True)
-    rows = [["reducer", *(share(value) for value in shares)]]
-    for label in dict.fromkeys(one.label for one in findings.retentions):
-        found = {one.share: percent(one.mean) for one in findings.retentions if one.label == label}
-        rows.append([label, *(found.get(value, "–") for value in shares)])
-    return rows
+    rows: dict[str, dict[str, Any]] = {}
+    shares = dict.fromkeys(format_fraction(s) for s in sorted({one.share for one in findings.retentions}, reverse=True))
+    for one in findings.retentions:
+        row = rows.setdefault(one.label, {"reducer": one.label, **shares})
+        row[format_fraction(one.share)] = one.mean
+    return Table.from_records(rows.values(), default=format_percent)
 
 
-def family_table(findings: Findings) -> Rows:
+def _family_table(findings: Findings) -> Table:
     """Build the table of mean t, wins, ties and losses by family of tasks, also without each family of encoders."""
-    kin = list(dict.fromkeys(name for row in findings.families for name in row.without))
-    rows = [["method", "family", "encoders", "mean t", "W/T/L", *(f"without {name}" for name in kin)]]
-    for row in findings.families:
-        without = [tallied(row.without[name]) if name in row.without else "–" for name in kin]
-        rows.append([row.label, row.family, str(row.all.encoders), *tallied(row.all).split("; "), *without])
-    return rows
+    return Table.from_records(
+        {"method": row.label, "family": row.family, "encoders": row.all.encoders}
+        | {"mean t": f"{row.all.mean_t:+.2f}", "W/T/L": f"{row.all.wins}/{row.all.ties}/{row.all.losses}"}
+        | {
+            f"without {name}": f"{one.mean_t:+.2f}; {one.wins}/{one.ties}/{one.losses}"
+            for name, one in row.without.items()
+        }
+        for row in findings.families
+    )
 
 
-def tallied(one: Tally) -> str:
-    """Format the mean t with wins, ties and losses, as "+1.23; 4/5/6"."""
-    return f"{one.mean_t:+.2f}; {one.wins}/{one.ties}/{one.losses}"
-
-
-def cell_table(findings: Findings) -> Rows:
+def _cell_table(findings: Findings) -> Table:
     """Build the table of paired tests by encoder, method and family of tasks."""
-    rows = [["encoder", "method", "family", "tasks", "difference", "t", "p", "σ_cell"]]
-    for one in findings.cells:
-        for family, test in one.families.items():
-            t, sigma = ("–" if value is None else f"{value:+.2f}" for value in (test.t, test.sigma_cell))
-            p = "–" if test.p is None else f"{test.p:.3f}"
-            rows.append([one.encoder, one.label, family, str(test.n), f"{test.mean:+.2f}", t, p, sigma])
-    return rows
+    return Table.from_records(
+        (
+            {"encoder": cell.encoder, "method": cell.label, "family": family, "tasks": test.n}
+            | {"difference": test.mean, "t": test.t, "p": test.p, "σ_cell": test.sigma_cell}
+            for cell in findings.cells
+            for family, test in cell.families.items()
+        ),
+        {"difference": "+.2f", "t": "+.2f", "p": ".3f", "σ_cell": "+.2f"},
+    )
 
 
-def norm_table(findings: Findings) -> Rows:
+def _norm_table(findings: Findings) -> Table:
     """Build the table of correlations between each method's gain and ‖μ‖."""
-    rows = [["method", "what", "encoders", "r", "ρ"]]
-    for label, found in findings.norm_correlations.items():
-        for what, one in found.items():
-            if one is not None:
-                rows.append([label, what, str(one.n), bounded(one.pearson), bounded(one.spearman)])
-    return rows
+    return Table.from_records(
+        (
+            {"method": label, "what": what, "encoders": one.n, "r": one.pearson, "ρ": one.spearman}
+            for label, correlations in findings.norm_correlations.items()
+            for what, one in correlations.items()
+            if one is not None
+        ),
+        {"r": format_interval, "ρ": format_interval},
+    )
 
 
-def bin_table(findings: Findings) -> Rows:
-    """Build the table of the mean t of R2 by interval of ‖μ‖."""
-    header = list(findings.norm_bins[0])
-    return [header, *([cell(row[name]) for name in header] for row in findings.norm_bins)]
+def _effect_table(findings: Findings) -> Table:
+    """Build the table of the largest effects, at most `MAX_EFFECTS`."""
+    return Table.from_records(
+        (
+            {"method": effect.label, "encoder": effect.encoder, "task": effect.task}
+            | {"raw": effect.control, "difference": effect.difference}
+            for effect in findings.large_effects[:MAX_EFFECTS]
+        ),
+        {"raw": ".3f", "difference": "+.3f"},
+    )
 
 
-def effect_table(findings: Findings) -> Rows:
-    """Build the table of the largest effects, at most `EFFECTS_MOST`."""
-    rows = [["method", "encoder", "task", "raw", "difference"]]
-    for effect in findings.large_effects[:EFFECTS_MOST]:
-        rows.append([effect.label, effect.encoder, effect.task, f"{effect.control:.3f}", f"{effect.difference:+.3f}"])
-    return rows
-
-
-def effect_summary(findings: Findings, by: Literal["encoder", "task"]) -> Rows:
+def _effect_summary(findings: Findings, by: Literal["encoder", "task"]) -> Table:
     """Build the table of large effects by method and encoder, or task: count, mean and largest, upward and downward.
 
     Values are scores, not points (Tables 8 and 9 of the mean-bias paper).
     """
-    rows = [["method", by, "up", "mean up", "most up", "down", "mean down", "most down"]]
     groups: dict[tuple[str, str], list[float]] = {}
     for effect in findings.large_effects:
         groups.setdefault((effect.label, getattr(effect, by)), []).append(effect.difference)
+    rows = []
     for (label, name), differences in sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]))):
-        cells = []
-        for sign in (1, -1):
+        row: dict[str, Any] = {"method": label, by: name}
+        for way, sign in (("up", 1), ("down", -1)):
             some = [difference for difference in differences if sign * difference > 0]
-            most = max(some, key=abs, default=None)
-            cells += [str(len(some)), *(["–", "–"] if most is None else [f"{np.mean(some):+.3f}", f"{most:+.3f}"])]
-        rows.append([label, name, *cells])
-    return rows
+            mean, largest = (float(np.mean(some)), max(some, key=abs)) if some else (None, None)
+            row |= {way: len(some), f"mean {way}": mean, f"most {way}": largest}
+        rows.append(row)
+    return Table.from_records(rows, {"up": "d", "down": "d"}, "+.3f")
 
 
-def type_table(findings: Findings) -> Rows:
+def _type_table(findings: Findings) -> Table:
     """Build the table of the retained share by type of task, with its difference to that of PCA in points."""
-    kinds = list(dict.fromkeys(kind for one in findings.retentions for kind in one.types))
-    rows = [["reducer", "dimensions", *kinds]]
-    for one in findings.retentions:
-        cells = []
-        for kind in kinds:
-            shown = percent(one.types[kind]) if kind in one.types else "–"
-            ahead = one.ahead.get(kind)
-            cells.append(shown if ahead is None or one.label == "pca" else f"{shown}; {100 * ahead.value:+.1f}")
-        rows.append([one.label, share(one.share), *cells])
-    return rows
+    kinds = dict.fromkeys(kind for one in findings.retentions for kind in one.types)
+    return Table.from_records(
+        {"reducer": one.label, "dimensions": format_fraction(one.share)}
+        | kinds
+        | {kind: _format_retention(one, kind) for kind in one.types}
+        for one in findings.retentions
+    )
 
 
-def language_table(findings: Findings) -> Rows:
+def _format_retention(one: Retention, kind: str) -> str:
+    """Format the retained share of a type of task, with its difference to that of PCA if it was compared."""
+    share, ahead = format_percent(one.types[kind]), one.ahead.get(kind)
+    return share if ahead is None or one.label == RIVAL else f"{share}; {100 * ahead.value:+.1f}"
+
+
+def _language_table(findings: Findings) -> Table:
     """Build the table of retention in other languages minus that in English, by encoder, reducer and size."""
-    languages = list(dict.fromkeys(one.language for one in findings.cross_lingual))
-    rows = [["encoder", "reducer", "size", "data set", *languages]]
-    for key in dict.fromkeys((o.encoder, o.label, o.size, o.task) for o in findings.cross_lingual):
-        some = {o.language: o for o in findings.cross_lingual if (o.encoder, o.label, o.size, o.task) == key}
-        found = [f"{some[name].against_english:+.3f}" if name in some else "–" for name in languages]
-        rows.append([key[0], key[1], str(key[2]), key[3], *found])
-    return rows
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for one in findings.cross_lingual:
+        key = {"encoder": one.encoder, "reducer": one.label, "size": str(one.size), "data set": one.task}
+        rows.setdefault(tuple(key.values()), key)[one.language] = one.against_english
+    return Table.from_records(rows.values(), default="+.3f")
 
 
-def score_table(results: Results) -> Rows:
+def _score_table(results: Results) -> Table:
     """Build the table of all scores × 100: a row for each task and encoder, a column for each method."""
-    rows = rows_of(results)
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    by_cell: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for row in rows:
-        by_cell.setdefault((row["task"], row["type"], row["encoder"]), {})[row["method"]] = row["score"]
-    table = [["task", "type", "encoder", *methods]]
-    for key, scores in sorted(by_cell.items()):
-        table.append([*key, *("–" if scores.get(m) is None else f"{100 * scores[m]:.2f}" for m in methods)])
-    return table
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    columns = dict.fromkeys(row["method"] for row in score_records(results))
+    for one in score_records(results):
+        key = {name: one[name] for name in ("task", "type", "encoder")}
+        row = rows.setdefault(tuple(key.values()), key | columns)
+        row[one["method"]] = None if one["score"] is None else 100 * one["score"]
+    return Table.from_records((rows[key] for key in sorted(rows)), default=".2f")
 
 
-def cell(value: float | int | str | None) -> str:
-    """Format a value as text: a float with sign and two decimals, None as a dash."""
-    return "–" if value is None else f"{value:+.2f}" if isinstance(value, float) else str(value)
-
-
-def half(interval: Interval) -> str:
-    """Format a difference with half the width of its interval, as "+1.23 ±0.45"."""
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:+.2f}"
-    return f"{interval.value:+.2f} ±{(interval.high - interval.low) / 2:.2f}"
-
-
-def rows_of(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
+def score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
     """Return a dict for each score with names, raw score, difference and retention, sorted by encoder and task.
 
     Args:

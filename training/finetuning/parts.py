@@ -5,10 +5,11 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from training.evaluation.page import Part
-from training.evaluation.plots import STYLE, drawn
 from training.finetuning.afterwards import Compared, category_rows, task_rows, verdicts
 from training.finetuning.mining_statistics import BIN, Statistics
+from training.reporting.figures import STYLE, to_svg
+from training.reporting.page import Section
+from training.reporting.tables import Table
 
 QUANTILES = ("5 %", "25 %", "median", "75 %", "95 %")
 """Column headers of the quantiles in `Statistics.margin`."""
@@ -58,7 +59,7 @@ def example_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
     return rows
 
 
-def mining_part(mined: Mapping[str, Statistics]) -> Part:
+def mining_part(mined: Mapping[str, Statistics]) -> Section:
     """Build the report's section on hard negatives: totals, a histogram of margins, and tables."""
     total, queries = sum(one.kept for one in mined.values()), sum(one.queries for one in mined.values())
     said = [f"{total:,} hard negatives were mined for {queries:,} queries of {len(mined)} sources."]
@@ -66,14 +67,14 @@ def mining_part(mined: Mapping[str, Statistics]) -> Part:
     if short:
         said.append(f"More than half of the queries have fewer than asked for: {', '.join(short)}.")
     tables = {
-        "Mined": mining_rows(mined),
-        "Near documents that are no negatives, by why": dropped_rows(mined),
-        "Score of the positive less that of the negative": margin_rows(mined),
-        "Examples": example_rows(mined),
+        "Mined": Table.from_rows(mining_rows(mined)),
+        "Near documents that are no negatives, by why": Table.from_rows(dropped_rows(mined)),
+        "Score of the positive less that of the negative": Table.from_rows(margin_rows(mined)),
+        "Examples": Table.from_rows(example_rows(mined)),
     }
     with plt.rc_context(STYLE):
-        drawing = drawn(margins(mined))
-    return Part("Hard negatives", said, {"Score of the positive less that of the negative": drawing}, tables)
+        drawing = to_svg(margins(mined))
+    return Section("Hard negatives", said, {"Score of the positive less that of the negative": drawing}, tables)
 
 
 def margins(mined: Mapping[str, Statistics]) -> Any:
@@ -90,7 +91,7 @@ def margins(mined: Mapping[str, Statistics]) -> Any:
     return figure
 
 
-def curve_part(lines: Sequence[Mapping[str, Any]], kept: int) -> Part:
+def curve_part(lines: Sequence[Mapping[str, Any]], kept: int) -> Section:
     """Build the report's section on the evaluation during training: the best step, a curve and a table.
 
     Args:
@@ -104,8 +105,8 @@ def curve_part(lines: Sequence[Mapping[str, Any]], kept: int) -> Part:
         said.append(f"The base model had {measured[0]:.4f}: no step was better.")
     rows = [["step", metric], *([f"{step:,}", f"{value:.4f}"] for step, value in measured.items())]
     with plt.rc_context(STYLE):
-        drawing = drawn(curve(measured, metric, kept))
-    return Part("Measured on the way", said, {f"{metric} by step": drawing}, {"Measures": rows})
+        drawing = to_svg(curve(measured, metric, kept))
+    return Section("Measured on the way", said, {f"{metric} by step": drawing}, {"Measures": Table.from_rows(rows)})
 
 
 def curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
@@ -118,10 +119,10 @@ def curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
     return figure
 
 
-def comparison_part(found: Mapping[str, Compared]) -> Part:
+def comparison_part(found: Mapping[str, Compared]) -> Section:
     """Build the report's section on the post-training evaluation: sentences, and tables by category and by task."""
     tables = {
-        "By category: paired t-tests over tasks, p by Holm within a suite": category_rows(found),
-        "By task": task_rows(found),
+        "By category: paired t-tests over tasks, p by Holm within a suite": Table.from_rows(category_rows(found)),
+        "By task": Table.from_rows(task_rows(found)),
     }
-    return Part("Against the base model", verdicts(found), {}, tables)
+    return Section("Against the base model", verdicts(found), {}, tables)

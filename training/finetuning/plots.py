@@ -5,10 +5,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from training.evaluation.plots import STYLE, drawn, plain_ticks
 from training.finetuning.mixture import Mixture
 from training.finetuning.shrinkage import Shrinkage
 from training.finetuning.targets import Targets
+from training.reporting.figures import STYLE, label_plainly, to_svg
 
 SHOWN_DIMENSIONS = 60
 """Maximum number of columns of the heat map: the dimensions that separate the sources most."""
@@ -36,7 +36,7 @@ def pictures(mixture: Mixture, targets: Targets) -> dict[str, str]:
             found["Where each source is shrunk (1 − α of Eq. 6, or its shift over its deviation)"] = factors(
                 mixture, shrinkage
             )
-        return {name: drawn(figure) for name, figure in found.items()}
+        return {name: to_svg(figure) for name, figure in found.items()}
 
 
 def spectrum(shrinkage: Shrinkage) -> Any:
@@ -61,7 +61,7 @@ def dispersion(shrinkage: Shrinkage) -> Any:
     axis.scatter(ranks[changed], values[changed], s=7, color="tab:red", label="shrunk for some source")
     axis.axhline(max(shrinkage.dispersion_threshold, 1e-12), color="black", linewidth=0.8, linestyle="--")
     axis.set_yscale("log")
-    plain_ticks(axis.yaxis)
+    label_plainly(axis.yaxis)
     axis.set_xlabel("active dimension")
     axis.set_ylabel("dispersion")
     axis.legend(fontsize=8)

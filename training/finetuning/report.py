@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from training.evaluation.page import Part, render_page
 from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Lengths, Mixture, SourceReport
 from training.finetuning.plots import pulled
 from training.finetuning.targets import Targets
+from training.reporting.page import Section, render_page
+from training.reporting.tables import Table
 
 REFERENCE = "https://arxiv.org/abs/2604.17257"
 """Address of the REZE paper."""
@@ -135,7 +136,7 @@ def offline_page(
     settings: RegularizerSettings | None,
     pictures: Mapping[str, str],
     warnings: Sequence[str],
-    parts: Sequence[Part] = (),
+    parts: Sequence[Section] = (),
 ) -> str:
     """Render the offline phase, and then further sections, as one self-contained HTML page.
 
@@ -152,14 +153,16 @@ def offline_page(
     shrunk = targets is not None and targets.shrinkage is not None
     if targets is not None and shrunk:
         tables["What is done to each source"] = shrinkage_rows(mixture, targets)
-    return render_page(
+    section = Section(
         title="Before training: the sources" + (" and what is shrunk" if shrunk else ""),
-        about="Computed from the encoder as it was before training" + (f"; {settings}" if settings else "") + ".",
         sentences=sentences(mixture, targets, settings),
-        pictures=pictures,
-        tables=tables,
+        figures=pictures,
+        tables={title: Table.from_rows(rows) for title, rows in tables.items()},
         problems=warnings,
+    )
+    return render_page(
+        [section, *parts],
+        about="Computed from the encoder as it was before training" + (f"; {settings}" if settings else "") + ".",
         files="sources.csv and targets/",
         reference=REFERENCE,
-        parts=parts,
     )

@@ -3,20 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from training.evaluation.audit.findings import AuditFindings
-from training.evaluation.plots import svg_pictures
 from training.evaluation.statistics import OUTSTANDING_Z
+from training.reporting.figures import draw_figures, new_panels, plot_heat_map, write_numbers
 
-Z_MOST = 2 * OUTSTANDING_Z
+MAX_Z = 2 * OUTSTANDING_Z
 """|z| at which the colour scale of the map ends."""
 
 
-def audit_pictures(findings: AuditFindings) -> dict[str, str]:
+def draw_audit(findings: AuditFindings) -> dict[str, str]:
     """Draw every figure for which the findings have data; return SVG text by title."""
-    return svg_pictures(DRAWINGS, findings)
+    return draw_figures(PLOTS, findings)
 
 
 def growth_curves(findings: AuditFindings) -> Any:
@@ -24,7 +23,7 @@ def growth_curves(findings: AuditFindings) -> Any:
     some = {name: audit.corpus.growth for name, audit in findings.encoders.items() if audit.corpus}
     if not some:
         return None
-    figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
+    figure, (axis,) = new_panels(1, size=(8, 4))
     for name, growth in some.items():
         counts = [point.n for point in growth]
         expected = np.sqrt([point.expected_square for point in growth])
@@ -50,7 +49,7 @@ def running_languages(findings: AuditFindings) -> Any:
     if not some:
         return None
     languages = [one.language for one in max(some.values(), key=len)]
-    figure, axis = plt.subplots(figsize=(4.5 + 0.6 * len(languages), 3.2), layout="constrained")
+    figure, (axis,) = new_panels(1, size=(4.5 + 0.6 * len(languages), 3.2))
     for name, means in some.items():
         places = [languages.index(one.language) for one in means]
         (line,) = axis.plot(places, [one.running_norm for one in means], "-", linewidth=1, label=name)
@@ -71,20 +70,13 @@ def outstanding_map(findings: AuditFindings) -> Any:
         return None
     z = findings.profile.z
     values = np.array([[z[encoder].get(task, np.nan) for encoder in encoders] for task in tasks])
-    size = (3 + 0.5 * len(encoders), 1.5 + 0.22 * len(tasks))
-    figure, axis = plt.subplots(figsize=size, layout="constrained")
-    axis.imshow(values, cmap="RdBu", vmin=-Z_MOST, vmax=Z_MOST, aspect="auto")
-    axis.set_xticks(range(len(encoders)), encoders, rotation=30, ha="right")
-    axis.set_yticks(range(len(tasks)), tasks)
-    for row, column in np.argwhere(np.abs(np.nan_to_num(values)) > OUTSTANDING_Z):
-        strong = abs(values[row, column]) > 0.7 * Z_MOST
-        label = f"{values[row, column]:+.1f}"
-        axis.text(column, row, label, ha="center", va="center", fontsize=7, color="white" if strong else "black")
-    axis.spines[:].set_visible(False)
+    figure, (axis,) = new_panels(1, size=(3 + 0.5 * len(encoders), 1.5 + 0.22 * len(tasks)))
+    plot_heat_map(axis, values, tasks, encoders, MAX_Z)
+    write_numbers(axis, values, "+.1f", MAX_Z, threshold=OUTSTANDING_Z, fontsize=7)
     return figure
 
 
-DRAWINGS: dict[str, Callable[[AuditFindings], Any]] = {
+PLOTS: dict[str, Callable[[AuditFindings], Any]] = {
     "Norm of the mean by sample, measured and expected": growth_curves,
     "Norm of the mean as languages are added": running_languages,
     "R2's differences in standard deviations of each encoder's own": outstanding_map,

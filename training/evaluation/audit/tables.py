@@ -1,134 +1,187 @@
-"""Tables of an audit, as rows of text cells with the header first."""
+"""Tables of an audit."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from training.evaluation.audit.findings import AuditFindings
+from training.evaluation.audit.measure import Direction
 from training.evaluation.audit.profile import Profile, RandomControl
+from training.reporting.tables import Table
+from training.reporting.text import format_percent
 
-Rows = list[list[str]]
 
-
-def audit_tables(findings: AuditFindings) -> dict[str, Rows]:
-    """Build every table for which the findings have data; return rows of cells by title, header first."""
-    found = {
-        "Norms before they are brought to unit length": norm_rows(findings),
-        "‖μ‖ by sample, and its expectation": growth_rows(findings),
-        "μ by language": language_rows(findings),
-        "μ by prompt": prompt_rows(findings),
-        "μ and the first principal component": direction_rows(findings),
-        "Random direction by seed, in points": random_rows(findings.random_controls),
-        "Where R2 stands out, by encoder": encoder_rows(findings.profile),
-        "Where R2 stands out, by task": task_rows(findings.profile),
+def audit_tables(findings: AuditFindings) -> dict[str, Table]:
+    """Build every table for which the findings have data; return tables by title."""
+    tables = {
+        "Norms before they are brought to unit length": _norm_table(findings),
+        "‖μ‖ by sample, and its expectation": _growth_table(findings),
+        "μ by language": _language_table(findings),
+        "μ by prompt": _prompt_table(findings),
+        "μ and the first principal component": _direction_table(findings),
+        "Random direction by seed, in points": _random_table(findings.random_controls),
+        "Where R2 stands out, by encoder": _encoder_table(findings.profile),
+        "Where R2 stands out, by task": _task_table(findings.profile),
     }
-    return {name: rows for name, rows in found.items() if len(rows) > 1}
+    return {title: table for title, table in tables.items() if table}
 
 
-def overview(findings: AuditFindings) -> Rows:
+def overview(findings: AuditFindings) -> Table:
     """Build the table for the terminal: norms, ‖μ‖, noise floor, first principal component; a row for each encoder."""
-    rows = [["encoder", "norm", "unit", "‖μ‖", "chance", "PC1 centred", "PC1 uncentred"]]
+    rows = []
     for name, audit in findings.encoders.items():
-        norms = ["–", "–"]
-        if audit.norms is not None:
-            norms = [f"{audit.norms.mean:.3f} ±{audit.norms.std:.3f}", percent(audit.norms.unit)]
-        mean = ["–"] * 4
-        if audit.corpus is not None:
-            found = audit.corpus.direction
-            mean = [shown(value) for value in (found.mean_norm, found.noise_floor, found.centered, found.uncentered)]
-        rows.append([name, *norms, *mean])
-    return rows
+        norms, found = audit.norms, audit.corpus.direction if audit.corpus else None
+        rows.append(
+            {
+                "encoder": name,
+                "norm": f"{norms.mean:.3f} ±{norms.std:.3f}" if norms else None,
+                "unit": format_percent(norms.unit) if norms else None,
+                "‖μ‖": found and found.mean_norm,
+                "chance": found and found.noise_floor,
+                "PC1 centred": found and found.centered,
+                "PC1 uncentred": found and found.uncentered,
+            }
+        )
+    return Table.from_records(rows, default=".3f")
 
 
-def norm_rows(findings: AuditFindings) -> Rows:
+def _norm_table(findings: AuditFindings) -> Table:
     """Build the table of norms of each encoder's raw vectors (the mean-bias paper's Appendix C)."""
-    rows = [["encoder", "texts", "mean", "std", "min", "max", "unit", "zero"]]
-    for name, audit in findings.encoders.items():
-        if audit.norms is not None:
-            one = audit.norms
-            lengths = [f"{value:.4f}" for value in (one.mean, one.std, one.min, one.max)]
-            rows.append([name, str(one.texts), *lengths, percent(one.unit), str(one.zero_rows)])
-    return rows
+    names = {"zero_rows": "zero"}
+    return Table.from_records(
+        (
+            {"encoder": name} | {names.get(field, field): value for field, value in asdict(audit.norms).items()}
+            for name, audit in findings.encoders.items()
+            if audit.norms is not None
+        ),
+        {"texts": "d", "unit": format_percent, "zero": "d"},
+        ".4f",
+    )
 
 
-def growth_rows(findings: AuditFindings) -> Rows:
+def _growth_table(findings: AuditFindings) -> Table:
     """Build the table of ‖μ_n‖ by sample size for each encoder."""
-    header = ["‖μ_n‖", "√(tr Σ / n)", "cos with all", "‖μ_n‖² / expected", "consecutive, × squared error"]
-    rows = [["encoder", "sentences", "draws", *header]]
-    for name, audit in findings.encoders.items():
-        for point in audit.corpus.growth if audit.corpus else ():
-            figures = (point.norm, point.noise_floor, point.cosine, point.ratio, point.consecutive)
-            rows.append([name, f"{point.n:,}", str(point.draws), *map(shown, figures)])
-    return rows
+    return Table.from_records(
+        (
+            {
+                "encoder": name,
+                "sentences": point.n,
+                "draws": point.draws,
+                "‖μ_n‖": point.norm,
+                "√(tr Σ / n)": point.noise_floor,
+                "cos with all": point.cosine,
+                "‖μ_n‖² / expected": point.ratio,
+                "consecutive, × squared error": point.consecutive,
+            }
+            for name, audit in findings.encoders.items()
+            for point in (audit.corpus.growth if audit.corpus else ())
+        ),
+        {"sentences": ",", "draws": "d"},
+        ".3f",
+    )
 
 
-def language_rows(findings: AuditFindings) -> Rows:
+def _language_table(findings: AuditFindings) -> Table:
     """Build the table of means by language, with the running mean (Appendix E of the mean-bias paper)."""
-    rows = [["encoder", "language", "‖μ‖", "chance", "cos with first", "texts so far", "running ‖μ‖", "cos with final"]]
-    for name, audit in findings.encoders.items():
-        if audit.languages is not None:
-            for count, one in enumerate(audit.languages.means, 1):
-                own = [shown(value) for value in (one.norm, one.noise_floor, one.cosine)]
-                running = [shown(value) for value in (one.running_norm, one.running_cosine)]
-                rows.append([name, one.language, *own, f"{count * audit.languages.texts:,}", *running])
-    return rows
+    return Table.from_records(
+        (
+            {
+                "encoder": name,
+                "language": one.language,
+                "‖μ‖": one.norm,
+                "chance": one.noise_floor,
+                "cos with first": one.cosine,
+                "texts so far": count * audit.languages.texts,
+                "running ‖μ‖": one.running_norm,
+                "cos with final": one.running_cosine,
+            }
+            for name, audit in findings.encoders.items()
+            if audit.languages is not None
+            for count, one in enumerate(audit.languages.means, 1)
+        ),
+        {"texts so far": ","},
+        ".3f",
+    )
 
 
-def prompt_rows(findings: AuditFindings) -> Rows:
+def _prompt_table(findings: AuditFindings) -> Table:
     """Build the table of means by prompt (Appendix E of the mean-bias paper)."""
-    rows = [["encoder", "prompt", "texts", "‖μ‖", "chance", "cos without", "written"]]
+    rows = []
     for name, audit in findings.encoders.items():
         if audit.prompts is not None:
-            texts = f"{audit.prompts.texts:,}"
-            rows.append([name, "none", texts, shown(audit.prompts.plain_norm), "", "", ""])
+            texts = audit.prompts.texts
+            rows.append([name, "none", texts, audit.prompts.plain_norm, "", "", ""])
             for one in audit.prompts.means:
-                values = [shown(value) for value in (one.norm, one.noise_floor, one.cosine)]
-                rows.append([name, one.name, texts, *values, repr(one.prompt)])
-    return rows
+                rows.append([name, one.name, texts, one.norm, one.noise_floor, one.cosine, repr(one.prompt)])
+    header = ["encoder", "prompt", "texts", "‖μ‖", "chance", "cos without", "written"]
+    return Table.from_rows([header, *rows], {"texts": ","}, ".3f")
 
 
-def direction_rows(findings: AuditFindings) -> Rows:
+def _direction_table(findings: AuditFindings) -> Table:
     """Build the table of cosines between the mean and the first principal component (Appendix D)."""
-    rows = [["encoder", "sentences", "zero", "‖μ‖", "chance", "|cos| centred", "|cos| uncentred"]]
-    for name, audit in findings.encoders.items():
-        if audit.corpus is not None:
-            one = audit.corpus.direction
-            values = [shown(value) for value in (one.mean_norm, one.noise_floor, one.centered, one.uncentered)]
-            rows.append([name, f"{one.rows:,}", f"{one.zero_rows:,}", *values])
-    return rows
+    return Table.from_records(
+        (
+            {
+                "encoder": name,
+                "sentences": found.rows,
+                "zero": found.zero_rows,
+                "‖μ‖": found.mean_norm,
+                "chance": found.noise_floor,
+                "|cos| centred": found.centered,
+                "|cos| uncentred": found.uncentered,
+            }
+            for name, found in _directions(findings).items()
+        ),
+        {"sentences": ",", "zero": ","},
+        ".3f",
+    )
 
 
-def random_rows(found: Iterable[RandomControl]) -> Rows:
+def _directions(findings: AuditFindings) -> dict[str, Direction]:
+    """Return the mean direction of each encoder that has one."""
+    return {name: audit.corpus.direction for name, audit in findings.encoders.items() if audit.corpus is not None}
+
+
+def _random_table(controls: Iterable[RandomControl]) -> Table:
     """Build the table of score differences of a random direction over its seeds, in points (Appendix F)."""
-    rows = [["encoder", "tasks", "seeds", "mean", "std", "min", "max", "R2"]]
-    for one in found:
-        values = list(one.differences.values())
-        figures = (one.mean, one.std, min(values), max(values), one.r2)
-        cells = ["–" if value is None else f"{value:+.4f}" for value in figures]
-        rows.append([one.encoder, str(one.tasks), str(len(values)), *cells])
-    return rows
+    return Table.from_records(
+        (
+            {
+                "encoder": one.encoder,
+                "tasks": one.tasks,
+                "seeds": len(one.differences),
+                "mean": one.mean,
+                "std": one.std,
+                "min": min(one.differences.values()),
+                "max": max(one.differences.values()),
+                "R2": one.r2,
+            }
+            for one in controls
+        ),
+        {"tasks": "d", "seeds": "d"},
+        "+.4f",
+    )
 
 
-def encoder_rows(found: Profile) -> Rows:
+def _encoder_table(profile: Profile) -> Table:
     """Build the table of shares of each encoder's tasks with outliers of R2 (Table 6), largest upward share first."""
-    rows = [["encoder", "‖μ‖", "tasks", "z > 2", "z < −2"]]
-    for one in sorted(found.encoders, key=lambda one: -one.up):
-        rows.append([one.encoder, shown(one.mean_norm), str(one.tasks), percent(one.up), percent(one.down)])
-    return rows
+    return Table.from_records(
+        (
+            {"encoder": one.encoder, "‖μ‖": one.mean_norm, "tasks": one.tasks, "z > 2": one.up, "z < −2": one.down}
+            for one in sorted(profile.encoders, key=lambda one: -one.up)
+        ),
+        {"‖μ‖": ".3f", "tasks": "d"},
+        format_percent,
+    )
 
 
-def task_rows(found: Profile) -> Rows:
+def _task_table(profile: Profile) -> Table:
     """Build the table of shares of encoders with outliers of R2 by task (Table 7), without tasks that have none."""
-    rows = [["task", "type", "encoders", "z > 2", "z < −2"]]
-    for one in sorted(found.tasks, key=lambda one: (-one.up, one.down)):
-        if one.up or one.down:
-            rows.append([one.task, one.type, str(one.encoders), percent(one.up), percent(one.down)])
-    return rows
-
-
-def shown(value: float | None) -> str:
-    """Format a value with three decimals, or as a dash if it is None."""
-    return "–" if value is None else f"{value:.3f}"
-
-
-def percent(value: float) -> str:
-    """Format a share as whole per cent."""
-    return f"{100 * value:.0f} %"
+    return Table.from_records(
+        (
+            {"task": one.task, "type": one.type, "encoders": one.encoders, "z > 2": one.up, "z < −2": one.down}
+            for one in sorted(profile.tasks, key=lambda one: (-one.up, one.down))
+            if one.up or one.down
+        ),
+        {"encoders": "d"},
+        format_percent,
+    )

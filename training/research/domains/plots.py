@@ -5,7 +5,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from training.evaluation.plots import svg_pictures
+from training.reporting.figures import draw_figures
 from training.research.domains.comparison import Comparison
 from training.research.domains.similarity import Cosines
 from training.research.domains.variance import RESIDUAL
@@ -27,7 +27,7 @@ def pictures(comparison: Comparison) -> dict[str, str]:
         "What the variance of samples' scores goes with": shares,
         "Cosines of data sets' mean embeddings": similarity,
     }
-    return svg_pictures(drawings, comparison)
+    return draw_figures(drawings, comparison)
 
 
 def rankings(comparison: Comparison) -> Any:

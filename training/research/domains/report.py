@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from training.evaluation.page import render_page
-from training.evaluation.report import aligned
-from training.evaluation.words import counted
+from training.reporting.page import Section, render_page
+from training.reporting.tables import Table
+from training.reporting.text import format_count
 from training.research.domains.comparison import Comparison
 from training.research.domains.plots import pictures
 from training.research.domains.samples import SAMPLE_EXAMPLES, SAMPLES
@@ -44,30 +44,31 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 def page(comparison: Comparison) -> str:
     """Return the HTML page of a comparison: its sentences, plots as inline SVG, tables and problems."""
-    return render_page(
+    section = Section(
         title=f"Is it another domain: {comparison.titles[0]} against {comparison.titles[1]}",
-        about=about(comparison),
         sentences=sentences(comparison),
-        pictures=pictures(comparison),
-        tables=tables(comparison),
+        figures=pictures(comparison),
+        tables={title: Table.from_rows(rows) for title, rows in tables(comparison).items()},
         problems=comparison.problems,
-        files=JSON,
     )
+    return render_page([section], about=about(comparison), files=JSON)
 
 
 def about(comparison: Comparison) -> str:
     """Return a sentence with the numbers of data sets per suite and of encoders, and the mteb version."""
     parts = [
-        f"{title}: {counted(range(count), 'data set')}"
+        f"{title}: {format_count(count, 'data set')}"
         for title, count in zip(comparison.titles, comparison.data_sets, strict=True)
     ]
-    return "; ".join([*parts, counted(comparison.encoders, "encoder")]) + f"; metrics of mteb {version('mteb')}."
+    return (
+        "; ".join([*parts, format_count(len(comparison.encoders), "encoder")]) + f"; metrics of mteb {version('mteb')}."
+    )
 
 
 def in_terminal(comparison: Comparison) -> str:
     """Return the sentences, the short tables and the problems of a comparison as plain text for a terminal."""
     parts = ["\n".join(sentences(comparison))]
-    parts += [f"{name}\n{aligned(rows)}" for name, rows in short_tables(comparison).items()]
+    parts += [f"{name}\n{Table.from_rows(rows).to_text()}" for name, rows in short_tables(comparison).items()]
     if comparison.problems:
         parts.append("Problems\n" + "\n".join(comparison.problems))
     return "\n\n".join(parts)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from training.evaluation.words import counted
+from training.reporting.text import format_count
 from training.research.domains.characteristics import Characteristics
 from training.research.domains.comparison import Comparison
 from training.research.domains.ranking import EXACT_MOST, LEVEL, RankCorrelation
@@ -48,8 +48,8 @@ def in_common(comparison: Comparison) -> Iterator[str]:
         )
     if comparison.shared:
         yield (
-            f"{counted(comparison.shared, 'data set')} of {first} {is_or_are(len(comparison.shared))} in {second} too, "
-            f"which makes the suites look alike: {', '.join(comparison.shared)}."
+            f"{format_count(len(comparison.shared), 'data set')} of {first} {is_or_are(len(comparison.shared))} in "
+            f"{second} too, which makes the suites look alike: {', '.join(comparison.shared)}."
         )
 
 
@@ -149,7 +149,7 @@ def of_type(one: TwoWay, titles: tuple[str, str]) -> Iterator[str]:
         if size < SAMPLE_EXAMPLES:
             yield f"{title} has {size} examples of {one.type} only, so that samples repeat them."
     if one.undefined:
-        yield f"{counted(range(one.undefined), 'sample')} of {one.type} had no score and were left out."
+        yield f"{format_count(one.undefined, 'sample')} of {one.type} had no score and were left out."
 
 
 def impossible(what: str, some: Sequence[RankCorrelation] | Sequence[TwoWay]) -> Iterator[str]:
@@ -177,8 +177,9 @@ def of_encoders(comparison: Comparison) -> Iterator[str]:
     if known:
         lower = sum(p <= LEVEL for p in known)
         yield (
-            f"{lower} of {counted(known, 'paired test')} between encoders {has_or_have(lower)} p ≤ .05; about "
-            f"{LEVEL * len(known):.1f} would by chance. The better encoder is picked by the scores it is tested on."
+            f"{lower} of {format_count(len(known), 'paired test')} between encoders {has_or_have(lower)} p ≤ .05; "
+            f"about {LEVEL * len(known):.1f} would by chance. "
+            "The better encoder is picked by the scores it is tested on."
         )
 
 

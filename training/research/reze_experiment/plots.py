@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from training.evaluation.plots import STYLE, plain_ticks
+from training.reporting.figures import STYLE, label_plainly
 from training.research.reze_experiment.findings import Findings
 from training.research.reze_experiment.run import Experiment
 from training.research.reze_experiment.tables import named, stage
@@ -82,7 +82,7 @@ def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
                 axis.plot(*zip(*sorted(some), strict=True), marker="o", ms=4, label=f"{stage(rows)}, {rate:g}")
     axis.set_xscale("symlog", linthresh=0.1)
     axis.set_xticks(sorted(weights.values()))
-    plain_ticks(axis.xaxis)
+    label_plainly(axis.xaxis)
     axis.set_xlabel("weight of the regulariser (α of Eq. 10)")
     axis.set_ylabel("score × 100")
     axis.legend(fontsize=7)

@@ -13,10 +13,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 import orjson
 
-from training.evaluation.page import render_page
-from training.evaluation.plots import drawn
-from training.evaluation.report import aligned
 from training.finetuning.report import REFERENCE, source_rows
+from training.reporting.figures import to_svg
+from training.reporting.page import Section, render_page
+from training.reporting.tables import Table
 from training.research.reze_experiment.book import Result
 from training.research.reze_experiment.findings import Findings, find
 from training.research.reze_experiment.plots import figures
@@ -48,7 +48,7 @@ def write_report(experiment: Experiment, out: Path) -> tuple[Findings, list[Path
     for name, (title, figure) in figures(experiment, findings).items():
         paths.append(out / f"{name}.png")
         replace_synced(paths[-1], as_png(figure))
-        pictures[title] = drawn(figure)
+        pictures[title] = to_svg(figure)
     contents = {
         JSON: orjson.dumps(
             as_json(experiment, findings, said), option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
@@ -115,15 +115,18 @@ def page(experiment: Experiment, findings: Findings, said: Sequence[str], pictur
     for one in experiment.prepared:
         tables[f"Sources where {one.target.name} is left out"] = source_rows(one.mixture)
     limit = experiment.settings.limit
-    return render_page(
+    section = Section(
         title="REZE and its rivals",
+        sentences=said,
+        figures=pictures,
+        tables={name: Table.from_rows(rows) for name, rows in tables.items() if len(rows) > 1},
+        problems=experiment.problems,
+    )
+    return render_page(
+        [section],
         about=f"{experiment.encoder['name']}, {len(experiment.prepared)} targets left out in turn, "
         f"{'all' if limit is None else f'at most {limit:,}'} rows of each test; 95 % intervals over seeds; metrics of "
         f"mteb {version('mteb')}, label accuracy our own.",
-        sentences=said,
-        pictures=pictures,
-        tables={name: rows for name, rows in tables.items() if len(rows) > 1},
-        problems=experiment.problems,
         files="experiment.json and results.csv",
         reference=REFERENCE,
     )
@@ -132,10 +135,14 @@ def page(experiment: Experiment, findings: Findings, said: Sequence[str], pictur
 def in_terminal(experiment: Experiment, findings: Findings) -> str:
     """Return averages, drift, sentences and problems as plain text for a terminal; close all open figures."""
     parts = [
-        f"Average over targets × 100, learning rate {rate:g}\n" + aligned(average_rows(findings, rate))
+        f"Average over targets × 100, learning rate {rate:g}\n"
+        + Table.from_rows(average_rows(findings, rate)).to_text()
         for rate in sorted({result.learning_rate for result in experiment.results})
     ]
-    parts += ["Before the fine-tuning\n" + aligned(shift_rows(findings)), "\n".join(sentences(findings))]
+    parts += [
+        "Before the fine-tuning\n" + Table.from_rows(shift_rows(findings)).to_text(),
+        "\n".join(sentences(findings)),
+    ]
     if experiment.problems:
         parts.append("Problems\n" + "\n".join(experiment.problems))
     plt.close("all")

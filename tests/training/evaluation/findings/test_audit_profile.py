@@ -91,7 +91,7 @@ def test_the_random_direction_is_told_seed_by_seed(grid_of, table):
     assert (round(found.mean, 3), round(found.std, 3), round(found.r2, 3)) == (0.005, 0.005, 0.567)
     assert found.std == pytest.approx(np.std(list(gains.values()), ddof=1))
     findings = AuditFindings({}, [found], UNSCORED)
-    (row,) = audit_tables(findings)["Random direction by seed, in points"][1:]
+    (row,) = audit_tables(findings)["Random direction by seed, in points"].cells[1:]
     assert row[:3] + row[4:] == ["one", "8", "4", "+0.0047", "+0.0009", "+0.0106", "+0.5670"]
     assert audit_sentences(findings) == [
         "A random direction changes the score of one by +0.005 points ± 0.005 among 4 seeds, from +0.001 to +0.011; "
@@ -222,7 +222,7 @@ def test_the_report_has_an_audit_of_its_own_in_all_forms(audited):
 
     shown = in_terminal(audited, find(audited))
     assert "\n".join(audit_sentences(findings)) in shown
-    assert ["two", "–", "–", "–", "–", "–", "–"] in overview(findings)
+    assert ["two", "–", "–", "–", "–", "–", "–"] in overview(findings).cells
     assert "two: nothing can be measured." in shown
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from training.evaluation.findings import find
-from training.evaluation.report import aligned, in_terminal, write_report
-from training.evaluation.words import sentences
+from training.evaluation.report import in_terminal, write_report
+from training.evaluation.summary import summarize
+from training.reporting.tables import Table
 
 TASKS = {f"r{i}": "Retrieval" for i in range(5)} | {"stsb": "STS", "stsb_de": "STS", "clusters, or not": "Clustering"}
 REFERENCE = "https://example.org/paper?a=1&b=2"
@@ -117,7 +118,7 @@ def test_the_json_holds_every_finding(results, written):
     assert found["overall"]["R2"]["low"] == findings.overall["R2"].low
     assert [one["mean"]["value"] for one in found["retentions"]] == [one.mean.value for one in findings.retentions]
     assert all(found.values())  # no part of it is empty
-    assert whole["sentences"] == sentences(findings)
+    assert whole["sentences"] == summarize(findings)
     assert whole["tasks"][-1]["error"] == "test.jsonl: row 3 has no 'text'"
 
 
@@ -185,7 +186,7 @@ def test_everything_broken_is_named_among_the_problems(results, written):
 
 def test_cells_are_columns_the_first_to_the_left():
     rows = [["encoder", "‖μ‖", "R2"], ["e5", "0.86", "+0.62 ±0.10"], ["a longer name", "–", "–0.1"]]
-    assert aligned(rows).split("\n") == [
+    assert Table.from_rows(rows).to_text().split("\n") == [
         "encoder         ‖μ‖           R2",
         "e5             0.86  +0.62 ±0.10",
         "a longer name     –         –0.1",
@@ -198,13 +199,13 @@ def test_the_terminal_shows_the_scores_and_what_they_say(results):
     for part in shown[:3]:
         lines = part.split("\n")[1:]
         assert len({len(line) for line in lines}) == 1
-    assert shown[3].split("\n") == sentences(find(results))
+    assert shown[3].split("\n") == summarize(find(results))
 
 
 def said(build, table, **scores):
     """What is said of scores by the method, for tasks of one type."""
     tasks = [f"task {i}" for i in range(len(scores["control"]))]
-    return sentences(find(build(table("e", tasks, **scores))))
+    return summarize(find(build(table("e", tasks, **scores))))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_a_gain_is_said_to_go_with_the_norm_where_it_does(build, table, sign, to
     values, norms = {}, {f"e{i}": 0.1 * i for i in range(1, 9)}
     for name, norm in norms.items():
         values |= table(name, "ab", control=[0.5, 0.6], R2=[0.5 + sign * norm / 10, 0.6 + sign * norm / 9])
-    found = [one for one in sentences(find(build(values, norms=norms))) if "‖μ‖" in one]
+    found = [one for one in summarize(find(build(values, norms=norms))) if "‖μ‖" in one]
     assert len(found) == 1  # nothing was classified
     assert f"R2's mean difference against ‖μ‖ over 8 encoders: r = {sign:.2f}" in found[0]
     assert told in found[0]
@@ -256,7 +257,7 @@ def test_the_better_of_r1_and_r2_with_few_sentences_is_named(build, table, r2, t
     values = table("e", "ab", control=[0.4, 0.4], R1=[0.5, 0.5], R2=[0.5, 0.5])
     values |= {("e", f"R1 of 2000, draw {draw}", task): 0.5 for draw in (0, 1) for task in "ab"}
     values |= {("e", f"R2 of 2000, draw {draw}", task): r2 for draw in (0, 1) for task in "ab"}
-    (found,) = [one for one in sentences(find(build(values))) if one.startswith("With means of 2,000 sentences")]
+    (found,) = [one for one in summarize(find(build(values))) if one.startswith("With means of 2,000 sentences")]
     assert told in found
 
 
@@ -265,7 +266,7 @@ def test_the_better_of_r1_and_r2_with_few_sentences_is_named(build, table, r2, t
 )
 def test_other_languages_keep_more_or_less_than_english(build, table, german, told):
     values = table("e", ["set", "set_de"], control=[0.5, 0.5], **{"pca:4": [0.4, german]})
-    found = sentences(find(build(values, languages={"set_de": "de"})))[-1]
+    found = summarize(find(build(values, languages={"set_de": "de"})))[-1]
     assert found.startswith(f"pca keeps {told} in other languages than in English")
 
 

@@ -1,0 +1,73 @@
+"""Numbers, intervals, p-values and counts as text, for tables, sentences and figures."""
+
+from typing import Protocol
+
+MISSING = "–"
+"""Text in place of a missing value."""
+MIN_P = 0.001
+"""Smallest p-value that a sentence states."""
+
+
+class Estimate(Protocol):
+    """Estimate with the bounds of its interval; both bounds are None if there are too few data for an interval."""
+
+    @property
+    def value(self) -> float:
+        """Estimated value."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower bound of the interval."""
+
+    @property
+    def high(self) -> float | None:
+        """Upper bound of the interval."""
+
+
+def format_number(value: float | None, spec: str = ".2f", scale: float = 1) -> str:
+    """Format `scale · value` by a format specification such as `+.2f`; return a dash for None."""
+    return MISSING if value is None else f"{scale * value:{spec}}"
+
+
+def format_interval(estimate: Estimate, spec: str = ".2f", scale: float = 1, unit: str = "") -> str:
+    """Format an estimate with its unit and its interval, as "0.12 [0.05, 0.20]"; without bounds, the estimate alone."""
+    value = format_number(estimate.value, spec, scale) + unit
+    if estimate.low is None or estimate.high is None:
+        return value
+    return f"{value} [{format_number(estimate.low, spec, scale)}, {format_number(estimate.high, spec, scale)}]"
+
+
+def format_points(difference: Estimate) -> str:
+    """Format a difference in points with its interval, as "+1.23 points [+0.50, +2.00]"."""
+    return format_interval(difference, "+.2f", unit=" points")
+
+
+def format_percent(share: Estimate | float) -> str:
+    """Format a share as per cent: a number as "12 %", an estimate with its interval as "12.3 % [10.0, 15.0]"."""
+    return f"{100 * share:.0f} %" if isinstance(share, int | float) else format_interval(share, ".1f", 100, " %")
+
+
+def format_half_width(estimate: Estimate | None, spec: str = "+.2f", sign: str = " ±") -> str:
+    """Format an estimate with half the width of its interval, as "+1.23 ±0.45"; return a dash for None."""
+    if estimate is None:
+        return MISSING
+    value = f"{estimate.value:{spec}}"
+    if estimate.low is None or estimate.high is None:
+        return value
+    return f"{value}{sign}{(estimate.high - estimate.low) / 2:{spec.removeprefix('+')}}"
+
+
+def format_fraction(share: float) -> str:
+    """Format a share as "1/4", or as whole per cent if it is not near one over a whole number."""
+    denominator = round(1 / share)
+    return f"1/{denominator}" if abs(share * denominator - 1) < 0.01 else format_percent(share)
+
+
+def format_p_value(p: float) -> str:
+    """Format a p-value for a sentence, as "p = 0.012" or "p < 0.001"."""
+    return f"p = {p:.3f}" if p >= MIN_P else f"p < {MIN_P}"
+
+
+def format_count(count: int, noun: str) -> str:
+    """Format a count with its noun, plural unless the count is 1, as "3 encoders"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
