@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from service.settings import Settings
     from training.encoder.encoder import Encoder
 
-SOURCE = "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, or pydoc:"
+SOURCE = (
+    "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, "
+    "hf:DATASET/CONFIG:SPLIT#FIELD, or pydoc:"
+)
 """What a source may be."""
 
 

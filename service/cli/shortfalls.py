@@ -22,7 +22,7 @@ EXTRAS = {
     "hdf5": "files of ann-benchmarks are not read",
     "remote": "sources at URLs (s3://…) are not read",
     "evaluation": "`lathe evaluate` does not work",
-    "training": "`lathe train` does not work",
+    "training": "`lathe train` does not work, and data sets of the Hugging Face hub (hf:…) are not read",
     "lora": "`training.lora` of a job does not work: all weights are trained, or none",
     "ray": "`--engine ray` does not work: fits and encoding stay on one machine",
     "ray-serve": "the service does not run under Ray Serve",

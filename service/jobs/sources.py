@@ -8,6 +8,7 @@ from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
 from training.errors import OutsideSourceError, SourceError
 from training.fitting.fit_request import DISTINCT_LEAST
+from training.sources.hub import is_hub
 from training.sources.local import RootedFile
 from training.sources.readers import BUILT_IN
 from training.sources.remote import is_remote
@@ -86,11 +87,18 @@ def allowed_path(written: str, data_root: Path | None) -> str:
     No link may lead out of the data root, neither now nor when the job opens the path.
 
     Raises:
+        BadValueError: for a data set of the hub, `hf:…`; nothing that a request names is fetched.
         ForbiddenError: if the path is outside the data root, is a URL, or there is no data root.
         UnknownNameError: if there is no such file.
     """
     if written in BUILT_IN:
         return written
+    if is_hub(written):
+        raise BadValueError(
+            "the server reads no data sets from the hub: read it with a command, such as lathe fit --source hf:…, "
+            "or put its files into the server's data folder",
+            param="source.path",
+        )
     if data_root is None:
         raise ForbiddenError(
             "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param="source.path"

@@ -149,6 +149,17 @@ def test_a_url_is_no_path_however_it_can_be_read_on_the_command_line(app, url, w
     assert "reads no URLs" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["hf:me/news/en:train#text", "hf:./news", "hf:/etc"])
+@pytest.mark.parametrize("what", ["source", "targets"])
+def test_a_data_set_of_the_hub_is_refused_whether_it_lies_there_or_here(app, path, what):
+    sources = {"source": {"vectors": [[row, 1.0] for row in range(8)]}} | {what: {"path": path}}
+    body = {"name": "x", "steps": [{"kind": "procrustes" if what == "targets" else "r2"}]} | sources
+    answer = app.client.post("/fit-transform", headers=app.admin, json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "source.path"
+    assert "the server reads no data sets from the hub" in answer.json()["error"]["message"]
+
+
 def test_a_source_that_is_bad_inside_fails_the_job_with_the_line(app, finish):
     (app.settings.data_root / "bad.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     job = finish(submit(app, name="bad", steps=[{"kind": "r2"}], source={"path": "bad.jsonl"}), app)

@@ -11,13 +11,13 @@ from training.errors import SourceError
 from training.fitting.encoded_shards import Position, position_in
 from training.fitting.encoding_run import Run
 from training.fitting.engines import Report
-from training.sources.readers import BUILT_IN
+from training.sources.hub import is_hub
 from training.sources.remote import is_remote
-from training.sources.shards import Shard
+from training.sources.shards import Shard, is_path
 
 
 class ShardTasks:
-    """Iterable of a run's tasks: one for each unfinished shard of a local file, one for all shards of a remote file.
+    """Iterable of a run's tasks: one for each unfinished shard of a local file, one for all shards of a remote one.
 
     Also collects the outcomes of the tasks.
 
@@ -44,13 +44,13 @@ class ShardTasks:
         """Yield the tasks, file by file, without files found damaged so far."""
         for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
             here = list(folders)
-            for together in [here] if is_remote(file) else [[folder] for folder in here]:
+            for together in [here] if is_remote(file) or is_hub(file) else [[folder] for folder in here]:
                 if self.run.source.name_of(file) not in self.damaged:
                     yield self.task(file, together)
 
     def task(self, file: str, folders: list[Path]) -> Task:
         """Build the task that encodes shards of one file into their folders, with absolute paths."""
-        place = file if file in BUILT_IN or is_remote(file) else str(Path(file).absolute())
+        place = str(Path(file).absolute()) if is_path(file) else file
         shards = [replace(self.shards[folder][0], file=place) for folder in folders]
         name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))

@@ -20,9 +20,7 @@ from training.encoder.spec import EncoderSpec
 from training.errors import EngineError
 from training.fitting.encoded_shards import encode_shard
 from training.fitting.stacked import Part, Stacked
-from training.sources.readers import BUILT_IN
-from training.sources.remote import is_remote
-from training.sources.shards import Shard, at_hand
+from training.sources.shards import Shard, at_hand, is_path
 from transforms.chain import Chain, deserialize_chain
 from transforms.statistics import at_unit_length, block_moments
 from transforms.vectors import as_numpy
@@ -103,7 +101,7 @@ class Worker:
         """
         token.require_seen()
         file = shards[0].file
-        if not (is_remote(file) or file in BUILT_IN or Path(file).exists()):
+        if is_path(file) and not Path(file).exists():
             raise EngineError(f"{file} is not on {socket.gethostname()}: every node must see the source's files")
         with at_hand(file, folders[0]) as found:
             for shard, folder in zip(shards, folders, strict=True):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from training.digests import digest
+from training.sources.hub import is_hub
 from training.sources.local import local_file
 from training.sources.readers import BUILT_IN
 from training.sources.remote import RemoteFile, is_remote
@@ -18,12 +19,18 @@ time."""
 def file_key(file: str) -> str:
     """Return a key that changes when a file's content changes.
 
-    The key is a SHA-256 in hexadecimal. It is made of name and content for a local file of up to `HASHED_BYTES`, so
-    that a copy in another folder has the same key; of path, size and modification time for a larger one; of URL, size
-    and version for a remote file; and of the name and Python's version for a built-in source.
+    The key is a SHA-256 in hexadecimal. It is made of
+
+    - name and content for a local file of up to `HASHED_BYTES`, so that a copy in another folder has the same key
+    - path, size and modification time for a larger one
+    - URL, size and version for a file at a URL
+    - data set, commit, configuration, split and number for a file of the hub
+    - the name and Python's version for a built-in source
     """
     if file in BUILT_IN:
         return digest(file, sys.version)
+    if is_hub(file):
+        return digest(file)  # it names the commit
     if is_remote(file):
         return digest(*RemoteFile(file).key())
     path = Path(file)

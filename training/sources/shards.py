@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from training.sources.hub import HubFile, is_hub
 from training.sources.kinds import Batch, Kind, checked
 from training.sources.local import local_file
 from training.sources.raw import Readable, Span
-from training.sources.readers import FORMATS, file_format, first_kind, read_rows, spans_of
+from training.sources.readers import BUILT_IN, FORMATS, file_format, first_kind, read_rows, spans_of
 from training.sources.remote import RemoteFile, is_remote
 from transforms.files import make_folder
 
@@ -31,7 +32,7 @@ class Shard(Span):
     """Rows of one file that are encoded as a unit; `dataclasses.asdict` gives a JSON-serializable form.
 
     Attributes:
-        file: a path, a URL, or the name of a built-in source.
+        file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
         key: the file's `file_key`, which identifies its content.
         width: kind of the file's rows: None for texts, or the number of dimensions of vectors.
         stop: index after the last row.
@@ -69,7 +70,7 @@ def joined(batches: list[Span]) -> list[Span]:
     return [replace(spans[0], stop=spans[-1].stop) for spans in together]
 
 
-def read_shards(file: Readable, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
+def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
     """Read consecutive shards of one file in one pass; yield validated batches of `BATCH_ROWS` rows within a shard.
 
     Args:
@@ -86,18 +87,25 @@ def read_shards(file: Readable, first: Shard, last: Shard, field: str) -> Iterat
         yield checked(raw, first.width)
 
 
+def is_path(file: str) -> bool:
+    """Return whether a source's file is a path on this machine, not a URL, a file of the hub or a built-in source."""
+    return not (is_remote(file) or is_hub(file) or file in BUILT_IN)
+
+
 @contextmanager
-def at_hand(file: str, folder: Path | None = None) -> Iterator[Readable]:
-    """Yield the file as an object to open; download a remote file first, and delete the copy after the block.
+def at_hand(file: str, folder: Path | None = None) -> Iterator[Readable | HubFile]:
+    """Yield the file as an object to open; download a file at a URL first, and delete the copy after the block.
 
     Args:
-        file: a path, a URL, or the name of a built-in source.
+        file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
         folder: folder in which the copy is kept, in a subfolder `fetched`; None makes a temporary folder.
 
     Raises:
         SourceError: if the file cannot be downloaded.
     """
-    if not is_remote(file):
+    if is_hub(file):
+        yield HubFile.parse(file)
+    elif not is_remote(file):
         yield local_file(file)
     elif folder is None:
         with TemporaryDirectory(prefix="lathe-") as copies:
@@ -113,7 +121,7 @@ def at_hand(file: str, folder: Path | None = None) -> Iterator[Readable]:
 
 
 @contextmanager
-def looked_at(file: str) -> Iterator[Readable]:
+def looked_at(file: str) -> Iterator[Readable | HubFile]:
     """Yield the file as an object to inspect; download a remote file only if its format needs that.
 
     Raises:

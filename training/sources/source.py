@@ -10,6 +10,7 @@ from typing import Literal
 from training.errors import AccessError, EmptyError, SourceError
 from training.sources.bad_shards import BadShards
 from training.sources.file_keys import file_key
+from training.sources.hub import HubFile, is_hub, list_hub
 from training.sources.kinds import Batch, Kind, checked, in_words, kind_of
 from training.sources.local import list_local, shown
 from training.sources.raw import RawBatch, Span
@@ -40,13 +41,14 @@ class Source:
     `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (one text a line), `file.parquet#column`, `file.npy`
     (vectors), `file.hdf5[#dataset]` as ann-benchmarks writes them, `file.faiss` (a flat index), a folder of these, any
     of them at a URL that fsspec supports (`s3://bucket/folder/#field`), `pydoc:` (docstrings of the Python
-    installation) and `pydoc:topics` (its language reference). A field that holds lists of numbers makes it a source of
+    installation), `pydoc:topics` (its language reference), and `hf:dataset/config:split#field` (a data set of the
+    Hugging Face hub, streamed; see `training.sources.hub`). A field that holds lists of numbers makes it a source of
     vectors. `ROOT/./PATH` is a path that no link may lead out of ROOT.
 
     Attributes:
         written: the source as the user wrote it.
         field: field, column or data set that holds the texts or vectors.
-        files: paths, URLs or the name of a built-in source, in order.
+        files: paths, URLs, files of the hub or the name of a built-in source, in order.
         bad_shards: whether a damaged file stops an encoding or is left out.
     """
 
@@ -61,6 +63,8 @@ class Source:
         if self.written in BUILT_IN:
             return self.written
         place = self.written.partition("#")[0]
+        if is_hub(place):
+            return HubFile.parse(self.files[0]).place
         if is_remote(place):
             return place.rstrip("/")
         path = Path(place).expanduser()
@@ -69,6 +73,8 @@ class Source:
     @property
     def name(self) -> str:
         """Name of the source in provenance: the file or folder name, without the path on this machine."""
+        if is_hub(self.written):
+            return HubFile.parse(self.files[0]).source_name
         return self.written if self.written in BUILT_IN else PurePosixPath(self.place).name
 
     def name_of(self, file: str) -> str:
@@ -82,6 +88,8 @@ class Source:
 
     def below(self, file: str) -> str:
         """Return the path of one of the source's files relative to the source; '' if the file is itself the source."""
+        if is_hub(file):
+            return HubFile.parse(file).name.removeprefix(f"{self.name}/")
         inside = file if is_remote(file) or file in BUILT_IN else str(Path(file).parent.resolve() / Path(file).name)
         return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.place).parts) :])
 
@@ -226,6 +234,8 @@ def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
     if written in BUILT_IN:
         return Source(written, "", (written,), bad_shards)
     place, _, field = written.partition("#")
+    if is_hub(place):
+        return Source(written, field or "text", tuple(list_hub(place)), bad_shards)
     is_folder, found = list_remote(place) if is_remote(place) else list_local(place)
     files = tuple(file for file in found if file_format(file))
     if not files:
