@@ -28,7 +28,7 @@ from training.evaluation.encoders import Group, Member, Wanted, encode_checked, 
 from training.evaluation.methods import Method, control, ladder, means, size_of, sweep
 from training.evaluation.pool import Workers
 from training.evaluation.progress import StagedProgress
-from training.evaluation.scores import Collected, Score, ScoreBook
+from training.evaluation.scores import Collected, ResultsLog, Score
 from training.evaluation.shelf import MethodShelf
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite
@@ -156,12 +156,12 @@ class Evaluation:
     def __init__(self, request: Request, on_progress: Progress) -> None:
         self.request = request
         self.progress = StagedProgress(on_progress)
-        self.book = ScoreBook(request.out)
+        self.log = ResultsLog(request.out)
         self.shelf = MethodShelf(request.out / "methods")
         self.trials = [Trial(entry, trial_key(entry, request.limit), request.limit) for entry in request.suite.entries]
         self.sentences = corpus_sentences(request.corpus) if self.needs_corpus() else []
         self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
-        self.tasks: dict[str, Collected] = self.book.described()
+        self.tasks: dict[str, Collected] = self.log.read_tasks()
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, Collected]] = {}
         self.problems: list[str] = []
         self.auditor = Auditor(
@@ -203,7 +203,7 @@ class Evaluation:
             for result in encoders:
                 for method in result.methods.values():
                     key = method.key_on(result.member.output, self.digest)
-                    score = self.book.by_cell.get((trial.key, result.member.output, key))
+                    score = self.log.by_cell.get((trial.key, result.member.output, key))
                     if score is not None:
                         name = result.member.name
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
@@ -243,7 +243,7 @@ class Evaluation:
     def finished(self, trial: Trial, group: Group) -> bool:
         """Return whether a task has all scores on a group's encoders, so that its texts are not needed."""
         return trial.key in self.tasks and all(
-            self.book.done((trial.key, member.output, method.key_on(member.output, self.digest)))
+            self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
             for member in group.members
             for method in self.request.methods(member.dimensions)
             if method.unsuited(member.fingerprint, member.dimensions) is None
@@ -268,7 +268,7 @@ class Evaluation:
             known[trial.key] = Collected(trial.entry.name, trial.key, error=str(result)) if failed else result
             self.progress.report("collect", done / len(new), f"read {trial.entry.name}")
         fresh = [known[trial.key] for trial in new if trial.key not in self.tasks]
-        self.book.describe(one for one in fresh if one.error is None)
+        self.log.add_tasks(one for one in fresh if one.error is None)
         return [known[trial.key] for trial in trials]
 
     def encode(self, group: Group, stores: Sequence[VectorStore], asked: Sequence[tuple[str | None, str]]) -> None:
@@ -363,7 +363,7 @@ class Evaluation:
         jobs = []
         for trial in (trial for trial in self.trials if trial.key in usable):
             for member, store, methods in zip(group.members, stores, fitted, strict=True):
-                todo = [m for m in methods if not self.book.done((trial.key, member.output, m.key))]
+                todo = [m for m in methods if not self.log.has_score((trial.key, member.output, m.key))]
                 if todo:
                     prompts = dict(member.prompts), member.default_prompt
                     raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
@@ -373,7 +373,7 @@ class Evaluation:
             if isinstance(result, Exception):
                 cells = [(trial.entry.name, trial.key, raw.name, raw.fingerprint, m.name, m.key) for m in todo]
                 result = [Score(*cell, None, error=str(result)) for cell in cells]
-            self.book.add(result)
+            self.log.add(result)
             self.progress.report(
                 "score", done / len(jobs), f"{done:,} of {len(jobs):,}: {trial.entry.name} on {raw.name}"
             )

@@ -1,13 +1,11 @@
 """Results log of an evaluation: scores and tasks as JSON lines, from which a stopped run is resumed."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
-import orjson
+from training.journal import Journal
 
-T = TypeVar("T")
 SCORES, TASKS = "scores.jsonl", "tasks.jsonl"
 """File names of the results log, in the output folder."""
 
@@ -73,8 +71,8 @@ class Collected:
     error: str | None = None
 
 
-class ScoreBook:
-    """Results log of a folder; construction reads existing scores.
+class ResultsLog:
+    """Results log of an evaluation in a folder; construction reads existing scores.
 
     Args:
         folder: output folder, created if missing.
@@ -84,51 +82,23 @@ class ScoreBook:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path, self.tasks_path = folder / SCORES, folder / TASKS
-        self.by_cell: dict[tuple[str, str, str], Score] = {}
-        for score in read_lines(self.path, Score):
-            self.by_cell[score.cell] = score
+        self.scores, self.tasks = Journal(folder / SCORES, Score), Journal(folder / TASKS, Collected)
+        self.by_cell = {score.cell: score for score in self.scores.read()}
 
-    def done(self, cell: tuple[str, str, str]) -> bool:
+    def has_score(self, cell: tuple[str, str, str]) -> bool:
         """Return whether a cell has a score; one with an error does not count, so that it is tried again."""
         found = self.by_cell.get(cell)
         return found is not None and found.error is None
 
-    def add(self, scores: Iterable[Score]) -> None:
+    def add(self, scores: Sequence[Score]) -> None:
         """Append scores to the log on disk and to `by_cell`."""
-        with self.path.open("ab") as file:
-            for score in scores:
-                self.by_cell[score.cell] = score
-                file.write(orjson.dumps(asdict(score)) + b"\n")
+        self.scores.append(scores)
+        self.by_cell.update((score.cell, score) for score in scores)
 
-    def describe(self, tasks: Iterable[Collected]) -> None:
+    def add_tasks(self, tasks: Iterable[Collected]) -> None:
         """Append descriptions of tasks, without texts, to the log, so that finished tasks need not be read again."""
-        with self.tasks_path.open("ab") as file:
-            for task in tasks:
-                file.write(orjson.dumps(asdict(replace(task, asked=(), texts=len(task.asked)))) + b"\n")
+        self.tasks.append(replace(task, asked=(), texts=len(task.asked)) for task in tasks)
 
-    def described(self) -> dict[str, Collected]:
+    def read_tasks(self) -> dict[str, Collected]:
         """Read the descriptions of tasks from the log, by key; the last entry of a key counts."""
-        return {task.key: task for task in read_lines(self.tasks_path, Collected)}
-
-
-def read_lines(path: Path, kind: Callable[..., T]) -> list[T]:
-    """Read a JSON-lines file as objects of a class; skip invalid lines; return [] if the file is missing.
-
-    If a killed run left the last line without a newline, one is appended to the file.
-    """
-    found: list[T] = []
-    if not path.exists():
-        return found
-    data = path.read_bytes()
-    for line in data.splitlines():
-        try:
-            fields: dict[str, Any] = orjson.loads(line)
-            found.append(kind(**fields))
-        except (ValueError, TypeError):
-            continue
-    if data and not data.endswith(b"\n"):
-        with path.open("ab") as file:
-            file.write(b"\n")
-    return found
+        return {task.key: task for task in self.tasks.read()}

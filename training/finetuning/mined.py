@@ -26,6 +26,7 @@ from training.finetuning.mining import Auxiliary, Mined, mine, wanted
 from training.finetuning.mining_statistics import Statistics, describe
 from training.finetuning.mixing import Mixing
 from training.finetuning.reference import Reference
+from training.journal import Journal
 from transforms.files import replace_synced
 from transforms.progress import Progress
 
@@ -110,15 +111,15 @@ class Shelf:
         plain = NOT_IN_NAMES.sub("_", name)
         if plain != name:  # so that two names do not become one
             plain += f"-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
-        self.rows, self.about, self.key = folder / f"{plain}.jsonl", folder / f"{plain}.json", key
+        self.rows: Journal[dict[str, Any]] = Journal(folder / f"{plain}.jsonl", dict, strict=True)
+        self.about, self.key = folder / f"{plain}.json", key
 
     def read(self) -> list[Mined] | None:
         """Return the cached results, one for each query; None if there are none, or they have another key."""
         if not self.about.is_file() or orjson.loads(self.about.read_bytes()).get("key") != self.key:
             return None
         found: dict[str, Mined] = {}
-        for line in self.rows.read_bytes().splitlines():
-            row = orjson.loads(line)
+        for row in self.rows.read():
             one = found.setdefault(normalized(row["anchor"]), Mined(row["anchor"], {}, {}))
             one.positives[row["positive"]] = row["scores"][0]
             one.negatives.update(zip(row["negative"], row["scores"][1:], strict=True))
@@ -127,10 +128,8 @@ class Shelf:
     def write(self, pairs: Sequence[Pair], mined: Sequence[Mined], statistics: Statistics) -> None:
         """Write the mined negatives of every pair, then the key and statistics; a killed run leaves no valid key."""
         by_query = {normalized(one.query): one for one in mined}
-        self.rows.parent.mkdir(parents=True, exist_ok=True)
         self.about.unlink(missing_ok=True)
-        lines = [orjson.dumps(row_of(pair, by_query[normalized(pair.anchor)])) + b"\n" for pair in pairs]
-        replace_synced(self.rows, b"".join(lines))
+        self.rows.replace(row_of(pair, by_query[normalized(pair.anchor)]) for pair in pairs)
         about = {"key": self.key, "statistics": statistics.as_json()}
         replace_synced(self.about, orjson.dumps(about, option=orjson.OPT_INDENT_2))
 

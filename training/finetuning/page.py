@@ -49,12 +49,12 @@ class Page:
             compared: comparison of the model with its base, by suite; None or empty leaves it out.
         """
         from training.finetuning.parts import comparison_part, curve_part, mining_part
-        from training.finetuning.progress import read_lines
+        from training.finetuning.progress import TrainingLog
         from training.finetuning.report import offline_page, sources_csv
-        from training.finetuning.trainer import LINES
+        from training.finetuning.trainer import LOG
 
         parts = [mining_part(self.mined)] if self.mined else []
-        lines = read_lines(self.out / "training" / LINES) if kept is not None else []
+        lines = TrainingLog(self.out / "training" / LOG, dict).read() if kept is not None else []
         if kept is not None and any("measured" in line for line in lines):
             parts.append(curve_part(lines, kept))
         if compared:

@@ -10,6 +10,7 @@ import orjson
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from training.finetuning.loss import Components
+from training.journal import Journal
 from transforms.files import replace_synced
 from transforms.progress import Progress
 
@@ -17,19 +18,21 @@ WHOLE = "whole.json"
 """File that marks a checkpoint as complete; it holds the loss sums since the last log line, and the pairs of a step."""
 PREFIX = "checkpoint-"
 """Prefix of the names of checkpoint folders, before the step; set by transformers."""
+TrainingLog = Journal[dict[str, Any]]
+"""Training log: an entry for each logged step, with its losses, and for each evaluation."""
 
 
 class Reporter(TrainerCallback):
     """Trainer callback that writes losses to the training log and reports progress, in the first process of torchrun.
 
     Args:
-        path: training log, JSON lines.
+        log: training log.
         components: running means of the parts of the loss.
         on_progress: called with progress in [0, 1] and a message.
     """
 
-    def __init__(self, path: Path, components: Components, on_progress: Progress) -> None:
-        self.path = path
+    def __init__(self, log: TrainingLog, components: Components, on_progress: Progress) -> None:
+        self.log = log
         self.components = components
         self.on_progress = on_progress
         self.begun = time.monotonic()
@@ -38,12 +41,11 @@ class Reporter(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Restore the loss sums of the checkpoint resumed from, and remove later lines from the training log."""
         self.begun, self.first = time.monotonic(), state.global_step
-        whole = self.path.parent / f"{PREFIX}{state.global_step}" / WHOLE
+        whole = Path(str(args.output_dir)) / f"{PREFIX}{state.global_step}" / WHOLE
         if whole.is_file():
             self.components.restore(orjson.loads(whole.read_bytes()))
         if state.is_world_process_zero:
-            kept = [line for line in read_lines(self.path) if line["step"] <= state.global_step]
-            self.path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in kept))
+            self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
 
     def on_log(
         self,
@@ -62,8 +64,7 @@ class Reporter(TrainerCallback):
             return
         line: dict[str, Any] = {"step": state.global_step, "steps": state.max_steps} | losses
         line |= {name: logs.get(name) for name in ("epoch", "learning_rate", "grad_norm")}
-        with self.path.open("ab") as file:
-            file.write(orjson.dumps(line) + b"\n")
+        self.log.append([line])
         done = state.global_step - self.first
         left = (time.monotonic() - self.begun) / max(done, 1) * (state.max_steps - state.global_step)
         told = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
@@ -114,14 +115,3 @@ def last_checkpoint(folder: Path) -> Path | None:
             return path
         shutil.rmtree(path, ignore_errors=True)
     return None
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of the training log, up to the first damaged line; an empty list if there is no log."""
-    lines = []
-    for line in path.read_bytes().splitlines() if path.is_file() else []:
-        try:
-            lines.append(orjson.loads(line))
-        except orjson.JSONDecodeError:
-            break
-    return lines

@@ -41,6 +41,7 @@ from training.finetuning.reading import Sources
 from training.finetuning.reference import unprompted
 from training.finetuning.targets import Targets, prepare_targets
 from training.finetuning.truncation import cut_texts
+from training.journal import find_changed_setting
 from training.workspace import exclusive
 from transforms.files import replace_synced, sync_folder
 from transforms.progress import Progress
@@ -223,25 +224,23 @@ class Run:
     def require_same_job(self, encoder: Encoder, mixture: Mixture) -> None:
         """Write job.json if there is none; else raise `JobError` if it names another job, base model or data."""
         path = self.out / JOB
-        described = {
+        depends = {
             "method": self.method,
-            "base": encoder.describe(),
             "mixture": mixture.digest(),
             "regularizer": self.regularizer.model_dump() if self.regularized else None,
             "training": self.job.training.model_dump(mode="json"),
             "evaluate": self.job.evaluate.model_dump(exclude={"folder"}) if self.job.evaluate else None,
         }
         if not path.is_file():
-            replace_synced(path, orjson.dumps(described, option=orjson.OPT_INDENT_2))
+            replace_synced(path, orjson.dumps({"base": encoder.describe()} | depends, option=orjson.OPT_INDENT_2))
             return
-        found = orjson.loads(path.read_bytes())
-        if found["base"]["max_length"] != encoder.max_length:
-            raise JobError(f"{self.out} was begun with another max_length; name another folder with --out")
-        if found["base"]["fingerprint"] != encoder.fingerprint:
+        base = {"base.max_length": encoder.max_length, "base.fingerprint": encoder.fingerprint}
+        changed = find_changed_setting(path, base | depends)
+        if changed == "base.fingerprint":
             raise JobError(f"the base model changed since {self.out} was begun; name another folder with --out")
-        for name in ("method", "mixture", "regularizer", "training", "evaluate"):
-            if found[name] != described[name]:
-                raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
+        if changed is not None:
+            name = changed.removeprefix("base.")
+            raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
 
     def train(self, mixture: Mixture, targets: Targets | None, development: Development | None) -> dict[str, Any]:
         """Train the base model, save model and training.json, delete the checkpoints, and return the summary.

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import orjson
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from training.finetuning.development import Development, Encode
 from training.finetuning.loss import NonFiniteLossError
-from training.finetuning.progress import PREFIX
+from training.finetuning.progress import PREFIX, TrainingLog
 from transforms.progress import Progress
 
 
@@ -19,14 +18,14 @@ class Measures(TrainerCallback):
     The best step is part of the trainer's state, which is stored with each checkpoint, so a resumed run knows it.
 
     Args:
-        path: training log, JSON lines, which also holds the losses.
+        log: training log, which also holds the losses.
         development: what to evaluate on, how often, and when to stop; the first process of torchrun evaluates for all.
         encode: encodes texts with the model being trained.
         on_progress: called with progress in [0, 1] and a message.
     """
 
-    def __init__(self, path: Path, development: Development, encode: Encode, on_progress: Progress) -> None:
-        self.path, self.development, self.encode = path, development, encode
+    def __init__(self, log: TrainingLog, development: Development, encode: Encode, on_progress: Progress) -> None:
+        self.log, self.development, self.encode = log, development, encode
         self.settings, self.metric, self.on_progress = development.settings, development.metric, on_progress
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -62,8 +61,7 @@ class Measures(TrainerCallback):
             raise NonFiniteLossError(f"{self.metric} is not a number")
         if state.is_world_process_zero:
             line = {"step": state.global_step, "steps": state.max_steps, "metric": self.metric, "measured": value}
-            with self.path.open("ab") as file:
-                file.write(orjson.dumps(line) + b"\n")
+            self.log.append([line])
             told = f"step {state.global_step:,} of {state.max_steps:,}, {self.metric} {value:.4f}"
             self.on_progress(state.global_step / max(state.max_steps, 1), told)
         return value

@@ -26,14 +26,14 @@ from training.finetuning.lora import Adapter
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError
 from training.finetuning.mixture import Mixture
 from training.finetuning.numbering import identical_texts, numbered_negatives
-from training.finetuning.progress import PREFIX, Checkpoints, Reporter, batch_of, last_checkpoint
+from training.finetuning.progress import PREFIX, Checkpoints, Reporter, TrainingLog, batch_of, last_checkpoint
 from training.finetuning.stopping import Measures
 from training.finetuning.targets import Targets
 from transforms.progress import Progress
 
 CHECKPOINTS_KEPT = 2
 """Maximum number of checkpoints on disk."""
-LINES = "progress.jsonl"
+LOG = "progress.jsonl"
 """File name of the training log."""
 
 
@@ -138,10 +138,11 @@ def train(
     adapter = Adapter(model, settings.lora, settings.seed) if settings.lora else None
     loss = make_loss(model, mixture, settings, targets, loss_weight)
     batch = settings.batch_size * process_count()
-    callbacks: list[TrainerCallback] = [Reporter(folder / LINES, loss.components, on_progress)]
+    log = TrainingLog(folder / LOG, dict)
+    callbacks: list[TrainerCallback] = [Reporter(log, loss.components, on_progress)]
     if development is not None:
         encoding = partial(encode, model, settings.batch_size)
-        callbacks.append(Measures(folder / LINES, development, encoding, on_progress))
+        callbacks.append(Measures(log, development, encoding, on_progress))
     callbacks.append(Checkpoints(loss.components, batch, lambda: require_finite(model)))
     trainer = Trainer(
         model=model,

@@ -12,7 +12,7 @@ endpoint.py    address and key of the endpoint
 chat.py        the protocol: one request, one answer or one kind of failure
 pace.py        rate limits: requests and tokens a minute
 budget.py      total limits: requests and tokens
-book.py        the answer log: every answer on disk, so that nothing is asked twice
+answer_log.py        the answer log: every answer on disk, so that nothing is asked twice
 asking.py      concurrent requests with retries, until all calls are answered or a limit is reached
 pipeline.py    the next calls, and the resulting pairs, derived from the answer log alone
 estimate.py    calls, tokens and cost before anything is asked

@@ -3,7 +3,7 @@
 call ─ answered well, or badly often enough? ─ yes ─ done
   │ no
 wait for a slot (pace.py), check the budget (budget.py), send the request (chat.py)
-  ├── an answer       logged (book.py); if it cannot be used, the call is asked again
+  ├── an answer       logged (answer_log.py); if it cannot be used, the call is asked again
   ├── retryable       429, 5xx, a cut connection …: retried after a pause that doubles, or that the endpoint asks for
   └── not retryable, or retries used up: left for the next run; several such calls in a row stop this run
 """
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from training.errors import JobError
-from training.synthesis.book import Book, Record
+from training.synthesis.answer_log import AnswerLog, Record
 from training.synthesis.budget import Budget
 from training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Answer, Chat, ChatError, guessed_tokens
 from training.synthesis.job import STAGES, StageName, SynthesisJob
@@ -47,7 +47,7 @@ class Asker:
 
     Args:
         chat: connection to the endpoint.
-        book: answer log, to which answers are added.
+        log: answer log, to which answers are added.
         job: settings of the job.
         on_progress: called with progress in [0, 1] and a message.
 
@@ -61,10 +61,10 @@ class Asker:
         error: why the run was stopped; None if it was not.
     """
 
-    def __init__(self, chat: Chat, book: Book, job: SynthesisJob, on_progress: Progress) -> None:
-        self.chat, self.book, self.job, self.on_progress = chat, book, job, on_progress
+    def __init__(self, chat: Chat, log: AnswerLog, job: SynthesisJob, on_progress: Progress) -> None:
+        self.chat, self.log, self.job, self.on_progress = chat, log, job, on_progress
         limits = job.limits
-        spent = list(book)
+        spent = list(log)
         self.pace = Pace(limits.requests_per_minute, limits.tokens_per_minute)
         self.budget = Budget(limits.max_requests, limits.max_tokens, len(spent), sum(record.tokens for record in spent))
         self.sent = 0
@@ -83,7 +83,7 @@ class Asker:
         """
         attempts = self.job.limits.attempts
         distinct = {call.key: call for call in calls}.values()
-        waiting = [call for call in distinct if not self.book.is_settled(call.key, attempts)]
+        waiting = [call for call in distinct if not self.log.is_settled(call.key, attempts)]
         if waiting and not self.probed:
             await self.probe()
         queue, begun, done = iter(waiting), time.monotonic(), 0
@@ -132,15 +132,15 @@ class Asker:
         Returns early if the run is halted or the call gets no answer.
         """
         attempts = self.job.limits.attempts
-        while not self.halted.is_set() and not self.book.is_settled(call.key, attempts):
-            attempt = len(self.book.attempts(call.key)) + 1
+        while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):
+            attempt = len(self.log.attempts(call.key)) + 1
             parameters = warmer(call.parameters) if attempt > 1 else call.parameters
             begun = time.monotonic()
             answer = await self.answer(call, parameters)
             if answer is None:
                 return
             reading = read(answer, call, self.job.stages[call.stage])
-            self.book.add(
+            self.log.add(
                 Record(
                     key=call.key,
                     stage=call.stage,

@@ -8,7 +8,7 @@ answers, if there are any, else a guess.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from training.synthesis.book import Book
+from training.synthesis.answer_log import AnswerLog
 from training.synthesis.chat import guessed_tokens
 from training.synthesis.job import PriceSettings, StageName, SynthesisJob
 from training.synthesis.pipeline import Pipeline
@@ -72,7 +72,7 @@ class Estimate:
         return said
 
 
-def estimate(pipeline: Pipeline, job: SynthesisJob, book: Book) -> Estimate:
+def estimate(pipeline: Pipeline, job: SynthesisJob, log: AnswerLog) -> Estimate:
     """Estimate the calls and tokens that are left to do for a job, given the answer log.
 
     Advances the pipeline through all stages without asking anything.
@@ -81,12 +81,12 @@ def estimate(pipeline: Pipeline, job: SynthesisJob, book: Book) -> Estimate:
     wanted: Mapping[StageName, int] = {"personas": job.personas, "queries": job.queries}
     texts = 0
     for stage, calls in pipeline.stages():
-        open_calls = [call for call in calls if not book.is_settled(call.key, job.limits.attempts)]
+        open_calls = [call for call in calls if not log.is_settled(call.key, job.limits.attempts)]
         template = guessed_tokens(pipeline.prompts[stage].text)
         prompts = sum(guessed_tokens(call.prompt) for call in open_calls) + made * (template + texts)
         count = len(open_calls) + made
         limit = job.stages[stage].max_tokens
-        answer = min(limit, mean_answer(stage, book) or ITEM_TOKENS[stage] * wanted.get(stage, 1))
+        answer = min(limit, mean_answer(stage, log) or ITEM_TOKENS[stage] * wanted.get(stage, 1))
         needs.append(Need(stage, count, prompts, round(count * answer), count * limit))
         made = count * wanted.get(stage, 1)
         texts = ITEM_TOKENS["queries" if stage == "filter" else stage]
@@ -98,7 +98,7 @@ def money(amount: float) -> str:
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
-def mean_answer(stage: StageName, book: Book) -> float | None:
+def mean_answer(stage: StageName, log: AnswerLog) -> float | None:
     """Return the mean tokens of a stage's logged answers; None if there are none."""
-    found = [record.completion_tokens for record in book if record.stage == stage]
+    found = [record.completion_tokens for record in log if record.stage == stage]
     return sum(found) / len(found) if found else None

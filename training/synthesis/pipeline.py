@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from training.datasets.overlap import normalized
-from training.synthesis.book import Book
+from training.synthesis.answer_log import AnswerLog
 from training.synthesis.held_out import HeldOut
 from training.synthesis.job import STAGES, StageName, SynthesisJob
 from training.synthesis.near import NearTexts
@@ -95,7 +95,7 @@ class Pipeline:
         prompts: prompt template of each stage.
         seeds: questions with answers to start from.
         held_out: index of the test texts that must not occur.
-        book: answer log.
+        log: answer log.
 
     Attributes:
         calls: distinct calls of each stage so far.
@@ -110,9 +110,9 @@ class Pipeline:
         prompts: Mapping[StageName, Prompt],
         seeds: Sequence[Seed],
         held_out: HeldOut,
-        book: Book,
+        log: AnswerLog,
     ) -> None:
-        self.job, self.prompts, self.seeds, self.held_out, self.book = job, prompts, seeds, held_out, book
+        self.job, self.prompts, self.seeds, self.held_out, self.log = job, prompts, seeds, held_out, log
         self.calls: dict[StageName, list[Call]] = {}
         self.kept: Counter[str] = Counter()
         self.rejected: list[Rejected] = []
@@ -156,8 +156,8 @@ class Pipeline:
         A thread whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
         """
         for thread, call in zip(threads, calls, strict=True):
-            record = self.book.good(call.key)
-            attempts = self.book.attempts(call.key)
+            record = self.log.find_usable(call.key)
+            attempts = self.log.attempts(call.key)
             if record is None and len(attempts) >= self.job.limits.attempts:
                 reason, text = attempts[-1].dropped[0]
                 self.reject(stage, reason, text, thread, attempts=len(attempts))

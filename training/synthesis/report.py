@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 
 from training.digests import digest
+from training.synthesis.answer_log import AnswerLog
 from training.synthesis.asking import Asker
-from training.synthesis.book import Book
 from training.synthesis.endpoint import Endpoint
 from training.synthesis.estimate import MILLION, money
 from training.synthesis.job import STAGES, StageName, SynthesisJob
@@ -30,7 +30,7 @@ class Outcome:
     Attributes:
         job: settings of the job.
         pipeline: pipeline, with pairs and rejected texts.
-        book: answer log.
+        log: answer log.
         asker: sender, with failures and the reason for a stop.
         endpoint: the endpoint.
         seconds: duration of the run.
@@ -38,7 +38,7 @@ class Outcome:
 
     job: SynthesisJob
     pipeline: Pipeline
-    book: Book
+    log: AnswerLog
     asker: Asker
     endpoint: Endpoint
     seconds: float
@@ -63,7 +63,7 @@ def lines(rows: Iterable[dict[str, Any]]) -> bytes:
 
 def pair_row(pair: Thread, outcome: Outcome) -> dict[str, Any]:
     """Build the JSON object of a pair, which a training reads as a source, with seed and provenance of each stage."""
-    good = {stage: outcome.book.good(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
+    good = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
         "anchor": pair.query,
         "positive": pair.document,
@@ -87,8 +87,8 @@ def rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """Return all statistics of a run and its answer log as a JSON-serializable dict: the contents of report.json."""
     job, asker = outcome.job, outcome.asker
-    prompt_tokens = sum(record.prompt_tokens for record in outcome.book)
-    completion_tokens = sum(record.completion_tokens for record in outcome.book)
+    prompt_tokens = sum(record.prompt_tokens for record in outcome.log)
+    completion_tokens = sum(record.completion_tokens for record in outcome.log)
     found: dict[str, Any] = {
         "complete": outcome.is_complete,
         "stopped": asker.spent,
@@ -102,7 +102,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "tokens": {
             "prompt": prompt_tokens,
             "completion": completion_tokens,
-            "counted_by_endpoint": all(record.counted for record in outcome.book),
+            "counted_by_endpoint": all(record.counted for record in outcome.log),
         },
         "this_run": {
             "requests": asker.sent,
@@ -125,14 +125,14 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 def stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
     """Return the statistics of one stage: calls, answers, kept and rejected texts, tokens."""
-    records = [record for record in outcome.book if record.stage == stage]
+    records = [record for record in outcome.log if record.stage == stage]
     calls = outcome.pipeline.calls[stage]
     attempts = outcome.job.limits.attempts
     return {
         "model": outcome.job.model_of(stage),
         "template": outcome.pipeline.prompts[stage].hash,
         "calls": len(calls),
-        "settled": sum(outcome.book.is_settled(call.key, attempts) for call in calls),
+        "settled": sum(outcome.log.is_settled(call.key, attempts) for call in calls),
         "answers": len(records),
         "asked_again": dict(Counter(record.dropped[0][0] for record in records if not record.items)),
         "kept": outcome.pipeline.kept[stage],

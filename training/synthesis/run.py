@@ -3,7 +3,7 @@
 OUT/
 ├── job.json          what the answers depend on, to resume only the same job
 ├── templates/        the prompt templates used
-├── answers/          every answer with its provenance         book.py
+├── answers/          every answer with its provenance         log.py
 ├── pairs.jsonl       an anchor and a positive on each line    ┐
 ├── rejected.jsonl    rejected texts with reasons              │ report.py
 └── report.json       statistics                               ┘
@@ -21,8 +21,9 @@ import orjson
 
 from training.digests import digest
 from training.errors import JobError
+from training.journal import find_changed_setting
+from training.synthesis.answer_log import AnswerLog
 from training.synthesis.asking import Asker
-from training.synthesis.book import Book
 from training.synthesis.chat import Chat
 from training.synthesis.endpoint import Endpoint
 from training.synthesis.estimate import Estimate, estimate
@@ -77,9 +78,9 @@ class Prepared:
             "stages": stages,
         }
 
-    def pipeline(self, book: Book) -> Pipeline:
+    def pipeline(self, log: AnswerLog) -> Pipeline:
         """Build the pipeline from the job's seeds and an answer log."""
-        return Pipeline(self.job, self.prompts, self.seeds, self.held_out, book)
+        return Pipeline(self.job, self.prompts, self.seeds, self.held_out, log)
 
 
 def prepare(job: SynthesisJob) -> Prepared:
@@ -102,8 +103,8 @@ def foresee(prepared: Prepared, out: Path) -> Estimate:
     """
     with exclusive(out, at_work(out)) if out.is_dir() else nullcontext():
         require_same_job(prepared, out)
-        book = Book(out / "answers")
-        return estimate(prepared.pipeline(book), prepared.job, book)
+        log = AnswerLog(out / "answers")
+        return estimate(prepared.pipeline(log), prepared.job, log)
 
 
 def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> Outcome:
@@ -118,10 +119,10 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
     with exclusive(out, at_work(out)):
         require_same_job(prepared, out)
         write_job(prepared, out)
-        book, begun = Book(out / "answers"), time.monotonic()
-        pipeline = prepared.pipeline(book)
-        asker = asyncio.run(ask_all(pipeline, endpoint, prepared.job, book, on_progress))
-        outcome = Outcome(prepared.job, pipeline, book, asker, endpoint, time.monotonic() - begun)
+        log, begun = AnswerLog(out / "answers"), time.monotonic()
+        pipeline = prepared.pipeline(log)
+        asker = asyncio.run(ask_all(pipeline, endpoint, prepared.job, log, on_progress))
+        outcome = Outcome(prepared.job, pipeline, log, asker, endpoint, time.monotonic() - begun)
         write(outcome, out)  # what was answered makes pairs, however it ended
         if asker.error is not None:
             raise asker.error
@@ -129,11 +130,11 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
 
 
 async def ask_all(
-    pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, book: Book, on_progress: Progress
+    pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, log: AnswerLog, on_progress: Progress
 ) -> Asker:
     """Ask the calls of each stage, in order, and return the sender; if they stopped, `error` or `spent` says why."""
     async with Chat(endpoint, job.endpoint) as chat:
-        asker = Asker(chat, book, job, on_progress)
+        asker = Asker(chat, log, job, on_progress)
         for stage, calls in pipeline.stages():
             await asker.ask(stage, calls)
         return asker
@@ -146,13 +147,9 @@ def at_work(out: Path) -> JobError:
 
 def require_same_job(prepared: Prepared, out: Path) -> None:
     """Raise `JobError` if the folder holds answers that depend on other settings; accept a folder without answers."""
-    path = out / JOB
-    if not path.is_file() or not any((out / "answers").glob("*.jsonl")):
-        return
-    found, wanted = orjson.loads(path.read_bytes()), prepared.identity()
-    for name, value in wanted.items():
-        if found.get(name) != value:
-            raise JobError(f"{out} holds answers of other {name}; name another folder with --out")
+    if any((out / "answers").glob("*.jsonl")) and (changed := find_changed_setting(out / JOB, prepared.identity())):
+        name = changed.partition(".")[0]
+        raise JobError(f"{out} holds answers of other {name}; name another folder with --out")
 
 
 def write_job(prepared: Prepared, out: Path) -> None:

@@ -206,7 +206,7 @@ def test_a_killed_run_goes_on_and_one_more_method_adds_its_own_cells_only(first,
     assert {cell: score for cell, score in found.items() if cell[1] != "more@1"} == pytest.approx(expected, abs=1e-9)
     assert {task for task, method in found if method == "more@1"} == set(SCORED)
     assert lines(copied.out)[: len(kept)] == kept
-    added = [orjson.loads(line) for line in lines(copied.out)[len(kept) + 1 :]]
+    added = [orjson.loads(line) for line in lines(copied.out)[len(kept) :]]
     cells = [(line["task"], line["method"]) for line in added]
     missing = {(orjson.loads(line)["task"], orjson.loads(line)["method"]) for line in lines(first.request.out)[1::2]}
     assert len(cells) == len(set(cells))

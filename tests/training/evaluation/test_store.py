@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from training.evaluation.scores import SCORES, Score, ScoreBook
+from training.evaluation.scores import SCORES, ResultsLog, Score
 from training.evaluation.store import KEYS, VECTORS, VectorStore, text_key
 
 DIMENSIONS = 6
@@ -89,60 +89,60 @@ def test_every_text_with_every_prompt_has_a_key_of_its_own():
 
 def test_a_reopened_book_has_every_score_as_it_was(tmp_path, score):
     written = [score("sts", metrics={"ap": 0.1 + 0.2}, seconds=1.5), score("sts", "r2", 1.0), score("näh")]
-    ScoreBook(tmp_path / "new" / "folder").add(written)
-    book = ScoreBook(tmp_path / "new" / "folder")
-    assert list(book.by_cell.values()) == written
-    assert all(book.done(one.cell) for one in written)
-    assert not book.done(score("other").cell)
+    ResultsLog(tmp_path / "new" / "folder").add(written)
+    log = ResultsLog(tmp_path / "new" / "folder")
+    assert list(log.by_cell.values()) == written
+    assert all(log.has_score(one.cell) for one in written)
+    assert not log.has_score(score("other").cell)
 
 
 def test_a_cell_is_known_by_its_keys_whatever_its_task_encoder_and_method_are_called(tmp_path, score):
     one = score("sts")
     renamed = Score("new", one.task_key, "name", one.fingerprint, "here", one.method_key, 0.5)
-    book = ScoreBook(tmp_path)
-    book.add([one])
-    assert book.done(renamed.cell)
+    log = ResultsLog(tmp_path)
+    log.add([one])
+    assert log.has_score(renamed.cell)
     assert len({one.cell, score("other").cell, score("sts", "r2").cell}) == 3
 
 
 def test_a_cell_with_an_error_is_not_done_until_a_score_follows(tmp_path, score):
     failed = score("sts", value=None, error="KeyError: 'a'")
-    book = ScoreBook(tmp_path)
-    book.add([failed])
-    for found in (book, ScoreBook(tmp_path)):
-        assert not found.done(failed.cell)
+    log = ResultsLog(tmp_path)
+    log.add([failed])
+    for found in (log, ResultsLog(tmp_path)):
+        assert not found.has_score(failed.cell)
         assert found.by_cell[failed.cell] == failed
-    book.add([score("sts")])
-    for found in (book, ScoreBook(tmp_path)):
-        assert found.done(failed.cell)
+    log.add([score("sts")])
+    for found in (log, ResultsLog(tmp_path)):
+        assert found.has_score(failed.cell)
         assert found.by_cell[failed.cell] == score("sts")
 
 
 def test_a_torn_last_line_is_passed_over_wherever_it_was_torn_and_later_lines_are_read(tmp_path, score):
     first, torn, last = score("ß"), score("sts", metrics={"ä": 1.0}), score("last")
-    ScoreBook(tmp_path).add([first])
+    ResultsLog(tmp_path).add([first])
     kept = (tmp_path / SCORES).stat().st_size
-    ScoreBook(tmp_path).add([torn])
+    ResultsLog(tmp_path).add([torn])
     whole = (tmp_path / SCORES).read_bytes()
     for size in range(kept, len(whole) - 1):
         (tmp_path / SCORES).write_bytes(whole[:size])
-        book = ScoreBook(tmp_path)
-        assert list(book.by_cell.values()) == [first]
-        book.add([last])
-        assert list(ScoreBook(tmp_path).by_cell.values()) == [first, last]
+        log = ResultsLog(tmp_path)
+        assert list(log.by_cell.values()) == [first]
+        log.add([last])
+        assert list(ResultsLog(tmp_path).by_cell.values()) == [first, last]
 
 
 def test_a_line_that_lacks_only_its_end_is_a_score(tmp_path, score):
-    ScoreBook(tmp_path).add([score("one")])
+    ResultsLog(tmp_path).add([score("one")])
     (tmp_path / SCORES).write_bytes((tmp_path / SCORES).read_bytes().rstrip(b"\n"))
-    ScoreBook(tmp_path).add([score("two")])
-    assert list(ScoreBook(tmp_path).by_cell.values()) == [score("one"), score("two")]
+    ResultsLog(tmp_path).add([score("two")])
+    assert list(ResultsLog(tmp_path).by_cell.values()) == [score("one"), score("two")]
 
 
 @pytest.mark.parametrize("line", [b"5", b"[]", b'{"task": "sts"}', b'{"unknown": 1}', b"null", b"\xff"])
 def test_a_line_that_is_no_score_is_passed_over(tmp_path, score, line):
-    ScoreBook(tmp_path).add([score("one")])
+    ResultsLog(tmp_path).add([score("one")])
     with (tmp_path / SCORES).open("ab") as file:
         file.write(line + b"\n")
-    ScoreBook(tmp_path).add([score("two")])
-    assert list(ScoreBook(tmp_path).by_cell.values()) == [score("one"), score("two")]
+    ResultsLog(tmp_path).add([score("two")])
+    assert list(ResultsLog(tmp_path).by_cell.values()) == [score("one"), score("two")]

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from training.evaluation.statistics import Interval
-from training.research.reze_experiment.book import Result
 from training.research.reze_experiment.findings import Difference, find, over_seeds
+from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.words import sentences, verdict
 
 RATE = 1e-4

@@ -182,9 +182,9 @@ def test_a_result_does_not_depend_on_what_was_run_before_it(first, tmp_path):
     (unit,) = (u for u in first.found.units if (u.target.name, u.arm.method) == ("search", "pft"))
     alone = replace(unit, out=tmp_path, shown=False)
     run_unit(alone)
-    expected = unit.book.read()
+    expected = unit.log.read()
     assert len(expected) == 4
-    for one, other in zip(alone.book.read(), expected, strict=True):
+    for one, other in zip(alone.log.read(), expected, strict=True):
         require_same(one, other)
     assert list((tmp_path / "work").iterdir()) == []
 

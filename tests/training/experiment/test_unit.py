@@ -84,7 +84,7 @@ def test_every_method_is_measured_at_every_size_and_before_it_where_that_is_its_
 def test_units_have_files_of_their_own(units):
     found = units(("tone", "search"), seeds=(0, 1), learning_rates=(1e-3, 1e-4), loss_weights=(0.5, 2))
     assert len({unit.key for unit in found}) == len(found) == 2 * 2 * 2 * 8
-    assert len({unit.book.path for unit in found}) == len(found)
+    assert len({unit.log.path for unit in found}) == len(found)
 
 
 def test_results_of_another_base_model_at_the_same_place_have_another_key(settings_of, spec, tmp_path):
@@ -136,7 +136,7 @@ def test_no_text_of_the_domain_is_in_any_mixture_and_the_targets_tests_are_among
 def test_where_no_source_holds_text_back_there_is_a_score_and_no_drift(units):
     (unit,) = units(methods=("none",))
     run_unit(replace(unit, domain=()))
-    (result,) = unit.book.read()
+    (result,) = unit.log.read()
     assert (result.drift, result.isoscore) == (None, None) and 0 <= result.score <= 1
 
 
@@ -162,7 +162,7 @@ def test_results_of_a_variant_lie_with_the_others_whatever_it_is_called(units):
         found = units(variants={"a/b": {"strength": 0.1}})
     except (ValidationError, JobError):
         return
-    assert {unit.book.path.resolve().parent for unit in found} == {(found[0].out / "results").resolve()}
+    assert {unit.log.path.resolve().parent for unit in found} == {(found[0].out / "results").resolve()}
 
 
 def test_rows_of_a_seed_are_an_order_of_the_same_rows(units):
@@ -215,7 +215,7 @@ def test_a_unit_that_was_killed_after_its_last_checkpoint_is_finished(units, tmp
     shutil.rmtree(work / MODEL)  # the kill came before the model was written
     (work / PRETRAINING).unlink()
     run_unit(unit)
-    (result,) = unit.book.read()
+    (result,) = unit.log.read()
     assert result.steps == trained.steps
     assert result.seconds_per_step is None or math.isfinite(result.seconds_per_step)
 
@@ -223,7 +223,7 @@ def test_a_unit_that_was_killed_after_its_last_checkpoint_is_finished(units, tmp
 def test_plain_pretraining_needs_no_regularised_arm_beside_it(units):
     (unit,) = units(methods=("pft",), rows=())
     run_unit(unit)
-    (result,) = unit.book.read()
+    (result,) = unit.log.read()
     assert (result.method, result.rows) == ("pft", 0)
     (path,) = (unit.out / "relations").iterdir()
     before, after = np.load(path).astype(np.float32)

@@ -101,25 +101,25 @@ def test_a_budget_of_tokens_is_never_passed(synthesize, chat_server, chat_comple
     passage = (200, {}, chat_completion("Some words of a passage that is long enough. " * 5, completion_tokens=700))
     chat_server.script = lambda server, body: passage if of_stage("documents")(body["messages"][0]["content"]) else None
     outcome = synthesize(limits={"max_tokens": 5000, "concurrency": 1})
-    spent = sum(record.tokens for record in outcome.book)
+    spent = sum(record.tokens for record in outcome.log)
     assert "5,000 tokens leaves nothing" in outcome.asker.spent
     assert 5000 - 1200 < spent <= 5000  # a passage may have 1,000, with its prompt
 
 
 def test_a_line_cut_off_by_a_kill_is_asked_again_and_no_other(synthesize, tmp_path, chat_server):
     synthesize()
-    book = tmp_path / "out" / "answers" / "documents.jsonl"
-    lines = book.read_bytes().splitlines(keepends=True)
-    book.write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
+    log = tmp_path / "out" / "answers" / "documents.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
     chat_server.reset()
     assert synthesize().is_complete and len(chat_server.prompts) == 1
-    assert len(book.read_bytes().splitlines()) == len(lines)
+    assert len(log.read_bytes().splitlines()) == len(lines)
 
 
 def test_a_damaged_line_is_named(synthesize, tmp_path):
     synthesize(seeds=1)
-    book = tmp_path / "out" / "answers" / "filter.jsonl"
-    book.write_bytes(b"{}\n" + book.read_bytes())
+    log = tmp_path / "out" / "answers" / "filter.jsonl"
+    log.write_bytes(b"{}\n" + log.read_bytes())
     with pytest.raises(JobError, match="filter.jsonl line 1 is damaged"):
         synthesize(seeds=1)
 

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from training.evaluation.statistics import NEGLIGIBLE, Array, Interval
-from training.research.reze_experiment.book import Result
+from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.run import Experiment
 from training.research.reze_experiment.settings import METHODS
 

@@ -17,9 +17,9 @@ from training.finetuning.report import REFERENCE, source_rows
 from training.reporting.figures import to_svg
 from training.reporting.page import Section, render_page
 from training.reporting.tables import Table
-from training.research.reze_experiment.book import Result
 from training.research.reze_experiment.findings import Findings, find
 from training.research.reze_experiment.plots import figures
+from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.run import Experiment
 from training.research.reze_experiment.tables import (
     arm_rows,

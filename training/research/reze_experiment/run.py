@@ -3,7 +3,7 @@
 OUT/
 ├── reference/     vectors of single texts by the base model, encoded once      reference.py
 ├── targets/       regression targets of the regularizer                        targets.py
-├── results/       results logs, a file per unit, a line per cell               book.py
+├── results/       results logs, a file per unit, a line per cell               results.py
 ├── relations/     vectors of a few pairs, before and after, for the plot       unit.py
 ├── work/          models and checkpoints of running units
 └── experiment.json, results.csv, report.html, *.png                            report.py
@@ -21,8 +21,8 @@ from training.evaluation.pool import Workers
 from training.evaluation.progress import in_time
 from training.finetuning.reference import Reference
 from training.research.reze_experiment.arms import Arm, arms
-from training.research.reze_experiment.book import Result
 from training.research.reze_experiment.plan import Plan, Prepared, plan
+from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.settings import ExperimentSettings
 from training.research.reze_experiment.unit import Unit, run_unit
 from training.workspace import exclusive
@@ -140,4 +140,4 @@ def results_of(units: Sequence[Unit]) -> Iterator[Result]:
     """Yield the stored results that the units ask for; results of other settings in the same files are skipped."""
     for unit in units:
         wanted = unit.arm.cells(unit.rows, unit.untrained)
-        yield from (result for result in unit.book.read() if (result.method, result.rows) in wanted)
+        yield from (result for result in unit.log.read() if (result.method, result.rows) in wanted)

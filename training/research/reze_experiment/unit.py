@@ -24,8 +24,9 @@ from training.finetuning.reference import Reference
 from training.finetuning.run import MODEL, save_model
 from training.finetuning.targets import prepare_targets
 from training.finetuning.trainer import Trained, train
+from training.journal import Journal
 from training.research.reze_experiment.arms import Arm
-from training.research.reze_experiment.book import Book, Result, cells
+from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.scoring import Scorer
 from training.research.reze_experiment.targets import Target, drawn_rows
 from transforms.chain import Chain, parse_steps
@@ -94,9 +95,9 @@ class Unit:
         return f"{self.target.name.replace('/', '_')}-{self.arm.method.replace(' ', '_')}-{digest}"
 
     @property
-    def book(self) -> Book:
-        """Results log of the unit."""
-        return Book(self.out / "results", self.key)
+    def log(self) -> Journal[Result]:
+        """Results log of the unit, with an entry for each cell."""
+        return Journal(self.out / "results" / f"{self.key}.jsonl", Result)
 
     @property
     def targets(self) -> Path:
@@ -108,7 +109,7 @@ class Unit:
 
     def missing(self) -> list[tuple[str, int]]:
         """Return the cells, as (method, rows), that the results log lacks."""
-        known = cells(self.book.read())
+        known = {(result.method, result.rows) for result in self.log.read()}
         return [cell for cell in self.arm.cells(self.rows, self.untrained) if cell not in known]
 
 
@@ -257,24 +258,23 @@ class Work:
         """
         unit, scores = self.unit, self.scorer.score(vectors)
         drift = None if domain is None else float(1 - np.vecdot(self.reference.vectors(unit.domain), domain).mean())
-        unit.book.add(
-            Result(
-                unit=unit.key,
-                target=unit.target.name,
-                task=unit.target.data.task,
-                metric=self.scorer.metric,
-                method=method,
-                rows=rows,
-                learning_rate=unit.training.learning_rate,
-                seed=unit.training.seed,
-                score=scores.score,
-                linear_probe=scores.linear_probe,
-                drift=drift,
-                isoscore=None if domain is None else isoscore(Moments.from_vectors(domain)),
-                steps=trained.steps if trained else 0,
-                seconds_per_step=trained.seconds_per_step if trained else None,
-            )
+        result = Result(
+            unit=unit.key,
+            target=unit.target.name,
+            task=unit.target.data.task,
+            metric=self.scorer.metric,
+            method=method,
+            rows=rows,
+            learning_rate=unit.training.learning_rate,
+            seed=unit.training.seed,
+            score=scores.score,
+            linear_probe=scores.linear_probe,
+            drift=drift,
+            isoscore=None if domain is None else isoscore(Moments.from_vectors(domain)),
+            steps=trained.steps if trained else 0,
+            seconds_per_step=trained.seconds_per_step if trained else None,
         )
+        unit.log.append([result])
 
     def keep_relations(self, encoder: Encoder) -> None:
         """Store the relations of a few pairs per source, by the base model and by `encoder`, as `relations/<key>.npy`.

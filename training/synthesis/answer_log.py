@@ -7,17 +7,13 @@ answers/
 └── documents.jsonl
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from training.errors import JobError
+from training.journal import Journal
 from training.synthesis.job import STAGES, StageName
-from transforms.files import sync_folder
 
 
 @dataclass(frozen=True)
@@ -71,21 +67,21 @@ class Record:
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
-class Book:
-    """Answer log of a folder, read when the object is created.
+class AnswerLog:
+    """Log of all answers in a folder, read when the object is created.
 
     Args:
         folder: folder of the files; need not exist.
 
     Raises:
-        JobError: if a line is damaged; an incomplete last line, left by a kill, is removed from its file instead.
+        JobError: if a line is damaged; an incomplete last line, left by a kill, is ignored.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.journals = {stage: Journal(folder / f"{stage}.jsonl", Record, strict=True) for stage in STAGES}
         self.records: dict[str, list[Record]] = {}
-        for stage in STAGES:
-            for record in read_records(folder / f"{stage}.jsonl"):
+        for journal in self.journals.values():
+            for record in journal.read():
                 self.records.setdefault(record.key, []).append(record)
 
     def __iter__(self) -> Iterator[Record]:
@@ -94,47 +90,17 @@ class Book:
 
     def add(self, record: Record) -> None:
         """Append a record to the file of its stage; when this returns, the record is on disk."""
-        path = self.folder / f"{record.stage}.jsonl"
-        is_new = not path.exists()
-        if is_new:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(orjson.dumps(record) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            sync_folder(self.folder)
+        self.journals[record.stage].append([record])
         self.records.setdefault(record.key, []).append(record)
 
     def attempts(self, key: str) -> list[Record]:
         """Return all records of a call, in order; an empty list if it was never answered."""
         return self.records.get(key, [])
 
-    def good(self, key: str) -> Record | None:
+    def find_usable(self, key: str) -> Record | None:
         """Return the first record of a call that has usable items, or None."""
         return next((record for record in self.attempts(key) if record.items), None)
 
     def is_settled(self, key: str, attempts: int) -> bool:
         """Return whether a call has a usable answer, or at least `attempts` unusable ones."""
-        return self.good(key) is not None or len(self.attempts(key)) >= attempts
-
-
-def read_records(path: Path) -> list[Record]:
-    """Read the records of a file; an incomplete last line is cut off the file, so that the next record starts a line.
-
-    Raises:
-        JobError: if another line is damaged.
-    """
-    if not path.is_file():
-        return []
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
-    found = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            found.append(Record(**orjson.loads(line)))
-        except (orjson.JSONDecodeError, TypeError) as error:
-            raise JobError(f"{path.name} line {number} is damaged; remove it, and it is asked again") from error
-    return found
+        return self.find_usable(key) is not None or len(self.attempts(key)) >= attempts

@@ -1,0 +1,179 @@
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+import orjson
+import pytest
+
+from training.errors import JobError
+from training.journal import Journal, find_changed_setting
+
+SETTINGS = {"method": "reze", "seeds": (1, 2), "training": {"rate": 0.1, "lora": {"rank": 8}}, "evaluate": None}
+WRITER = """
+import os, sys
+from pathlib import Path
+from training.journal import Journal
+
+journal = Journal(Path(sys.argv[1]), dict)
+for number in range(int(sys.argv[2])):
+    journal.append([{"number": number, "text": "x" * 20_000}])
+print("written", flush=True)
+if sys.argv[3:]:
+    with journal.path.open("ab") as file:
+        file.write(b'{"number": 3, "te')
+        file.flush()
+        sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    value: float | None = None
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """Of two entries, in a folder that it made."""
+    made = Journal(tmp_path / "new" / "folder" / "log.jsonl", Entry)
+    made.append([Entry("ß\n"), Entry("b", 0.1 + 0.2)])
+    return made
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A starter of another process that writes a journal."""
+    started = []
+
+    def run(path, count, *more):
+        command = [sys.executable, "-c", WRITER, str(path), str(count), *more]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_entries_are_read_in_order_as_they_were(journal):
+    journal.append([])
+    journal.append(iter([Entry("c")]))
+    assert Journal(journal.path, Entry).read() == [Entry("ß\n"), Entry("b", 0.1 + 0.2), Entry("c")]
+    assert [orjson.loads(line) for line in journal.path.read_bytes().splitlines()] == [
+        asdict(entry) for entry in journal.read()
+    ]
+
+
+def test_a_journal_without_a_file_is_empty_and_reading_makes_none(tmp_path):
+    assert Journal(tmp_path / "none" / "log.jsonl", Entry).read() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_line_torn_anywhere_is_not_read_and_gone_once_something_is_added(journal, strict):
+    whole = journal.path.read_bytes()
+    for size in range(whole.index(b"\n") + 1, len(whole)):
+        journal.path.write_bytes(whole[:size])
+        again = Journal(journal.path, Entry, strict)
+        kept = [Entry("ß\n"), Entry("b", 0.1 + 0.2)][: 2 if size == len(whole) - 1 else 1]  # only its newline is lost
+        assert again.read() == kept and journal.path.read_bytes() == whole[:size]
+        again.append([Entry("c")])
+        assert again.read() == [*kept, Entry("c")]
+        assert all(orjson.loads(line) for line in journal.path.read_bytes().splitlines())
+
+
+@pytest.mark.parametrize("line", [b"5", b"[]", b'{"value": 1}', b'{"unknown": 1}', b"null", b"\xff", b"", b'{"na'])
+def test_a_damaged_line_is_skipped_or_named(journal, line):
+    journal.path.write_bytes(line + b"\n" + journal.path.read_bytes())
+    assert journal.read() == [Entry("ß\n"), Entry("b", 0.1 + 0.2)]
+    with pytest.raises(JobError, match=r"log.jsonl line 1 is damaged; remove it"):
+        Journal(journal.path, Entry, strict=True).read()
+
+
+def test_all_entries_are_replaced_at_once(journal):
+    journal.replace(entry for entry in journal.read() if entry.name == "b")
+    assert journal.read() == [Entry("b", 0.1 + 0.2)]
+    assert [path.name for path in journal.path.parent.iterdir()] == ["log.jsonl"]
+
+
+def test_a_link_is_not_written_through(journal, tmp_path):
+    (tmp_path / "link.jsonl").symlink_to(journal.path)
+    before = journal.path.read_bytes()
+    with pytest.raises(OSError, match="link"):
+        Journal(tmp_path / "link.jsonl", Entry).append([Entry("c")])
+    assert journal.path.read_bytes() == before
+
+
+def test_a_writer_killed_in_the_middle_of_a_line_loses_that_line_only(tmp_path, start):
+    path = tmp_path / "log.jsonl"
+    process = start(path, 3, "torn")
+    assert process.stdout.readline() == b"written\n"
+    while not path.read_bytes().endswith(b"te"):
+        pass
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    journal = Journal(path, dict)
+    assert [entry["number"] for entry in journal.read()] == [0, 1, 2]
+    journal.append([{"number": 3}])
+    assert [entry["number"] for entry in journal.read()] == [0, 1, 2, 3]
+
+
+def test_a_reader_sees_whole_entries_only_while_another_process_writes_and_disturbs_it_not(tmp_path, start):
+    journal, seen = Journal(tmp_path / "log.jsonl", dict), [0]
+    process = start(journal.path, 50)
+    while process.poll() is None:
+        entries = journal.read()
+        assert [entry["number"] for entry in entries] == list(range(len(entries)))
+        assert all(len(entry["text"]) == 20_000 for entry in entries)
+        seen.append(len(entries))
+    assert process.returncode == 0 and len(journal.read()) == 50 and seen == sorted(seen)
+
+
+def test_writers_that_take_turns_lose_nothing(journal):
+    other = Journal(journal.path, Entry)
+    for number in range(6):
+        (other, journal)[number % 2].append([Entry(str(number))])
+    assert [entry.name for entry in journal.read()[2:]] == list("012345") and other.read() == journal.read()
+
+
+@pytest.fixture
+def record(tmp_path):
+    """The file with a job's settings, as it would be written."""
+    path = tmp_path / "job.json"
+    path.write_bytes(orjson.dumps(SETTINGS | {"base": {"name": "tiny", "length": 16}}, option=orjson.OPT_INDENT_2))
+    return path
+
+
+def test_the_same_job_and_a_folder_without_one_have_no_changed_setting(record, tmp_path):
+    assert find_changed_setting(record, SETTINGS) is None
+    assert find_changed_setting(record, {"base.length": 16, "of a later version": None}) is None
+    assert find_changed_setting(tmp_path / "none.json", SETTINGS) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"method": "pft"}, "method"),
+        ({"seeds": [1]}, "seeds"),
+        ({"training": {"rate": 0.1, "lora": {"rank": 4}}}, "training.lora.rank"),
+        ({"training": {"rate": 0.1, "lora": None}}, "training.lora"),
+        ({"training": {"lora": {"rank": 8}}}, "training.rate"),
+        ({"training": {"rate": 0.1, "lora": {"rank": 8}, "more": None}}, "training.more"),
+        ({"evaluate": {"every": 5}}, "evaluate"),
+        ({"base.length": 8}, "base.length"),
+        ({"base.name.of": "tiny"}, "base.name.of"),
+        ({"of a later version": 0, "method": "reze"}, "of a later version"),
+    ],
+)
+def test_another_job_is_known_by_the_first_setting_that_differs(record, changed, name):
+    assert find_changed_setting(record, SETTINGS | changed) == name
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b'{"method": "re'])
+def test_a_damaged_record_of_the_job_is_refused(record, payload):
+    record.write_bytes(payload)
+    with pytest.raises(JobError, match=r"job.json is damaged; name another folder"):
+        find_changed_setting(record, SETTINGS)
