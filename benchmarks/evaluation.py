@@ -21,7 +21,7 @@ from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import Wanted
 from training.evaluation.findings import Findings
 from training.evaluation.plots import draw_all
-from training.evaluation.report import in_terminal
+from training.evaluation.report import format_report
 from training.evaluation.report import write_report as write_evaluation
 from training.evaluation.run import Request, Results, evaluate
 from training.evaluation.suites import Suite, open_suite
@@ -93,7 +93,7 @@ def main() -> None:
     for name, request in requests.items():
         results, seconds = timed(request)
         findings, _ = write_evaluation(results)
-        print(f"\n# {name}, {seconds / 60:.1f} min\n\n{in_terminal(results, findings)}")
+        print(f"\n# {name}, {seconds / 60:.1f} min\n\n{format_report(results, findings)}")
         figures[name] = {"seconds": seconds} | condensed(results, findings)
         save_pictures(KEPT.get(name, {}), results, findings, given.out)
     print("raw figures:", write_report(given.out, "evaluation", figures), file=sys.stderr)

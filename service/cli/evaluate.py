@@ -94,6 +94,7 @@ def evaluate(
     from training.evaluation.methods import parse_size
     from training.evaluation.run import Request
     from training.evaluation.suites import open_suite
+    from training.research.mean_bias_audit.probe import audit_group
 
     torch.set_num_threads(settings.threads)
     opened = open_suite(suite)
@@ -107,7 +108,7 @@ def evaluate(
         corpus=corpus,
         chains=fitted_chains(listed(chain)),
         ladder=ladder or bool(counts),
-        audit=audit,
+        inspect=audit_group if audit else None,
         sizes=[parse_size(written) for written in listed(sweep_dimensions)],
         sentences=[int(count) for count in counts],
         limit=limit,
@@ -128,14 +129,16 @@ def evaluate_one(request: "Request") -> None:
     Raises:
         EvaluationError: if nothing could be scored.
     """
-    from training.evaluation.report import in_terminal, write_report
+    from training.evaluation.report import format_report, write_report
     from training.evaluation.run import evaluate as run
+    from training.research.mean_bias_audit.report import report_audit
 
     with ProgressBar() as progress:
         results = run(request, progress)
         progress(1.0, "writing the report")
-        findings, files = write_report(results)
-    finish(in_terminal(results, findings), files, [results])
+        supplements = [report_audit(results)]
+        findings, files = write_report(results, supplements)
+    finish(format_report(results, findings, supplements), files, [results])
 
 
 def evaluate_both(request: "Request", against: "Suite") -> None:
@@ -148,6 +151,7 @@ def evaluate_both(request: "Request", against: "Suite") -> None:
     from training.evaluation.report import write_report
     from training.evaluation.run import evaluate as run
     from training.research.domains import compare, in_terminal, require_different, write_comparison
+    from training.research.mean_bias_audit.report import report_audit
     from transforms.progress import part_of
 
     require_different(request.suite, against)
@@ -156,7 +160,7 @@ def evaluate_both(request: "Request", against: "Suite") -> None:
         second = run(replace(request, suite=against, out=request.out / "against"), part_of(progress, 0.4, 0.8))
         comparison = compare(first, second, part_of(progress, 0.8, 1.0))
         progress(1.0, "writing the reports")
-        files = [file for results in (first, second) for file in write_report(results)[1]]
+        files = [file for results in (first, second) for file in write_report(results, [report_audit(results)])[1]]
         files += write_comparison(comparison, request.out)
     finish(in_terminal(comparison), files, [first, second])
 

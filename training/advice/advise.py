@@ -27,7 +27,7 @@ from training.advice.sizes import SizeComparison, SizeMeasurer, SizeTrial
 from training.advice.transfer import TransferResult, evaluate_transfer
 from training.encoder.encoder import Encoder
 from training.errors import AdviceError
-from training.evaluation.audit.measure import cosine
+from training.evaluation.statistics import cosine_similarity
 from training.fitting.fit_request import DISTINCT_LEAST
 from training.fitting.keys import source_key
 from training.reporting.text import format_percent
@@ -219,7 +219,7 @@ def build_advice(
 
 def cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
     """Return the cosine between the mean unit vectors of two sets of rows, `(n, d)`, `(m, d)`; None if one is zero."""
-    return cosine(_unit_mean(fit), _unit_mean(heldout))
+    return cosine_similarity(_unit_mean(fit), _unit_mean(heldout))
 
 
 def _unit_mean(vectors: FloatArray) -> NDArray[np.float64]:

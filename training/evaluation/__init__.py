@@ -17,9 +17,9 @@ statistics.py  t, σ_cell, intervals, correlations           │
 comparison.py  methods against raw vectors                  │ is it better,
 reduction.py   retention of reducers                        │ how sure are we
 findings.py    all statistics of a run                      ┘
-audit/         anomalies of the encoders' vectors
-words.py       findings as sentences                        ┐
+inspection.py  seam for further measurements of the encoders
+summary.py     findings as sentences                        ┐
 tables.py      as tables                                    │ output
 plots.py       as figures                                   │
-page.py        HTML page; report.py JSON, CSV, plain text   ┘
+report.py      HTML page, JSON, CSV, plain text             ┘
 """

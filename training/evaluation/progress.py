@@ -11,7 +11,7 @@ SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
 class StagedProgress:
     """Converter of the progress in a stage to that of the whole evaluation, which never falls.
 
-    It waits while an audit returns to an earlier stage.
+    It waits while an inspection returns to an earlier stage.
 
     Args:
         on_progress: called with progress in [0, 1] and a message.

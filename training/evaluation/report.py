@@ -1,14 +1,11 @@
 """Report of an evaluation: JSON with everything, CSV with the scores, an HTML page, and plain text for the terminal."""
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from training.evaluation.audit.findings import find_audit
-from training.evaluation.audit.plots import draw_audit
-from training.evaluation.audit.tables import audit_tables, overview
-from training.evaluation.audit.words import audit_sentences
 from training.evaluation.findings import Findings, find
 from training.evaluation.plots import draw_all
 from training.evaluation.run import Results
@@ -30,10 +27,34 @@ JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
 """File names of the report."""
 
 
-def write_report(results: Results) -> tuple[Findings, list[Path]]:
+@dataclass(frozen=True)
+class Supplement:
+    """Part of an evaluation's report that is made outside this package.
+
+    Attributes:
+        key: key of `content` in the JSON file.
+        content: everything that was found; None for nothing.
+        page: sections of the HTML page.
+        overview: sections for the terminal.
+    """
+
+    key: str
+    content: Any
+    page: Sequence[Section] = ()
+    overview: Sequence[Section] = ()
+
+
+def write_report(results: Results, supplements: Sequence[Supplement] = ()) -> tuple[Findings, list[Path]]:
     """Compute the findings and write evaluation.json, scores.csv and report.html to the output folder.
 
-    Existing files are replaced atomically. Returns the findings and the paths of the files.
+    Existing files are replaced atomically.
+
+    Args:
+        results: results of an evaluation.
+        supplements: further parts, made outside this package.
+
+    Returns:
+        the findings, and the paths of the files.
     """
     findings = find(results)
     section = Section(
@@ -44,19 +65,15 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
         problems=list(problem_lines(results)),
     )
     page = render_page(
-        [section, *audit_sections(results)],
+        [section, *(part for one in supplements for part in one.page)],
         about=describe(results),
         files=f"{JSON} and {CSV}",
         reference=results.request.suite.reference,
     )
     scores = Table.from_records(score_records(results)).to_csv()
-    return findings, write_files(results.request.out, {JSON: as_json(results, findings), CSV: scores, HTML: page})
-
-
-def audit_sections(results: Results) -> list[Section]:
-    """Return a list with the section of the audit; empty if no encoder was audited."""
-    found = find_audit(results)
-    return [Section("Audit", audit_sentences(found), draw_audit(found), audit_tables(found))] if found else []
+    return findings, write_files(
+        results.request.out, {JSON: as_json(results, findings, supplements), CSV: scores, HTML: page}
+    )
 
 
 def describe(results: Results) -> str:
@@ -70,7 +87,7 @@ def describe(results: Results) -> str:
     return "; ".join(parts) + f"; metrics of mteb {version('mteb')}; 95 % intervals by resampling the tasks."
 
 
-def as_json(results: Results, findings: Findings) -> dict[str, Any]:
+def as_json(results: Results, findings: Findings, supplements: Sequence[Supplement] = ()) -> dict[str, Any]:
     """Return the request, all scores with all metrics, and all statistics as a dict that orjson can serialize."""
     request = results.request
     return {
@@ -87,13 +104,13 @@ def as_json(results: Results, findings: Findings) -> dict[str, Any]:
         ],
         "sentences": summarize(findings),
         "findings": findings,
-        "audit": find_audit(results),
+        **{one.key: one.content for one in supplements},
         "scores": score_records(results, metrics=True),
     }
 
 
-def in_terminal(results: Results, findings: Findings) -> str:
-    """Format the main tables, sentences, audit and problems as plain text."""
+def format_report(results: Results, findings: Findings, supplements: Sequence[Supplement] = ()) -> str:
+    """Format the main tables, sentences, supplements and problems as plain text for a terminal."""
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": raw_score_table(results),
         "Differences to raw vectors in points (half the 95 % interval), over tasks complete for all": difference_table(
@@ -101,11 +118,9 @@ def in_terminal(results: Results, findings: Findings) -> str:
         ),
         "Share of the score that is kept, in per cent": retention_table(findings),
     }
-    shown = {title: table for title, table in tables.items() if table}
-    parts = [Section("", summarize(findings), tables=shown)]
-    audit = find_audit(results)
-    if audit is not None:
-        title = "Audit of the encoders' vectors; norms are before they are brought to unit length"
-        parts.append(Section("", audit_sentences(audit), tables={title: overview(audit)}))
-    parts.append(Section("", problems=list(problem_lines(results))))
-    return "\n\n".join(text for part in parts if (text := format_text(part)))
+    sections = [
+        Section("", summarize(findings), tables={title: table for title, table in tables.items() if table}),
+        *(part for one in supplements for part in one.overview),
+        Section("", problems=list(problem_lines(results))),
+    ]
+    return "\n\n".join(text for section in sections if (text := format_text(section)))

@@ -3,7 +3,7 @@
 OUT/
 ├── vectors/       raw vectors of each encoder                      store.py
 ├── methods/       fitted methods and their intrinsic measures      shelf.py
-├── audits/        audits of the encoders' vectors                  audit/
+├── audits/        audits of the encoders' vectors, if requested    ../research/mean_bias_audit/
 ├── tasks.jsonl    descriptions of the tasks                        scores.py
 ├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
 └── evaluation.json, scores.csv, report.html                        report.py
@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import EncoderError, EvaluationError, TrainingError
-from training.evaluation.audit.probe import Auditor
-from training.evaluation.audit.record import Audit
 from training.evaluation.corpus import Corpus, corpus_sentences, split_corpus
 from training.evaluation.encoders import Group, Member, Wanted, encode_checked, plan_groups
+from training.evaluation.inspection import EncodedGroup, Inspect
 from training.evaluation.methods import Method, control, ladder, means, size_of, sweep
 from training.evaluation.pool import Workers
 from training.evaluation.progress import StagedProgress
@@ -52,7 +52,7 @@ class Request:
         corpus: source of sentences to fit on.
         chains: fitted chains to evaluate.
         ladder: whether the debiasing methods of the mean-bias paper are evaluated.
-        audit: whether the encoders' vectors are audited.
+        inspect: further measurement of each group of encoders; None for none. It needs the corpus.
         sizes: sizes of the reducers: numbers of dimensions, or shares below 1.
         sentences: numbers of sentences from which R1 and R2 estimate their means.
         limit: maximum number of rows of a data set; None for all.
@@ -66,7 +66,7 @@ class Request:
     corpus: str = "pydoc:"
     chains: Sequence[Method] = ()
     ladder: bool = False
-    audit: bool = False
+    inspect: Inspect | None = None
     sizes: Sequence[Fraction] = ()
     sentences: Sequence[int] = ()
     limit: int | None = None
@@ -91,7 +91,7 @@ class EncoderResult:
         methods: successfully fitted methods, by name.
         intrinsic: intrinsic measures of reductions, by method.
         problems: reasons why methods could not be evaluated, by name.
-        audit: audit of its vectors; None if not requested.
+        inspection: what `Request.inspect` found of it; None if not requested.
     """
 
     member: Member
@@ -99,7 +99,7 @@ class EncoderResult:
     methods: Mapping[str, Method]
     intrinsic: Mapping[str, Mapping[str, float]]
     problems: Mapping[str, str]
-    audit: Audit | None = None
+    inspection: Any = None
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,11 @@ class Evaluation:
         self.tasks: dict[str, Collected] = self.log.read_tasks()
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, Collected]] = {}
         self.problems: list[str] = []
-        self.auditor = Auditor(
-            request.out / "audits", self.sentences, self.digest, lambda told: self.progress.report("encode", 1.0, told)
-        )
         require_names(request.encoders)
 
     def needs_corpus(self) -> bool:
-        """Return whether a method is to be fitted on sentences, or an audit needs them."""
-        return bool(self.request.ladder or self.request.sizes or self.request.sentences or self.request.audit)
+        """Return whether a method is to be fitted on sentences, or an inspection needs them."""
+        return bool(self.request.ladder or self.request.sizes or self.request.sentences or self.request.inspect)
 
     def run(self) -> Results:
         """Run all groups of encoders one after another and return the results; only one group is in memory at a time.
@@ -224,21 +221,32 @@ class Evaluation:
         asked = dict.fromkeys(pair for one in usable for pair in one.asked)
         stores = [VectorStore(self.request.out / "vectors" / m.output, m.dimensions) for m in group.members]
         self.encode(group, stores, [*asked, *((None, sentence) for sentence in self.sentences)])
-        audits = self.audit(group, stores, workers) if self.request.audit else [None] * len(stores)
+        inspections = self.inspect(group, stores, workers)
         results, fitted = [], []
-        for index, (member, store, audit) in enumerate(zip(group.members, stores, audits, strict=True)):
+        for index, (member, store, found) in enumerate(zip(group.members, stores, inspections, strict=True)):
             result, methods = self.fit(member, store, index, len(stores))
-            results.append(replace(result, audit=audit))
+            results.append(replace(result, inspection=found))
             fitted.append(methods)
         self.score(group, stores, fitted, {one.key for one in usable}, workers)
         return results
 
-    def audit(self, group: Group, stores: Sequence[VectorStore], workers: Workers) -> list[Audit | None]:
-        """Return the audit of each encoder of a group; if one is not stored, the texts of all tasks are collected."""
-        prompts = dict(group.members[0].prompts)
-        keys = [trial.key for trial in self.trials if trial.key in self.tasks and self.tasks[trial.key].error is None]
-        read = partial(self.collect, self.trials, prompts, workers)
-        return list(self.auditor.audits(group, stores, keys, read, partial(self.encode, group, stores)))
+    def inspect(self, group: Group, stores: Sequence[VectorStore], workers: Workers) -> Sequence[Any]:
+        """Return what the requested inspection finds of each encoder of a group; None for each if none is requested."""
+        if self.request.inspect is None:
+            return [None] * len(stores)
+        return self.request.inspect(
+            EncodedGroup(
+                out=self.request.out,
+                group=group,
+                stores=stores,
+                sentences=self.sentences,
+                digest=self.digest,
+                task_keys=[t.key for t in self.trials if t.key in self.tasks and self.tasks[t.key].error is None],
+                read_tasks=partial(self.collect, self.trials, dict(group.members[0].prompts), workers),
+                encode=partial(self.encode, group, stores),
+                report=partial(self.progress.report, "encode", 1.0),
+            )
+        )
 
     def finished(self, trial: Trial, group: Group) -> bool:
         """Return whether a task has all scores on a group's encoders, so that its texts are not needed."""

@@ -25,6 +25,8 @@ LARGE_SCORE, LARGE_SHARE = 0.1, 0.02
 """Minimum change of a score, absolute and relative to the raw score, that counts as a large effect (its Appendix O)."""
 NEGLIGIBLE = 1e-9
 """Differences in points below this are rounding errors of equal differences."""
+MAX_ZERO_NORM = 1e-12
+"""Norm of a mean of unit vectors up to which it counts as zero, since it is only rounding error."""
 OUTSTANDING_Z = 2.0
 """Number of standard deviations from an encoder's mean difference beyond which a difference is an outlier (its Table
 6)."""
@@ -244,3 +246,9 @@ def leave_out(names: Sequence[str]) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return, for each distinct name, the name and a mask `(n,)` of the items that have another name."""
     items = np.array(names)
     return [(name, items != name) for name in dict.fromkeys(names)]
+
+
+def cosine_similarity(one: Array, other: Array) -> float | None:
+    """Return the cosine between two means of unit vectors `(d,)`; None if one is zero up to rounding."""
+    lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
+    return None if min(lengths) <= MAX_ZERO_NORM else float(one @ other) / (lengths[0] * lengths[1])

@@ -12,14 +12,16 @@ from sentence_transformers import SentenceTransformer
 from training.encoder.encoder import Encoder
 from training.encoder.layers import parse_variants
 from training.encoder.spec import EncoderSpec
-from training.evaluation.audit.probe import Auditor, Probe
-from training.evaluation.audit.texts import NORM_TEXTS
 from training.evaluation.encoders import BagOfWords, Member, Wanted, plan_groups
+from training.evaluation.inspection import EncodedGroup
 from training.evaluation.report import write_report
 from training.evaluation.run import Evaluation, Request, evaluate
 from training.evaluation.scores import Collected
 from training.evaluation.store import VectorStore
 from training.evaluation.suites import Suite, open_suite
+from training.research.mean_bias_audit.probe import Probe, audit_group
+from training.research.mean_bias_audit.report import report_audit
+from training.research.mean_bias_audit.texts import NORM_TEXTS
 
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
 ENGLISH = [f"The {WORDS[n % 10]} was {['sold', 'seen in the garden', 'boiled'][n % 3]} {n} times." for n in range(60)]
@@ -74,7 +76,7 @@ def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
     for name, language, texts in (("english", "en", ENGLISH), ("german", "de", GERMAN)):
         write_data_set(root / "suite" / name, {"task": "sts", "language": language}, {"test.jsonl": graded(texts)})
     (root / "corpus.txt").write_text("\n".join(CORPUS))
-    asked = {"corpus": str(root / "corpus.txt"), "ladder": True, "audit": True}
+    asked = {"corpus": str(root / "corpus.txt"), "ladder": True, "inspect": audit_group}
     request = Request(open_suite(str(root / "suite")), [Wanted(tiny_spec)], root / "out", **asked)
     told, runs, written = [], [], []
     for report in (lambda fraction, message: told.append((fraction, message)), silent):
@@ -88,8 +90,15 @@ def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
     results = evaluate(request, silent)
     (encoder,) = results.encoders
     assert kept.stat().st_mtime_ns == before
-    audits = [*(one.audit for one in runs), encoder.audit]
+    audits = [*(one.inspection for one in runs), encoder.inspection]
     return SimpleNamespace(request=request, results=results, audits=audits, audit=audits[0], written=written, told=told)
+
+
+def encoded(evaluation, group, stores, out, tasks):
+    """A group with its vectors, as the evaluation would give it to the audit."""
+    fill = partial(evaluation.encode, group, stores)
+    keys = [task.key for task in tasks]
+    return EncodedGroup(out, group, stores, CORPUS, "d" * 32, keys, lambda: tasks, fill, silent)
 
 
 def audit_of(spec, out, tasks=TASKS, audited=()):
@@ -97,14 +106,13 @@ def audit_of(spec, out, tasks=TASKS, audited=()):
     (out / "corpus.txt").parent.mkdir(parents=True, exist_ok=True)
     (out / "corpus.txt").write_text("\n".join(CORPUS))
     wanted = [Wanted(spec, variant) for variant in audited] or [Wanted(spec)]
-    request = Request(Suite("", "", ()), wanted, out, corpus=str(out / "corpus.txt"), audit=True)
+    request = Request(Suite("", "", ()), wanted, out, corpus=str(out / "corpus.txt"))
     evaluation = Evaluation(request, silent)
     (opener,) = plan_groups(wanted, None)
     group = opener()
     stores = [VectorStore(out / "vectors" / member.output, member.dimensions) for member in group.members]
     evaluation.encode(group, stores, [(None, sentence) for sentence in CORPUS])
-    fill = partial(evaluation.encode, group, stores)
-    return evaluation.auditor.audits(group, stores, [task.key for task in tasks], lambda: tasks, fill)
+    return audit_group(encoded(evaluation, group, stores, out, tasks))
 
 
 def test_every_part_is_measured_on_the_encoders_own_vectors(first, tiny_spec):
@@ -133,7 +141,7 @@ def test_every_part_is_measured_on_the_encoders_own_vectors(first, tiny_spec):
 
 
 def test_the_report_of_an_evaluation_holds_its_audit(first):
-    write_report(first.results)
+    write_report(first.results, [report_audit(first.results)])
     out = first.request.out
     found = json.loads((out / "evaluation.json").read_text())["audit"]
     assert found["encoders"]["tiny"]["languages"]["texts"] == 60
@@ -152,9 +160,11 @@ def test_an_audit_takes_no_progress_back(first):
 
 
 def test_without_an_audit_nothing_is_audited_and_no_corpus_is_read(first, tmp_path):
-    request = replace(first.request, out=tmp_path, audit=False, ladder=False, corpus="absent.txt")
+    request = replace(first.request, out=tmp_path, inspect=None, ladder=False, corpus="absent.txt")
     assert not Evaluation(request, silent).sentences
-    assert len(Evaluation(replace(request, audit=True, corpus=first.request.corpus), silent).sentences) == len(CORPUS)
+    assert len(Evaluation(replace(request, inspect=audit_group, corpus=first.request.corpus), silent).sentences) == len(
+        CORPUS
+    )
 
 
 def test_an_audit_that_is_lost_is_made_anew_although_every_score_is_there(first):
@@ -224,10 +234,8 @@ def scripted_audit(group, folder, tasks=TASKS):
     (member,) = group.members
     stores = [VectorStore(folder / "vectors", member.dimensions)]
     evaluation = Evaluation(Request(Suite("", "", ()), (), folder), silent)
-    fill = partial(evaluation.encode, group, stores)
-    fill([(None, sentence) for sentence in CORPUS])
-    auditor = Auditor(folder / "audits", CORPUS, "d" * 32, silent)
-    (audit,) = auditor.audits(group, stores, [task.key for task in tasks], lambda: tasks, fill)
+    evaluation.encode(group, stores, [(None, sentence) for sentence in CORPUS])
+    (audit,) = audit_group(encoded(evaluation, group, stores, folder, tasks))
     return audit
 
 
@@ -299,8 +307,9 @@ def test_a_bag_of_words_is_audited_by_its_counts_and_has_no_prompts(tmp_path):
     texts = ["a b", "cats see cats see dogs", "?"]
     task = Collected("t", "1" * 32, language="en", asked=tuple((None, text) for text in texts))
     group = BagOfWords()
-    probe = Probe(group, [VectorStore(tmp_path, group.members[0].dimensions)], CORPUS, [task], silent, silent)
-    ((norms,), (prompts,), (languages,)) = probe.norms(), probe.prompts(), probe.languages()
+    stores = [VectorStore(tmp_path, group.members[0].dimensions)]
+    probe = Probe(EncodedGroup(tmp_path, group, stores, CORPUS, "", [], lambda: [task], silent, silent))
+    ((norms,), (prompts,), (languages,)) = probe.measure_norms(), probe.measure_prompts(), probe.measure_languages()
     assert (norms.texts, norms.zero_rows) == (3, 2)  # words of one letter count for nothing
     assert norms.max == pytest.approx(3)  # 2² + 2² + 1
     assert prompts is None

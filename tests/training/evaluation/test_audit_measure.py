@@ -3,15 +3,15 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from training.evaluation.audit.measure import (
-    direction,
-    language_means,
-    mean_growth,
-    norms_of,
-    prompt_mean,
-    run_error,
+from training.research.mean_bias_audit.means import (
+    list_sample_sizes,
+    measure_direction,
+    measure_language_means,
+    measure_mean_growth,
+    measure_norms,
+    measure_prompt_mean,
+    measure_run_error,
     sample_means,
-    sample_sizes,
 )
 from transforms import Moments
 from transforms.vectors import BLOCK_ROWS
@@ -22,17 +22,17 @@ def unit(rows):
 
 
 def grown(rows, **options):
-    return {point.n: point for point in mean_growth(rows, Moments.from_vectors(rows), **options)}
+    return {point.n: point for point in measure_mean_growth(rows, Moments.from_vectors(rows), **options)}
 
 
 def test_norms_are_the_lengths_of_the_rows_as_they_are():
-    found = norms_of(np.array([[3, 4], [0, 1.0009], [0, 0], [0, -1.0011]], np.float32))
+    found = measure_norms(np.array([[3, 4], [0, 1.0009], [0, 0], [0, -1.0011]], np.float32))
     lengths = [5, 1.0009, 0, 1.0011]
     assert (found.texts, found.zero_rows, found.unit) == (4, 1, 1 / 4)
     assert (found.min, found.max) == (0, 5)
     assert found.mean == pytest.approx(np.mean(lengths), rel=1e-6)
     assert found.std == pytest.approx(np.std(lengths), rel=1e-6)
-    assert norms_of(np.empty((0, 2), np.float32)) is None
+    assert measure_norms(np.empty((0, 2), np.float32)) is None
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_norms_are_the_lengths_of_the_rows_as_they_are():
     [(7, [7]), (10, [10]), (120, [10, 30, 100, 120]), (3001, [10, 30, 100, 300, 1000, 3000, 3001])],
 )
 def test_samples_grow_threefold_up_to_all_rows(rows, sizes):
-    assert sample_sizes(rows) == sizes
+    assert list_sample_sizes(rows) == sizes
 
 
 def test_samples_are_rows_without_replacement_and_hold_the_smaller_ones():
@@ -114,9 +114,9 @@ def test_runs_are_disjoint_reach_both_ends_and_are_ten_at_most():
     rows = np.arange(47.0)[:, None]
     starts = np.array([0, 12, 24, 37])  # of the four runs of ten that fit
     wanted = np.mean((starts + 4.5 - 23) ** 2)
-    assert run_error(rows, 10, rows.mean(axis=0)) == pytest.approx(wanted)
-    assert run_error(rows, 40, rows.mean(axis=0)) == pytest.approx((19.5 - 23) ** 2)
-    assert run_error(rows, 1, rows.mean(axis=0)) == pytest.approx(
+    assert measure_run_error(rows, 10, rows.mean(axis=0)) == pytest.approx(wanted)
+    assert measure_run_error(rows, 40, rows.mean(axis=0)) == pytest.approx((19.5 - 23) ** 2)
+    assert measure_run_error(rows, 1, rows.mean(axis=0)) == pytest.approx(
         np.mean((np.linspace(0, 46, 10).astype(int) - 23) ** 2)
     )
 
@@ -130,7 +130,7 @@ def test_draws_are_the_same_each_time():
 def test_a_mean_along_another_direction_than_the_variance_is_the_uncentered_component_where_it_is_longer():
     def found(length):
         rows = np.array([[2, length, 0], [-2, length, 0], [0, length, 1], [0, length, -1]], np.float32)
-        return direction(rows, Moments.from_vectors(rows))
+        return measure_direction(rows, Moments.from_vectors(rows))
 
     assert (found(1.5).centered, found(1.5).uncentered) == (pytest.approx(0, abs=1e-7), pytest.approx(1))
     assert (found(1.4).centered, found(1.4).uncentered) == (pytest.approx(0, abs=1e-7), pytest.approx(0, abs=1e-7))
@@ -140,7 +140,7 @@ def test_a_mean_along_another_direction_than_the_variance_is_the_uncentered_comp
 
 def test_alignment_is_the_cosine_with_the_first_singular_vector():
     rows = unit(np.random.default_rng(2).normal([0.5, 0.1, 0, 0, 0.2], [1, 0.5, 0.2, 0.1, 0.3], size=(300, 5)))
-    found, mean = direction(rows, Moments.from_vectors(rows)), rows.mean(axis=0)
+    found, mean = measure_direction(rows, Moments.from_vectors(rows)), rows.mean(axis=0)
     for name, some in (("centered", rows - mean), ("uncentered", rows)):
         first = np.linalg.svd(some)[2][0]
         assert getattr(found, name) == pytest.approx(abs(first @ mean) / np.linalg.norm(mean), rel=1e-6)
@@ -149,7 +149,7 @@ def test_alignment_is_the_cosine_with_the_first_singular_vector():
 
 def test_vectors_that_are_all_alike_have_a_mean_and_no_component():
     rows = np.tile(unit(np.array([[0.1, 0.7, 0.3]])).astype(np.float32), (150, 1))
-    found = direction(rows, Moments.from_vectors(rows))
+    found = measure_direction(rows, Moments.from_vectors(rows))
     assert (found.centered, found.uncentered) == (None, pytest.approx(1))
     points = grown(rows)
     assert all(point.cosine == pytest.approx(1) and point.ratio == pytest.approx(1) for point in points.values())
@@ -159,7 +159,7 @@ def test_vectors_that_are_all_alike_have_a_mean_and_no_component():
 
 def test_vectors_that_cancel_have_no_direction():
     rows = np.repeat(np.array([[1, 0], [-1, 0]], np.float32), 60, axis=0)
-    found = direction(rows, Moments.from_vectors(rows))
+    found = measure_direction(rows, Moments.from_vectors(rows))
     assert (found.mean_norm, found.centered, found.uncentered) == (0, None, None)
     points = grown(rows)
     assert {point.cosine for point in points.values()} == {None}
@@ -169,9 +169,12 @@ def test_vectors_that_cancel_have_no_direction():
     rounded = random.permutation(np.concatenate([halves, -halves]))
     moments = Moments.from_vectors(rounded)
     assert 0 < moments.mean_norm() < 1e-15
-    assert (direction(rounded, moments).centered, direction(rounded, moments).uncentered) == (None, None)
+    assert (measure_direction(rounded, moments).centered, measure_direction(rounded, moments).uncentered) == (
+        None,
+        None,
+    )
     nothing = np.zeros((120, 3), np.float32)
-    assert direction(nothing, Moments.from_vectors(nothing)).zero_rows == 120
+    assert measure_direction(nothing, Moments.from_vectors(nothing)).zero_rows == 120
     assert [point.ratio for point in grown(nothing).values()] == [None] * 4
 
 
@@ -181,7 +184,7 @@ def test_the_running_mean_adds_a_language_at_a_time():
         "de": np.array([[0, 1, 0], [0, 0.6, 0.8]]),  # mean (0, .8, .4)
         "fr": np.array([[0, 0, 1], [0, 0, 1]]),
     }
-    en, de, fr = language_means({name: rows.astype(np.float32) for name, rows in vectors.items()})
+    en, de, fr = measure_language_means({name: rows.astype(np.float32) for name, rows in vectors.items()})
     assert [one.language for one in (en, de, fr)] == ["en", "de", "fr"]
     assert [one.norm for one in (en, de, fr)] == pytest.approx([np.sqrt(0.8), np.sqrt(0.8), 1])
     assert [one.cosine for one in (en, de, fr)] == pytest.approx([1, 0.32 / 0.8, 0])
@@ -194,8 +197,8 @@ def test_the_running_mean_adds_a_language_at_a_time():
 
 def test_a_prompts_mean_is_compared_with_that_of_the_same_texts_without():
     plain = np.array([[1, 0], [0.8, 0.6]], np.float32)  # mean (.9, .3)
-    found = prompt_mean("query", "query: ", np.array([[0, 1], [0.6, 0.8]], np.float32), plain)  # mean (.3, .9)
+    found = measure_prompt_mean("query", "query: ", np.array([[0, 1], [0.6, 0.8]], np.float32), plain)  # mean (.3, .9)
     assert (found.name, found.prompt) == ("query", "query: ")
     assert (found.norm, found.cosine) == (pytest.approx(np.sqrt(0.9)), pytest.approx(0.6))
     assert found.noise_floor == pytest.approx(np.sqrt(0.1 / 2))
-    assert prompt_mean("query", "query: ", np.array([[0, 1], [0, -1]], np.float32), plain).cosine is None
+    assert measure_prompt_mean("query", "query: ", np.array([[0, 1], [0, -1]], np.float32), plain).cosine is None

@@ -1,7 +1,13 @@
 import pytest
 
-from training.evaluation.audit.texts import LANGUAGE_MOST, drawn, is_one_language, language_texts, suite_texts
 from training.evaluation.scores import Collected
+from training.research.mean_bias_audit.texts import (
+    MAX_LANGUAGE_TEXTS,
+    choose_language_texts,
+    is_one_language,
+    list_suite_texts,
+    sample_texts,
+)
 
 
 def task(name, language, count, start=0):
@@ -12,7 +18,7 @@ def task(name, language, count, start=0):
 
 
 def test_as_many_texts_of_each_language_are_drawn_english_first():
-    found = language_texts(
+    found = choose_language_texts(
         [task("a", "de", 80), task("b", "en", 60), task("c", "en", 60, start=50), task("d", "fr", 51)]
     )
     assert list(found.texts) == ["en", "de", "fr"]
@@ -25,29 +31,31 @@ def test_as_many_texts_of_each_language_are_drawn_english_first():
 
 
 def test_languages_with_few_texts_are_left_out_and_named():
-    found = language_texts([task("a", "de", 49), task("b", "fr", 50), task("c", "it", 70)])
+    found = choose_language_texts([task("a", "de", 49), task("b", "fr", 50), task("c", "it", 70)])
     assert list(found.texts) == ["fr", "it"]
     assert (found.count, found.few) == (50, {"de": 49})
 
 
 def test_texts_of_no_single_language_are_left_out_and_their_data_set_named():
-    found = language_texts([task("pairs", "de-en", 90), task("many", "de,en", 90), task("none", "", 90)])
+    found = choose_language_texts([task("pairs", "de-en", 90), task("many", "de,en", 90), task("none", "", 90)])
     assert (found.texts, found.count, found.unclear) == ({}, 0, ["pairs", "many", "none"])
     assert [is_one_language(written) for written in ("en", "zho", "de-en", "de,en", "")] == [True, True] + [False] * 3
 
 
 def test_no_language_gives_more_texts_than_another_pass_is_worth():
-    found = language_texts([task("a", "de", LANGUAGE_MOST + 9), task("b", "en", LANGUAGE_MOST + 5)])
-    assert {len(texts) for texts in found.texts.values()} == {found.count} == {LANGUAGE_MOST}
+    found = choose_language_texts([task("a", "de", MAX_LANGUAGE_TEXTS + 9), task("b", "en", MAX_LANGUAGE_TEXTS + 5)])
+    assert {len(texts) for texts in found.texts.values()} == {found.count} == {MAX_LANGUAGE_TEXTS}
 
 
 def test_texts_count_once_whatever_the_prompt():
-    assert suite_texts([task("a", "en", 3), task("b", "en", 3, start=2)]) == [f"en {number}" for number in range(5)]
+    assert list_suite_texts([task("a", "en", 3), task("b", "en", 3, start=2)]) == [
+        f"en {number}" for number in range(5)
+    ]
 
 
 @pytest.mark.parametrize(("most", "count"), [(4, 4), (30, 20)])
 def test_a_draw_is_the_same_each_time_and_in_order(most, count):
     texts = [f"{number:02}" for number in range(20)]
-    found = drawn(texts, most)
-    assert found == drawn(texts, most) == sorted(found)
+    found = sample_texts(texts, most)
+    assert found == sample_texts(texts, most) == sorted(found)
     assert len(set(found)) == count

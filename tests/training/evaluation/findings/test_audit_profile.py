@@ -5,15 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from training.evaluation.audit.findings import AuditFindings, find_audit
-from training.evaluation.audit.measure import Direction, LanguageMean, MeanPoint, Norms, PromptMean, mean_growth
-from training.evaluation.audit.profile import Profile, profile, random_controls
-from training.evaluation.audit.record import Audit, CorpusMean, Languages, Prompts, load_audit, save_audit
-from training.evaluation.audit.tables import audit_tables, overview
-from training.evaluation.audit.words import audit_sentences
 from training.evaluation.comparison import cells
 from training.evaluation.findings import find
-from training.evaluation.report import in_terminal, write_report
+from training.evaluation.report import format_report, write_report
+from training.research.mean_bias_audit.findings import AuditFindings, compute_audit_findings
+from training.research.mean_bias_audit.means import (
+    Direction,
+    LanguageMean,
+    MeanPoint,
+    Norms,
+    PromptMean,
+    measure_mean_growth,
+)
+from training.research.mean_bias_audit.profile import Profile, measure_random_controls, profile_outliers
+from training.research.mean_bias_audit.report import report_audit
+from training.research.mean_bias_audit.stored_audit import Audit, CorpusMean, Languages, Prompts, load_audit, save_audit
+from training.research.mean_bias_audit.summary import summarize_audit
+from training.research.mean_bias_audit.tables import audit_tables, overview_table
 from transforms import Moments
 
 TASKS = [f"t{place}" for place in range(8)]
@@ -37,7 +45,7 @@ SPOTLESS = Audit(
 
 
 def told(audit=SPOTLESS, name="e5"):
-    return audit_sentences(AuditFindings({name: audit}, [], UNSCORED))
+    return summarize_audit(AuditFindings({name: audit}, [], UNSCORED))
 
 
 @pytest.fixture
@@ -49,7 +57,7 @@ def gained(table):
 def test_r2_stands_out_on_tasks_two_deviations_from_an_encoders_own_mean(grid_of, gained):
     down = [-gain for gain in GAINS[::-1]]
     grid = grid_of(gained("one", GAINS) | gained("two", down), norms={"one": 0.3})
-    found = profile(grid)
+    found = profile_outliers(grid)
     z = (np.array(GAINS) - np.mean(GAINS)) / np.std(GAINS, ddof=1)
     assert list(found.z["one"].values()) == pytest.approx(z)
     assert z[-1] > 2 > np.abs(z[:-1]).max()
@@ -62,14 +70,14 @@ def test_r2_stands_out_on_tasks_two_deviations_from_an_encoders_own_mean(grid_of
 
 def test_the_profile_agrees_with_what_the_comparison_says_of_an_encoder(grid_of, gained):
     grid = grid_of(gained("one", GAINS))
-    (cell,), (row,) = cells(grid, ["R2"]), profile(grid).encoders
+    (cell,), (row,) = cells(grid, ["R2"]), profile_outliers(grid).encoders
     assert (row.up, row.down) == cell.outstanding == (1 / 8, 0)
 
 
 def test_tasks_without_a_score_are_no_part_of_an_encoders_profile(grid_of, gained):
     scores = gained("one", GAINS) | gained("two", GAINS)
     scores["two", "R2", "t7"] = None
-    found = profile(grid_of(scores))
+    found = profile_outliers(grid_of(scores))
     assert [one.tasks for one in found.encoders] == [8, 7]
     assert [task.encoders for task in found.tasks] == [2] * 7 + [1]
     assert found.tasks[-1].up == 1
@@ -77,8 +85,8 @@ def test_tasks_without_a_score_are_no_part_of_an_encoders_profile(grid_of, gaine
 
 def test_without_the_ladder_nothing_is_told_of_scores(grid_of, table):
     grid = grid_of(table("one", TASKS, control=RAW))
-    assert random_controls(grid) == []
-    assert profile(grid) == UNSCORED
+    assert measure_random_controls(grid) == []
+    assert profile_outliers(grid) == UNSCORED
 
 
 def test_the_random_direction_is_told_seed_by_seed(grid_of, table):
@@ -86,21 +94,21 @@ def test_the_random_direction_is_told_seed_by_seed(grid_of, table):
     gains = {42: 0.0015, 2: 0.0009, 3: 0.0072, 4: 0.0106}
     scores = {f"random, seed {seed}": [0.5 + gain / 100] * 8 for seed, gain in gains.items()}
     scores = {"control": RAW, "R2": [0.5 + 0.567 / 100] * 8} | scores
-    (found,) = random_controls(grid_of(table("one", TASKS, **scores)))
+    (found,) = measure_random_controls(grid_of(table("one", TASKS, **scores)))
     assert found.differences == pytest.approx({f"random, seed {seed}": gain for seed, gain in gains.items()})
     assert (round(found.mean, 3), round(found.std, 3), round(found.r2, 3)) == (0.005, 0.005, 0.567)
     assert found.std == pytest.approx(np.std(list(gains.values()), ddof=1))
     findings = AuditFindings({}, [found], UNSCORED)
     (row,) = audit_tables(findings)["Random direction by seed, in points"].cells[1:]
     assert row[:3] + row[4:] == ["one", "8", "4", "+0.0047", "+0.0009", "+0.0106", "+0.5670"]
-    assert audit_sentences(findings) == [
+    assert summarize_audit(findings) == [
         "A random direction changes the score of one by +0.005 points ± 0.005 among 4 seeds, from +0.001 to +0.011; "
         "R2 +0.567."
     ]
 
 
 def test_one_seed_has_no_spread(grid_of, table):
-    (found,) = random_controls(
+    (found,) = measure_random_controls(
         grid_of({("one", name, "t"): 0.5 + add for name, add in (("control", 0), ("random, seed 2", 0.01))})
     )
     assert (found.std, found.r2, found.mean) == (None, None, pytest.approx(1))
@@ -128,7 +136,7 @@ def test_a_sample_of_all_sentences_is_not_called_few():
     """All of them have a cosine of 1 to themselves, however noisy their mean is."""
     rows = np.random.default_rng(0).standard_normal((200, 32))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    growth = tuple(mean_growth(rows, Moments.from_vectors(rows)))
+    growth = tuple(measure_mean_growth(rows, Moments.from_vectors(rows)))
     assert growth[-1].cosine == pytest.approx(1) and growth[-2].cosine < 0.99
     said = "\n".join(told(replace(SPOTLESS, corpus=replace(SPOTLESS.corpus, growth=growth))))
     assert "No smaller sample gives the mean direction of e5 to a cosine of 0.99; from 10 to 100 sentences" in said
@@ -167,21 +175,23 @@ def test_what_is_odd_is_said(sentence, parts):
 
 
 def test_what_is_said_of_the_suite_is_said_once():
-    found = audit_sentences(AuditFindings({"e5": SPOTLESS, "bge": SPOTLESS}, [], UNSCORED))
+    found = summarize_audit(AuditFindings({"e5": SPOTLESS, "bge": SPOTLESS}, [], UNSCORED))
     assert sum("are left out of the means by language" in one for one in found) == 2
     assert len(found) == 2 * len(told()) - 2
 
 
 def test_too_few_tasks_for_one_to_stand_out_are_said(grid_of, table):
     some = {"control": RAW[:5], "R2": [0.5, 0.5, 0.5, 0.5, 0.9]}
-    found = profile(grid_of(table("one", TASKS[:5], **some)))
+    found = profile_outliers(grid_of(table("one", TASKS[:5], **some)))
     assert [one.up for one in found.encoders] == [0]  # however far one task is from four others
-    (sentence,) = audit_sentences(AuditFindings({}, [], found))
+    (sentence,) = summarize_audit(AuditFindings({}, [], found))
     assert sentence == "R2 cannot stand out anywhere: that takes 6 tasks of an encoder at least."
 
 
 def test_where_r2_stands_out_is_said(grid_of, gained):
-    found = audit_sentences(AuditFindings({}, [], profile(grid_of(gained("one", GAINS) | gained("two", GAINS)))))
+    found = summarize_audit(
+        AuditFindings({}, [], profile_outliers(grid_of(gained("one", GAINS) | gained("two", GAINS))))
+    )
     assert found[0].startswith("R2's differences lie more than two standard deviations above an encoder's own mean on ")
     assert "on 12.5 % of its tasks and below on 0.0 %, on average over 2 encoders" in found[0]
     assert found[1:] == ["The task that is above on most encoders is t7, on 100 % of 2."]
@@ -202,12 +212,13 @@ def audited(build, table, gained, tmp_path):
     results = build(values, out=tmp_path, norms={"<b>one": 0.2})
     failed = Audit(None, None, None, None, ("nothing can be measured",))
     audits = zip(results.encoders, (SPOTLESS, failed), strict=True)
-    return replace(results, encoders=[replace(one, audit=audit) for one, audit in audits])
+    return replace(results, encoders=[replace(one, inspection=audit) for one, audit in audits])
 
 
 def test_the_report_has_an_audit_of_its_own_in_all_forms(audited):
-    write_report(audited)
-    findings = find_audit(audited)
+    supplements = [report_audit(audited)]
+    write_report(audited, supplements)
+    findings = compute_audit_findings(audited)
     out = audited.request.out
     found = json.loads((out / "evaluation.json").read_text())["audit"]
     assert found["encoders"]["<b>one"]["corpus"]["direction"]["centered"] == 0.266
@@ -220,15 +231,16 @@ def test_the_report_has_an_audit_of_its_own_in_all_forms(audited):
     assert re.findall(r"<h2>(.*?)</h2>\s*<div", audit) == list(audit_tables(findings))
     assert len(audit_tables(findings)) == 8
 
-    shown = in_terminal(audited, find(audited))
-    assert "\n".join(audit_sentences(findings)) in shown
-    assert ["two", "–", "–", "–", "–", "–", "–"] in overview(findings).cells
+    shown = format_report(audited, find(audited), supplements)
+    assert "\n".join(summarize_audit(findings)) in shown
+    assert ["two", "–", "–", "–", "–", "–", "–"] in overview_table(findings).cells
     assert "two: nothing can be measured." in shown
 
 
 def test_without_an_audit_there_is_no_such_part(audited):
-    plain = replace(audited, encoders=[replace(one, audit=None) for one in audited.encoders])
-    write_report(plain)
+    plain = replace(audited, encoders=[replace(one, inspection=None) for one in audited.encoders])
+    supplements = [report_audit(plain)]
+    write_report(plain, supplements)
     assert json.loads((plain.request.out / "evaluation.json").read_text())["audit"] is None
     assert "<h1>Audit" not in (plain.request.out / "report.html").read_text()
-    assert "Audit" not in in_terminal(plain, find(plain))
+    assert "Audit" not in format_report(plain, find(plain), supplements)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from training.evaluation.findings import find
-from training.evaluation.report import in_terminal, write_report
+from training.evaluation.report import format_report, write_report
 from training.evaluation.summary import summarize
 from training.reporting.tables import Table
 
@@ -181,7 +181,7 @@ def test_everything_broken_is_named_among_the_problems(results, written):
     ]
     listed = Elements(written["report.html"].partition("<h2>Problems</h2>")[2].partition("<footer>")[0])
     assert [text for text in listed.text if text.strip()] == problems
-    assert in_terminal(results, find(results)).endswith("\n\nProblems\n" + "\n".join(problems))
+    assert format_report(results, find(results)).endswith("\n\nProblems\n" + "\n".join(problems))
 
 
 def test_cells_are_columns_the_first_to_the_left():
@@ -194,7 +194,7 @@ def test_cells_are_columns_the_first_to_the_left():
 
 
 def test_the_terminal_shows_the_scores_and_what_they_say(results):
-    shown = in_terminal(results, find(results)).split("\n\n")
+    shown = format_report(results, find(results)).split("\n\n")
     assert [part.split("\n")[0].split(" ")[0] for part in shown] == ["Mean", "Differences", "Share", "R1", "Problems"]
     for part in shown[:3]:
         lines = part.split("\n")[1:]
@@ -291,6 +291,6 @@ def test_small_evaluations_are_written_down_as_well(build, table, tmp_path, scor
         score.score for score in sorted(results.scores, key=lambda s: s.task)
     ]
     assert Elements((tmp_path / "report.html").read_text()).open == []
-    assert "torn was not evaluated: no rows" in in_terminal(results, findings)
+    assert "torn was not evaluated: no rows" in format_report(results, findings)
     worked = [name for name in ("R1", "R2") if None not in [*scores["control"], *scores.get(name, [None])]]
     assert [cell.label for cell in findings.cells] == worked

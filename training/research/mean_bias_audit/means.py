@@ -9,20 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.statistics import Array
+from training.evaluation.statistics import MAX_ZERO_NORM, Array, cosine_similarity
 from transforms import Moments
 from transforms.quality import UNIT_TOLERANCE, centered_alignment, uncentered_alignment
 from transforms.statistics import Spectrum
 from transforms.vectors import BLOCK_ROWS, FloatArray
 
-FIRST_SAMPLE = 10
+MIN_SAMPLE = 10
 """Rows of the smallest sample; further samples have about three and ten times as many, and so on."""
-DRAWS = 10
+RESAMPLES = 10
 """Number of random samples of each size below all rows."""
-RUNS = 10
+MAX_RUNS = 10
 """Maximum number of runs of consecutive rows."""
-DIRECTIONLESS = 1e-12
-"""Norm of a mean of unit vectors up to which it counts as zero, since it is only rounding error."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ class PromptMean:
     cosine: float | None
 
 
-def norms_of(vectors: FloatArray) -> Norms | None:
+def measure_norms(vectors: FloatArray) -> Norms | None:
     """Compute the statistics of the L2 norms of finite vectors `(n, d)`; return None if there are none."""
     if not len(vectors):
         return None
@@ -152,16 +150,18 @@ def norms_of(vectors: FloatArray) -> Norms | None:
     )
 
 
-def sample_sizes(rows: int) -> list[int]:
+def list_sample_sizes(rows: int) -> list[int]:
     """List the sample sizes 10, 30, 100, 300, … below `rows`, then `rows`."""
-    sizes, size = [], FIRST_SAMPLE
+    sizes, size = [], MIN_SAMPLE
     while size < rows:
         sizes.append(size)
         size = size * 3 if str(size)[0] == "1" else size // 3 * 10
     return [*sizes, rows]
 
 
-def mean_growth(vectors: FloatArray, moments: Moments, draws: int = DRAWS, seed: int = 0) -> list[MeanPoint]:
+def measure_mean_growth(
+    vectors: FloatArray, moments: Moments, draws: int = RESAMPLES, seed: int = 0
+) -> list[MeanPoint]:
     """Measure ‖μ_n‖ and its direction over random samples of 10, 30, 100, … and all rows; return a point for each size.
 
     For n independent vectors E‖μ_n‖² = ‖μ‖² + tr Σ / n: the part due to chance falls with 1/n. The true ‖μ‖² is
@@ -175,7 +175,7 @@ def mean_growth(vectors: FloatArray, moments: Moments, draws: int = DRAWS, seed:
         draws: number of samples of each size below N.
         seed: seed of the samples.
     """
-    rows, sizes = len(vectors), sample_sizes(len(vectors))
+    rows, sizes = len(vectors), list_sample_sizes(len(vectors))
     means = sample_means(vectors, sizes, draws, seed)
     whole = moments.mean
     spread = float(np.trace(moments.covariance()))
@@ -183,7 +183,7 @@ def mean_growth(vectors: FloatArray, moments: Moments, draws: int = DRAWS, seed:
     for place, size in enumerate(sizes):
         some = means[: draws if size < rows else 1, place]
         norms = np.linalg.norm(some, axis=1)
-        cosines = [cosine(mean, whole) for mean in some]
+        cosines = [cosine_similarity(mean, whole) for mean in some]
         error = spread * (1 / size - 1 / rows)
         expected = float(whole @ whole) + error
         found.append(
@@ -194,8 +194,8 @@ def mean_growth(vectors: FloatArray, moments: Moments, draws: int = DRAWS, seed:
                 noise_floor=float(np.sqrt(spread / size)),
                 cosine=None if None in cosines else float(np.mean(np.array(cosines, dtype=float))),
                 expected_square=expected,
-                ratio=float((norms**2).mean()) / expected if expected > DIRECTIONLESS**2 else None,
-                consecutive=run_error(vectors, size, whole) / error if error > DIRECTIONLESS**2 else None,
+                ratio=float((norms**2).mean()) / expected if expected > MAX_ZERO_NORM**2 else None,
+                consecutive=measure_run_error(vectors, size, whole) / error if error > MAX_ZERO_NORM**2 else None,
             )
         )
     return found
@@ -218,21 +218,21 @@ def sample_means(vectors: FloatArray, sizes: list[int], draws: int, seed: int) -
     return np.asarray(sums.reshape(draws, len(sizes), dimensions) / limits)
 
 
-def run_error(vectors: FloatArray, size: int, whole: Array) -> float:
+def measure_run_error(vectors: FloatArray, size: int, whole: Array) -> float:
     """Return the mean of ‖μ_n − whole‖² over up to ten disjoint runs of n = `size` consecutive rows, spread evenly."""
-    count = min(RUNS, len(vectors) // size)
+    count = min(MAX_RUNS, len(vectors) // size)
     starts = np.linspace(0, len(vectors) - size, count).astype(int)
     means = [vectors[start : start + size].mean(axis=0, dtype=np.float64) for start in starts]
     return float(np.mean([((mean - whole) ** 2).sum() for mean in means]))
 
 
-def direction(vectors: FloatArray, moments: Moments) -> Direction:
+def measure_direction(vectors: FloatArray, moments: Moments) -> Direction:
     """Measure |cos| of the mean of vectors `(n, d)` to their first principal component, centred and uncentred.
 
     This is Appendix D of the mean-bias paper.
     """
     centered = uncentered = None
-    if moments.mean_norm() > DIRECTIONLESS:
+    if moments.mean_norm() > MAX_ZERO_NORM:
         spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
         centered = centered_alignment(spectrum, moments.mean)
         uncentered = uncentered_alignment(spectrum, moments.mean)
@@ -246,7 +246,7 @@ def direction(vectors: FloatArray, moments: Moments) -> Direction:
     )
 
 
-def language_means(vectors: Mapping[str, FloatArray]) -> list[LanguageMean]:
+def measure_language_means(vectors: Mapping[str, FloatArray]) -> list[LanguageMean]:
     """Return each language's mean norm and cosine, and the running mean, in the order of the mapping.
 
     All languages must have the same number of vectors `(n, d)`. This is Appendix E of the mean-bias paper.
@@ -259,15 +259,15 @@ def language_means(vectors: Mapping[str, FloatArray]) -> list[LanguageMean]:
             language=language,
             norm=one.mean_norm(),
             noise_floor=one.noise_floor(),
-            cosine=cosine(one.mean, means[0]),
+            cosine=cosine_similarity(one.mean, means[0]),
             running_norm=float(np.linalg.norm(so_far)),
-            running_cosine=cosine(so_far, running[-1]),
+            running_cosine=cosine_similarity(so_far, running[-1]),
         )
         for language, one, so_far in zip(vectors, moments, running, strict=True)
     ]
 
 
-def prompt_mean(name: str, prompt: str, vectors: FloatArray, plain: FloatArray) -> PromptMean:
+def measure_prompt_mean(name: str, prompt: str, vectors: FloatArray, plain: FloatArray) -> PromptMean:
     """Measure the mean of `vectors` under a prompt, and its cosine to the mean of `plain` without it, both `(n, d)`."""
     moments = Moments.from_vectors(vectors)
     return PromptMean(
@@ -275,11 +275,5 @@ def prompt_mean(name: str, prompt: str, vectors: FloatArray, plain: FloatArray) 
         prompt=prompt,
         norm=moments.mean_norm(),
         noise_floor=moments.noise_floor(),
-        cosine=cosine(moments.mean, plain.mean(axis=0, dtype=np.float64)),
+        cosine=cosine_similarity(moments.mean, plain.mean(axis=0, dtype=np.float64)),
     )
-
-
-def cosine(one: Array, other: Array) -> float | None:
-    """Return the cosine between two means `(d,)`; None if one is zero up to rounding (`DIRECTIONLESS`)."""
-    lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
-    return None if min(lengths) <= DIRECTIONLESS else float(one @ other) / (lengths[0] * lengths[1])

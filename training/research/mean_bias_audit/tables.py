@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from training.evaluation.audit.findings import AuditFindings
-from training.evaluation.audit.measure import Direction
-from training.evaluation.audit.profile import Profile, RandomControl
 from training.reporting.tables import Table
 from training.reporting.text import format_percent
+from training.research.mean_bias_audit.findings import AuditFindings
+from training.research.mean_bias_audit.means import Direction
+from training.research.mean_bias_audit.profile import Profile, RandomControl
 
 
 def audit_tables(findings: AuditFindings) -> dict[str, Table]:
@@ -25,7 +25,7 @@ def audit_tables(findings: AuditFindings) -> dict[str, Table]:
     return {title: table for title, table in tables.items() if table}
 
 
-def overview(findings: AuditFindings) -> Table:
+def overview_table(findings: AuditFindings) -> Table:
     """Build the table for the terminal: norms, ‖μ‖, noise floor, first principal component; a row for each encoder."""
     rows = []
     for name, audit in findings.encoders.items():

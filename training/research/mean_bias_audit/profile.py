@@ -76,7 +76,7 @@ class Profile:
     z: Mapping[str, Mapping[str, float]]
 
 
-def random_controls(grid: Grid) -> list[RandomControl]:
+def measure_random_controls(grid: Grid) -> list[RandomControl]:
     """Return the effect of removing a random direction for each encoder on which it was scored; skip other encoders."""
     found = []
     for encoder in grid.encoders:
@@ -100,7 +100,7 @@ def random_controls(grid: Grid) -> list[RandomControl]:
     return found
 
 
-def profile(grid: Grid) -> Profile:
+def profile_outliers(grid: Grid) -> Profile:
     """Compute the z-scores of R2's differences and the shares of outliers; all parts are empty if R2 was not scored."""
     z: dict[str, dict[str, float]] = {}
     for encoder in grid.encoders:

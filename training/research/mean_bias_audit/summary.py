@@ -1,44 +1,44 @@
-"""Findings of an audit as plain sentences."""
+"""Summary of an audit in sentences."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from training.evaluation.audit.findings import AuditFindings
-from training.evaluation.audit.measure import RUNS, Direction, MeanPoint, Norms
-from training.evaluation.audit.profile import Profile, RandomControl
-from training.evaluation.audit.record import Audit, Languages, Prompts
-from training.evaluation.audit.texts import LANGUAGE_LEAST
+from training.research.mean_bias_audit.findings import AuditFindings
+from training.research.mean_bias_audit.means import MAX_RUNS, Direction, MeanPoint, Norms
+from training.research.mean_bias_audit.profile import Profile, RandomControl
+from training.research.mean_bias_audit.stored_audit import Audit, Languages, Prompts
+from training.research.mean_bias_audit.texts import MIN_LANGUAGE_TEXTS
 from transforms.linear import MIN_MEAN_NORM
 
 NEAR = 0.99
 """Cosine from which on the mean of a sample counts as having the direction of the mean of all vectors."""
-OUTSTANDING_TASKS = 6
+MIN_OUTLIER_TASKS = 6
 """Minimum number of tasks for outliers: of fewer, none can lie two standard deviations from the mean, since the largest
 possible distance is (n − 1)/√n."""
 
 
-def audit_sentences(findings: AuditFindings) -> list[str]:
+def summarize_audit(findings: AuditFindings) -> list[str]:
     """Return all sentences of an audit: on each encoder's vectors, then on random directions and on R2's outliers."""
-    found = [sentence for name, audit in findings.encoders.items() for sentence in of_encoder(name, audit)]
-    found += [of_random(control) for control in findings.random_controls]
-    return [*dict.fromkeys(found), *of_profile(findings.profile)]  # what is said of the suite is said once
+    found = [sentence for name, audit in findings.encoders.items() for sentence in _encoder_sentences(name, audit)]
+    found += [_random_sentence(control) for control in findings.random_controls]
+    return [*dict.fromkeys(found), *_profile_sentences(findings.profile)]  # what is said of the suite is said once
 
 
-def of_encoder(name: str, audit: Audit) -> Iterator[str]:
+def _encoder_sentences(name: str, audit: Audit) -> Iterator[str]:
     """Yield the sentences on one encoder's vectors, and on parts that could not be measured."""
     if audit.norms is not None:
-        yield from of_norms(name, audit.norms)
+        yield from _norm_sentences(name, audit.norms)
     if audit.corpus is not None:
-        yield from of_mean(name, audit.corpus.direction)
-        yield from of_growth(name, audit.corpus.growth)
+        yield from _mean_sentences(name, audit.corpus.direction)
+        yield from _growth_sentences(name, audit.corpus.growth)
     if audit.languages is not None:
-        yield from of_languages(name, audit.languages)
-    yield from of_prompts(name, audit)
+        yield from _language_sentences(name, audit.languages)
+    yield from _prompt_sentences(name, audit)
     yield from (f"{name}: {problem}." for problem in audit.problems)
 
 
-def of_norms(name: str, norms: Norms) -> Iterator[str]:
+def _norm_sentences(name: str, norms: Norms) -> Iterator[str]:
     """Yield sentences on whether the encoder returns unit vectors, and on zero vectors."""
     spread = f"norm {norms.mean:.3f} ± {norms.std:.3f} over {norms.texts} texts"
     if norms.unit == 1:
@@ -50,7 +50,7 @@ def of_norms(name: str, norms: Norms) -> Iterator[str]:
         yield f"{name} gives zero vectors for {norms.zero_rows} of {norms.texts} texts of the suite."
 
 
-def of_mean(name: str, found: Direction) -> Iterator[str]:
+def _mean_sentences(name: str, found: Direction) -> Iterator[str]:
     """Yield sentences on whether there is a mean direction, and on its cosine to the first principal component."""
     if found.zero_rows:
         yield f"{name} gives zero vectors for {found.zero_rows:,} of {found.rows:,} sentences; they count as zeros."
@@ -68,7 +68,7 @@ def of_mean(name: str, found: Direction) -> Iterator[str]:
     )
 
 
-def of_growth(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
+def _growth_sentences(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
     """Yield sentences on how many vectors are enough for the mean direction, and on the error of consecutive rows."""
     near = next((point for point in growth[:-1] if point.cosine is not None and point.cosine >= NEAR), None)
     ratios = [point.ratio for point in growth[:-1] if point.ratio is not None]
@@ -80,7 +80,7 @@ def of_growth(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
             f"{told}; from {growth[0].n} to {growth[-2].n:,} sentences, ‖μ_n‖² is {min(ratios):.2f} to "
             f"{max(ratios):.2f} times ‖μ‖² + tr Σ / n, as it must be where they are drawn at random."
         )
-    several = [point for point in growth if point.consecutive is not None and growth[-1].n >= RUNS * point.n]
+    several = [point for point in growth if point.consecutive is not None and growth[-1].n >= MAX_RUNS * point.n]
     if several:
         most = several[-1]
         yield (
@@ -89,11 +89,11 @@ def of_growth(name: str, growth: tuple[MeanPoint, ...]) -> Iterator[str]:
         )
 
 
-def of_languages(name: str, found: Languages) -> Iterator[str]:
+def _language_sentences(name: str, found: Languages) -> Iterator[str]:
     """Yield sentences on left-out languages, and on how the mean differs between languages."""
     few = ", ".join(f"{language} ({count})" for language, count in found.few.items())
     if few:
-        yield f"Languages with fewer than {LANGUAGE_LEAST} texts are left out of the means by language: {few}."
+        yield f"Languages with fewer than {MIN_LANGUAGE_TEXTS} texts are left out of the means by language: {few}."
     if found.unclear:
         yield f"Data sets of no single language are left out of the means by language: {', '.join(found.unclear)}."
     if len(found.means) < 2:
@@ -101,7 +101,7 @@ def of_languages(name: str, found: Languages) -> Iterator[str]:
         yield f"The mean of {name} cannot be compared across languages: the suite has {only}."
         return
     first, last = found.means[0], found.means[-1]
-    turned = "–" if first.running_cosine is None else f"{first.running_cosine:.3f}{degrees(first.running_cosine)}"
+    turned = "–" if first.running_cosine is None else f"{first.running_cosine:.3f}{_format_angle(first.running_cosine)}"
     cosines = [(one.cosine, one.language) for one in found.means[1:] if one.cosine is not None]
     each = f"; the farthest from it is {min(cosines)[1]}, at {min(cosines)[0]:.3f}" if cosines else ""
     yield (
@@ -110,16 +110,16 @@ def of_languages(name: str, found: Languages) -> Iterator[str]:
     )
 
 
-def of_prompts(name: str, audit: Audit) -> Iterator[str]:
+def _prompt_sentences(name: str, audit: Audit) -> Iterator[str]:
     """Yield the sentence on the prompt that moves the mean most, or that the encoder takes no prompts."""
     if audit.prompts is None:
         if not audit.problems:
             yield f"{name} takes no prompts: its means by prompt are not measured."
         return
-    yield from of_measured_prompts(name, audit.prompts)
+    yield from _measured_prompt_sentences(name, audit.prompts)
 
 
-def of_measured_prompts(name: str, found: Prompts) -> Iterator[str]:
+def _measured_prompt_sentences(name: str, found: Prompts) -> Iterator[str]:
     """Yield a sentence on the prompt whose mean has the lowest cosine to that without a prompt, if one is known."""
     known = [(one.cosine, one) for one in found.means if one.cosine is not None]
     if not known:
@@ -128,11 +128,12 @@ def of_measured_prompts(name: str, found: Prompts) -> Iterator[str]:
     generic = f"{name} has no prompts of its own; of generic ones, {farthest.prompt!r}"
     yield (
         f"{generic if found.generic else f'Of the prompts of {name}, {farthest.name}'} moves its mean most: ‖μ‖ is "
-        f"{farthest.norm:.3f} with it and {found.plain_norm:.3f} without, at a cosine of {least:.3f}{degrees(least)}."
+        f"{farthest.norm:.3f} with it and {found.plain_norm:.3f} without, at a cosine of "
+        f"{least:.3f}{_format_angle(least)}."
     )
 
 
-def of_random(found: RandomControl) -> str:
+def _random_sentence(found: RandomControl) -> str:
     """Return a sentence on how much removing a random direction changes an encoder's score, over its seeds."""
     values = list(found.differences.values())
     spread = "" if found.std is None else f" ± {found.std:.3f} among {len(values)} seeds"
@@ -143,13 +144,13 @@ def of_random(found: RandomControl) -> str:
     )
 
 
-def of_profile(found: Profile) -> Iterator[str]:
+def _profile_sentences(found: Profile) -> Iterator[str]:
     """Yield sentences on the share of tasks on which R2's difference is an outlier, and on the most frequent one."""
     if not found.encoders:
         return
-    able = [one for one in found.encoders if one.tasks >= OUTSTANDING_TASKS]
+    able = [one for one in found.encoders if one.tasks >= MIN_OUTLIER_TASKS]
     if not able:
-        yield f"R2 cannot stand out anywhere: that takes {OUTSTANDING_TASKS} tasks of an encoder at least."
+        yield f"R2 cannot stand out anywhere: that takes {MIN_OUTLIER_TASKS} tasks of an encoder at least."
         return
     up, down = np.mean([one.up for one in able]), np.mean([one.down for one in able])
     yield (
@@ -164,6 +165,6 @@ def of_profile(found: Profile) -> Iterator[str]:
             yield f"The task that is {sign} on most encoders is {task.task}, on {100 * share:.0f} % of {task.encoders}."
 
 
-def degrees(cosine: float) -> str:
+def _format_angle(cosine: float) -> str:
     """Format a cosine as an angle in degrees, in parentheses with a leading space."""
     return f" ({np.degrees(np.arccos(np.clip(cosine, -1, 1))):.1f}°)"

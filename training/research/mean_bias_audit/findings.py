@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from training.evaluation.audit.profile import Profile, RandomControl, profile, random_controls
-from training.evaluation.audit.record import Audit
 from training.evaluation.grid import Grid
 from training.evaluation.run import Results
+from training.research.mean_bias_audit.profile import Profile, RandomControl, measure_random_controls, profile_outliers
+from training.research.mean_bias_audit.stored_audit import Audit
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class AuditFindings:
     profile: Profile
 
 
-def find_audit(results: Results) -> AuditFindings | None:
+def compute_audit_findings(results: Results) -> AuditFindings | None:
     """Collect the audit findings of an evaluation; return None if no encoder was audited."""
-    audits = {one.member.name: one.audit for one in results.encoders if one.audit is not None}
+    audits = {one.member.name: one.inspection for one in results.encoders if isinstance(one.inspection, Audit)}
     if not audits:
         return None
     grid = Grid(results)
-    return AuditFindings(audits, random_controls(grid), profile(grid))
+    return AuditFindings(audits, measure_random_controls(grid), profile_outliers(grid))

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 from pydantic import TypeAdapter
 
-from training.evaluation.audit.measure import Direction, LanguageMean, MeanPoint, Norms, PromptMean
+from training.research.mean_bias_audit.means import Direction, LanguageMean, MeanPoint, Norms, PromptMean
 from transforms.files import replace_synced
 
 

@@ -11,7 +11,7 @@ NORM_TEXTS = 200
 """Number of texts of the suite that are encoded without normalization, as in the mean-bias paper (its Appendix C)."""
 PROMPT_SENTENCES = 500
 """Maximum number of sentences of the corpus that are encoded under every prompt."""
-LANGUAGE_LEAST, LANGUAGE_MOST = 50, 2000
+MIN_LANGUAGE_TEXTS, MAX_LANGUAGE_TEXTS = 50, 2000
 """Minimum and maximum number of texts of a language: with fewer, the mean is due to chance; with more, a prompted
 encoder would encode much of the suite a second time."""
 ENGLISH = "en"
@@ -35,32 +35,32 @@ class LanguageTexts:
     unclear: list[str]
 
 
-def drawn(texts: Sequence[str], most: int) -> list[str]:
-    """Sample at most `most` texts, always the same ones, without changing their order."""
-    chosen = np.random.default_rng(0).permutation(len(texts))[:most]
-    return [texts[place] for place in np.sort(chosen)]
+def sample_texts(texts: Sequence[str], count: int) -> list[str]:
+    """Sample at most `count` texts, always the same ones, without changing their order."""
+    chosen = np.random.default_rng(0).permutation(len(texts))[:count]
+    return [texts[position] for position in np.sort(chosen)]
 
 
-def suite_texts(tasks: Iterable[Collected]) -> list[str]:
+def list_suite_texts(tasks: Iterable[Collected]) -> list[str]:
     """List the distinct texts of the tasks, in order of first use, whatever their prompts."""
     return list(dict.fromkeys(text for task in tasks for _, text in task.asked))
 
 
-def language_texts(tasks: Sequence[Collected]) -> LanguageTexts:
+def choose_language_texts(tasks: Sequence[Collected]) -> LanguageTexts:
     """Choose texts by language, as many of each as the smallest language with at least 50 texts has, at most 2,000."""
     clear = [task for task in tasks if is_one_language(task.language)]
     languages = sorted(dict.fromkeys(task.language for task in clear), key=lambda name: name != ENGLISH)
-    found = {name: suite_texts(task for task in clear if task.language == name) for name in languages}
-    enough = {name: texts for name, texts in found.items() if len(texts) >= LANGUAGE_LEAST}
-    count = min([LANGUAGE_MOST, *map(len, enough.values())]) if enough else 0
+    found = {name: list_suite_texts(task for task in clear if task.language == name) for name in languages}
+    enough = {name: texts for name, texts in found.items() if len(texts) >= MIN_LANGUAGE_TEXTS}
+    count = min([MAX_LANGUAGE_TEXTS, *map(len, enough.values())]) if enough else 0
     return LanguageTexts(
-        texts={name: drawn(texts, count) for name, texts in enough.items()},
+        texts={name: sample_texts(texts, count) for name, texts in enough.items()},
         count=count,
         few={name: len(texts) for name, texts in found.items() if name not in enough},
         unclear=[task.task for task in tasks if not is_one_language(task.language)],
     )
 
 
-def is_one_language(written: str) -> bool:
+def is_one_language(code: str) -> bool:
     """Return whether a language code names a single language: not empty, no pair (`de-en`) and no list (`de,en`)."""
-    return written != "" and not set(written) & set("-,")
+    return code != "" and not set(code) & set("-,")

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from training.evaluation.audit.findings import AuditFindings
 from training.evaluation.statistics import OUTSTANDING_Z
 from training.reporting.figures import draw_figures, new_panels, plot_heat_map, write_numbers
+from training.research.mean_bias_audit.findings import AuditFindings
 
 MAX_Z = 2 * OUTSTANDING_Z
 """|z| at which the colour scale of the map ends."""

@@ -1,0 +1,26 @@
+"""Audit as a part of an evaluation's report."""
+
+from training.evaluation.report import Supplement
+from training.evaluation.run import Results
+from training.reporting.page import Section
+from training.research.mean_bias_audit.findings import compute_audit_findings
+from training.research.mean_bias_audit.plots import draw_audit
+from training.research.mean_bias_audit.summary import summarize_audit
+from training.research.mean_bias_audit.tables import audit_tables, overview_table
+
+OVERVIEW = "Audit of the encoders' vectors; norms are before they are brought to unit length"
+"""Title of the table in the terminal."""
+
+
+def report_audit(results: Results) -> Supplement:
+    """Build the audit's part of an evaluation's report; it has no content and sections if no encoder was audited."""
+    findings = compute_audit_findings(results)
+    if findings is None:
+        return Supplement("audit", None)
+    sentences = summarize_audit(findings)
+    return Supplement(
+        key="audit",
+        content=findings,
+        page=[Section("Audit", sentences, draw_audit(findings), audit_tables(findings))],
+        overview=[Section("Audit", sentences, tables={OVERVIEW: overview_table(findings)})],
+    )
