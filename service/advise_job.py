@@ -82,7 +82,7 @@ def run_advise_request(asked: "AdviseJob", folder: Path, settings: Settings, on_
     `fit_error`.
     """
     from training.advice.advise import advise
-    from training.advice.report import as_json, as_page
+    from training.advice.report import render_html, to_json
 
     question = asked.question
     if question.source in asked.files:
@@ -92,8 +92,8 @@ def run_advise_request(asked: "AdviseJob", folder: Path, settings: Settings, on_
     on_progress(0.0, "loading the encoder")
     encoder = Encoder(asked.encoder, settings.device) if asked.encoder else None
     found = advise(question, encoder, home.vectors, part_of(on_progress, 0.0, share))
-    write_synced(folder / REPORT, as_page(found).encode())
-    result = as_json(found) | {"report_url": f"/jobs/{folder.name}/report"}
+    write_synced(folder / REPORT, render_html(found).encode())
+    result = to_json(found) | {"report_url": f"/jobs/{folder.name}/report"}
     if name:
         fitting = part_of(on_progress, share, 1.0)
         try:

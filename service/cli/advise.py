@@ -49,8 +49,7 @@ def advise(
 
     from service.names import require_name
     from training.advice.advise import advise as run
-    from training.advice.report import as_json as in_json
-    from training.advice.report import as_page, in_terminal
+    from training.advice.report import format_terminal, render_html, to_json
     from training.sources.source import open_source
 
     settings, home = state()
@@ -67,9 +66,9 @@ def advise(
     with ProgressBar() as progress:
         found = run(advice_request, loaded, home.vectors, progress)
     if not as_json:
-        typer.echo(in_terminal(found))
+        typer.echo(format_terminal(found))
     if report is not None:
-        replace_synced(report, as_page(found).encode())
+        replace_synced(report, render_html(found).encode())
     outcome: dict[str, Any] = {"fit": None}
     try:
         if fit is not None:
@@ -78,7 +77,7 @@ def advise(
                 typer.echo("\n" + (outcome.get("fit_error") or fit_in_words(outcome["fit"])))
     finally:  # what was measured is told though the fit fails
         if as_json:
-            typer.echo(orjson.dumps(in_json(found) | outcome, option=orjson.OPT_INDENT_2))
+            typer.echo(orjson.dumps(to_json(found) | outcome, option=orjson.OPT_INDENT_2))
 
 
 def fitted(

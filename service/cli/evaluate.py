@@ -150,7 +150,7 @@ def evaluate_both(request: "Request", against: "Suite") -> None:
     require_extra("statsmodels")
     from training.evaluation.report import write_report
     from training.evaluation.run import evaluate as run
-    from training.research.domains import compare, in_terminal, require_different, write_comparison
+    from training.research.domains import compare, format_terminal, require_different, write_comparison
     from training.research.mean_bias_audit.report import report_audit
     from transforms.progress import part_of
 
@@ -162,7 +162,7 @@ def evaluate_both(request: "Request", against: "Suite") -> None:
         progress(1.0, "writing the reports")
         files = [file for results in (first, second) for file in write_report(results, [report_audit(results)])[1]]
         files += write_comparison(comparison, request.out)
-    finish(in_terminal(comparison), files, [first, second])
+    finish(format_terminal(comparison), files, [first, second])
 
 
 def finish(text: str, files: Sequence[Path], evaluated: "Sequence[Results]") -> None:

@@ -1,35 +1,32 @@
 """Advice as an HTML page, as JSON, and as plain text for the terminal."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from training.advice.advise import Advice
-from training.advice.plots import pictures
+from training.advice.plots import draw_all
 from training.advice.summary import summarize_advice
-from training.advice.tables import tables
-from training.reporting.page import Section, render_page
-from training.reporting.tables import Table
+from training.advice.tables import build_tables
+from training.reporting.page import Section, format_text, render_page
 
 
-def as_page(advice: Advice) -> str:
+def build_section(advice: Advice) -> Section:
+    """Build the section with the sentences and tables of the advice."""
+    return Section(f"Advice: {advice.source}", summarize_advice(advice), tables=build_tables(advice))
+
+
+def render_html(advice: Advice) -> str:
     """Render the advice as one self-contained HTML page: sentences, figures, tables."""
     encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
-    section = Section(
-        title=f"Advice: {advice.source}",
-        sentences=summarize_advice(advice),
-        figures=pictures(advice),
-        tables={title: Table.from_rows(rows) for title, rows in tables(advice).items()},
-    )
     about = f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out"
-    return render_page([section], about)
+    return render_page([replace(build_section(advice), figures=draw_all(advice))], about)
 
 
-def as_json(advice: Advice) -> dict[str, Any]:
+def to_json(advice: Advice) -> dict[str, Any]:
     """Convert the advice to a JSON-serializable dict: all fields of `Advice`, and `sentences`."""
     return {"sentences": summarize_advice(advice)} | asdict(advice)
 
 
-def in_terminal(advice: Advice) -> str:
+def format_terminal(advice: Advice) -> str:
     """Format the tables and sentences of the advice as plain text."""
-    shown = "\n\n".join(f"{name}\n{Table.from_rows(rows).to_text()}" for name, rows in tables(advice).items())
-    return shown + "\n\n" + "\n".join(summarize_advice(advice))
+    return format_text(build_section(advice))

@@ -1,122 +1,120 @@
-"""Tables of an advice, as rows of text cells with the header first."""
+"""Tables of an advice."""
+
+from functools import partial
 
 from training.advice.advise import Advice
 from training.advice.debiasing import CONFIDENCE, NOTHING
-from training.advice.sizes import SizeTrial
 from training.advice.transfer import HELD_OUT
-from training.reporting.text import format_points
+from training.reporting.tables import Table
+from training.reporting.text import format_number, format_points
 
-Rows = list[list[str]]
-
-
-def tables(advice: Advice) -> dict[str, Rows]:
-    """Build every table for which the advice has data; return rows of cells by title, header first."""
-    found = {"Mean direction": direction_rows(advice)}
-    if advice.debiasing is not None:
-        found["Debiasing: do halves of a text find each other"] = debiasing_rows(advice)
-    if advice.sizes is not None:
-        found["Fewer dimensions"] = size_rows(advice)
-    if advice.matryoshka is not None:
-        found["Do the first coordinates hold more: recall@10 in per cent"] = matryoshka_rows(advice)
-    if advice.elsewhere:
-        found[f"The recommended chain, {advice.best.steps if advice.best else ''}"] = elsewhere_rows(advice)
-    return found
+FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
+"""Format of a mean reciprocal rank, × 100."""
 
 
-def direction_rows(advice: Advice) -> Rows:
+def build_tables(advice: Advice) -> dict[str, Table]:
+    """Build every table for which the advice has data; return tables by title."""
+    tables = {
+        "Mean direction": _mean_direction_table(advice),
+        "Debiasing: do halves of a text find each other": build_debiasing_table(advice),
+        "Fewer dimensions": _size_table(advice),
+        "Do the first coordinates hold more: recall@10 in per cent": _first_coordinate_table(advice),
+        f"The recommended chain, {advice.best.steps if advice.best else ''}": _transfer_table(advice),
+    }
+    return {title: table for title, table in tables.items() if table}
+
+
+def _mean_direction_table(advice: Advice) -> Table:
     """Build the table of ‖μ‖ against its noise floor, of IsoScore and of row counts."""
-    seen = advice.diagnosis
-    return [
-        ["held-out rows", "measured", "beside it"],
-        ["mean direction ‖μ‖", f"{seen['mean_norm']:.3f}", f"by chance alone {seen['noise_floor']:.3f}"],
-        ["IsoScore", f"{seen['isoscore']:.3f}", f"spread over {seen['participation_ratio']:.0f} directions"],
-        ["rows", f"{advice.distinct:,}", f"{advice.heldout:,} held out, {advice.cut:,} of them cut in two"],
-    ]
+    found = advice.diagnosis
+    return Table.from_rows(
+        [
+            ["held-out rows", "measured", "beside it"],
+            ["mean direction ‖μ‖", f"{found['mean_norm']:.3f}", f"by chance alone {found['noise_floor']:.3f}"],
+            ["IsoScore", f"{found['isoscore']:.3f}", f"spread over {found['participation_ratio']:.0f} directions"],
+            ["rows", f"{advice.distinct:,}", f"{advice.heldout:,} held out, {advice.cut:,} of them cut in two"],
+        ]
+    )
 
 
-def debiasing_rows(advice: Advice) -> Rows:
-    """Build the table of the debiasing methods, one row each; the recommended method is marked with an arrow."""
-    assert advice.debiasing is not None
-    rows = [["", "steps", "MRR × 100", f"gain, {100 * CONFIDENCE:.1f} % interval", "‖μ‖ after", "recall@10 of raw"]]
-    for one in advice.debiasing.trials:
-        chosen = " ←" if one.method == advice.debiasing.chosen else ""
-        rows.append(
-            [
-                one.method + chosen,
-                "" if one.method == NOTHING else one.steps,
-                figure(one.retrieval, 100, 2),
-                "" if one.gain is None else format_points(one.gain),
-                figure(one.mean_norm, 1, 3),
-                figure(one.recall_at_10, 1, 3),
-            ]
-        )
-    return rows
-
-
-def size_rows(advice: Advice) -> Rows:
-    """Build the table of full dimensions and of every reducer at every number of dimensions."""
-    assert advice.sizes is not None
-    header = [
-        f"among {advice.sizes.rows:,} rows",
-        "dimensions",
-        "local Spearman",
-        "recall@10",
-        "rescored 4×",
-        "MRR × 100",
-        "bytes",
-        "GEMM ms",
-    ]
-    return [header, *(size_row(one, advice) for one in (advice.sizes.full, *advice.sizes.trials))]
-
-
-def size_row(one: SizeTrial, advice: Advice) -> list[str]:
-    """Format the measurements of one reduction as cells; mark the recommended one and the runner-up."""
-    picked = [(chain.reducer, chain.dimensions) for chain in (advice.best, advice.second) if chain is not None]
-    place = (one.reducer, one.dimensions)
-    mark = " ←" if picked[:1] == [place] else " (second)" if picked[1:] == [place] else ""
-    return [
-        (one.reducer or "full width") + mark,
-        str(one.dimensions),
-        f"{one.local_spearman:.3f}",
-        f"{one.recall_at_10:.3f}",
-        f"{one.rescored_4x.value:.3f}",
-        figure(one.retrieval, 100, 2),
-        f"{one.bytes:,}",
-        f"{one.gemm_ms:.1f}",
-    ]
-
-
-def matryoshka_rows(advice: Advice) -> Rows:
-    """Build the table of recall@10 of the first coordinates and of random coordinates."""
-    assert advice.matryoshka is not None
-    return [
-        ["", "the first", "random ones", "the best of those"],
-        *(
-            [f"{cut.dimensions} coordinates", f"{cut.first:.1f}", f"{cut.random:.1f}", f"{cut.best:.1f}"]
-            for cut in advice.matryoshka.cuts
+def build_debiasing_table(advice: Advice) -> Table:
+    """Build the table of the debiasing methods; the recommended method is marked with an arrow."""
+    debiasing, gain = advice.debiasing, f"gain, {100 * CONFIDENCE:.1f} % interval"
+    return Table.from_records(
+        (
+            {
+                "": one.method + (" ←" if debiasing and one.method == debiasing.chosen else ""),
+                "steps": "" if one.method == NOTHING else one.steps,
+                "MRR × 100": one.retrieval,
+                gain: one.gain or "",
+                "‖μ‖ after": one.mean_norm,
+                "recall@10 of raw": one.recall_at_10,
+            }
+            for one in (debiasing.trials if debiasing else ())
         ),
-    ]
+        {"MRR × 100": FORMAT_MRR, gain: format_points},
+        ".3f",
+    )
 
 
-def elsewhere_rows(advice: Advice) -> Rows:
+def _size_table(advice: Advice) -> Table:
+    """Build the table of full dimensions and of every reducer at every size; the recommended ones are marked."""
+    sizes, marks = advice.sizes, {}
+    for chain, mark in ((advice.second, " (second)"), (advice.best, " ←")):
+        if chain is not None:
+            marks[chain.reducer, chain.dimensions] = mark
+    name = f"among {sizes.rows:,} rows" if sizes else ""
+    return Table.from_records(
+        (
+            {
+                name: (one.reducer or "full width") + marks.get((one.reducer, one.dimensions), ""),
+                "dimensions": one.dimensions,
+                "local Spearman": one.local_spearman,
+                "recall@10": one.recall_at_10,
+                "rescored 4×": one.rescored_4x.value,
+                "MRR × 100": one.retrieval,
+                "bytes": one.bytes,
+                "GEMM ms": one.gemm_ms,
+            }
+            for one in ((sizes.full, *sizes.trials) if sizes else ())
+        ),
+        {"dimensions": "d", "MRR × 100": FORMAT_MRR, "bytes": ",", "GEMM ms": ".1f"},
+        ".3f",
+    )
+
+
+def _first_coordinate_table(advice: Advice) -> Table:
+    """Build the table of recall@10 of the first coordinates and of random coordinates."""
+    return Table.from_records(
+        (
+            {
+                "": f"{cut.dimensions} coordinates",
+                "the first": cut.first,
+                "random ones": cut.random,
+                "the best of those": cut.best,
+            }
+            for cut in (advice.matryoshka.cuts if advice.matryoshka else ())
+        ),
+        default=".1f",
+    )
+
+
+def _transfer_table(advice: Advice) -> Table:
     """Build the table of the recommended chain's measures on held-out rows and on out-of-domain text."""
-    return [
-        ["", "rows", "local Spearman", "recall@10", "rescored 4×", "MRR × 100 raw", "gain, 95 % interval"],
-        *(
-            [
-                "held out (the chain was chosen on these)" if one.text == HELD_OUT else one.text,
-                f"{one.rows:,}",
-                figure(one.measures["local_spearman"], 1, 3),
-                figure(one.measures["recall_at_10"], 1, 3),
-                figure(one.measures["recall_at_10_rescored_4x"], 1, 3),
-                figure(one.retrieval, 100, 2),
-                "–" if one.gain is None else format_points(one.gain),
-            ]
+    gain = "gain, 95 % interval"
+    return Table.from_records(
+        (
+            {
+                "": "held out (the chain was chosen on these)" if one.text == HELD_OUT else one.text,
+                "rows": one.rows,
+                "local Spearman": one.measures["local_spearman"],
+                "recall@10": one.measures["recall_at_10"],
+                "rescored 4×": one.measures["recall_at_10_rescored_4x"],
+                "MRR × 100 raw": one.retrieval,
+                gain: one.gain,
+            }
             for one in advice.elsewhere
         ),
-    ]
-
-
-def figure(value: float | None, scale: float, places: int) -> str:
-    """Format `scale · value` with so many decimal places, or as a dash if the value is None."""
-    return "–" if value is None else f"{scale * value:.{places}f}"
+        {"rows": ",", "MRR × 100 raw": FORMAT_MRR, gain: format_points},
+        ".3f",
+    )

@@ -16,7 +16,7 @@ from training.advice.summary import (
     describe_transfer,
     judge_transfer,
 )
-from training.advice.tables import debiasing_rows
+from training.advice.tables import build_debiasing_table
 from training.advice.transfer import HELD_OUT, OUT_OF_DOMAIN, TransferResult
 from training.evaluation.statistics import Interval
 
@@ -144,6 +144,6 @@ def test_the_price_says_whose_neighbours_and_what_debiasing_changes():
 
 
 def test_a_method_that_cannot_be_fitted_leaves_the_table_narrow():
-    header, *rows = debiasing_rows(advice(debiasing=debiasing(whitening="a long problem")))
+    header, *rows = build_debiasing_table(advice(debiasing=debiasing(whitening="a long problem"))).cells
     assert header[3] == f"gain, {100 * CONFIDENCE:.1f} % interval" == "gain, 99.2 % interval"
     assert not any("a long problem" in cell for row in rows for cell in row)

@@ -10,9 +10,9 @@ from training.evaluation.encoders import BAG_OF_WORDS
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.worker import loaded
 from training.research.domains.compare import DomainComparison
-from training.research.domains.plots import pictures
-from training.research.domains.tables import tables
-from training.research.domains.words import sentences
+from training.research.domains.plots import draw_all
+from training.research.domains.summary import summarize_comparison
+from training.research.domains.tables import build_tables
 
 DIMENSIONS = 12
 ENCODERS = ("a", "b", BAG_OF_WORDS)
@@ -60,15 +60,15 @@ def test_everything_is_found_of_suites_that_can_be_read(suites):
     assert found.similarity.suites == (0, 0, 0, 1, 1, 1)
     assert min(found.similarity.centred.within) > 0.5 > -0.5 > found.similarity.centred.between
     assert found.tokenizer is None
-    said = sentences(found)
+    said = summarize_comparison(found)
     assert any(one.startswith("On STS, ") and "of the variance of samples' scores goes with" in one for one in said)
     assert any("not independent observations" in one for one in said)
     assert any(
         one.startswith("Texts of money against plants, each data set counting once: 7.00 against") for one in said
     )
     assert any(one.startswith("Without the direction that all data sets share (R2)") for one in said)
-    assert len(pictures(found)) == 3
-    assert "Cosines of mean embeddings" in tables(found)
+    assert len(draw_all(found)) == 3
+    assert "Cosines of mean embeddings" in build_tables(found)
 
 
 def test_an_encoder_without_vectors_is_named_and_the_others_are_analysed(suites):
@@ -93,10 +93,14 @@ def test_an_encoder_without_samples_that_can_be_measured_is_named_in_words_and_t
     VectorStore(folder, DIMENSIONS).add(keys, alike)  # of cosines that are all 1 there is no Spearman
     found = compared(first, second)
     sts, _ = found.two_ways
-    assert (sts.left_out, list(sts.means), len(sts.sources)) == (("b",), ["a", BAG_OF_WORDS], 4)
+    assert (sts.left_out, list(sts.means), len(sts.sources)) == (
+        ("b",),
+        ["a", BAG_OF_WORDS],
+        4,
+    )
     wanted = "The variance on STS is without b: too few samples in one suite could be measured."
-    assert wanted in sentences(found)
-    header, *rows = tables(found)["Variance of samples' scores: encoder and domain"]
+    assert wanted in summarize_comparison(found)
+    header, *rows = build_tables(found)["Variance of samples' scores: encoder and domain"].cells
     assert header[-2:] == ["p", "encoders left out"]
     assert [row[-1] for row in rows] == ["b"] * 4 + ["–"] * 4
 
@@ -132,7 +136,7 @@ def test_data_sets_that_mteb_reads_itself_are_not_sampled_and_named(suites):
 def test_only_a_bag_of_words_makes_no_map(suites, evaluated):
     found = compared(*(evaluated(one.results.request.out, (BAG_OF_WORDS,)) for one in suites))
     assert found.similarity is None
-    assert any(one.startswith("No map of the data sets") for one in sentences(found))
+    assert any(one.startswith("No map of the data sets") for one in summarize_comparison(found))
     assert {one.problem for one in found.two_ways} == {
         "two factors take at least 2 encoders with samples in both suites, here are 1"
     }

@@ -10,12 +10,12 @@ from scipy import stats
 import training.research.domains
 from training.errors import EvaluationError
 from training.evaluation.suites import Suite, open_suite
-from training.research.domains import compare, in_terminal, write_comparison
-from training.research.domains.characteristics import characteristics
-from training.research.domains.compare import titles_of
+from training.research.domains import compare, format_terminal, write_comparison
+from training.research.domains.characteristics import measure_characteristics
+from training.research.domains.compare import make_titles_distinct
 from training.research.domains.comparison import DataSetTexts
-from training.research.domains.tables import tables
-from training.research.domains.words import sentences
+from training.research.domains.summary import summarize_comparison
+from training.research.domains.tables import build_tables
 
 ENCODERS = ("a", "b", "c", "d")
 TYPES = {"r0": "Retrieval", "r1": "Retrieval", "r2": "Retrieval", "s0": "STS", "s1": "STS"}
@@ -47,7 +47,7 @@ def comparison(pair):
 
 def test_the_package_has_what_it_says():
     assert training.research.domains.__all__ == [
-        "Comparison", "compare", "in_terminal", "require_different", "write_comparison",
+        "Comparison", "compare", "format_terminal", "require_different", "write_comparison",
     ]  # fmt: skip
 
 
@@ -87,17 +87,17 @@ def test_one_way_analyses_are_those_of_scipy(pair, comparison):
 
 def test_two_halves_of_a_suite_are_ranked_beside_the_suites_where_there_are_four_data_sets(comparison, build):
     assert [one.within for one in comparison.rankings] == [(None, None)] * 2 + [(pytest.approx(1),) * 2]
-    header, *rows = tables(comparison)["Rank correlation of encoders between the suites"]
+    header, *rows = build_tables(comparison)["Rank correlation of encoders between the suites"].cells
     assert header[-2:] == ["ρ of halves of finance", "ρ of halves of general"]
     assert [row[-2:] for row in rows] == [["–", "–"]] * 2 + [["1.00", "1.00"]]
-    said = sentences(comparison)
+    said = summarize_comparison(comparison)
     within = "within a suite two halves of the data sets rank them alike at ρ = 1.00 (finance) and ρ = 1.00 (general)."
     assert sum(within in one for one in said) == sum(one.startswith("Read ρ between the suites") for one in said) == 1
     noise = {(encoder, task): float(RANDOM.random()) for encoder in ENCODERS for task in TYPES}
     unlike = compared(build(noise, TYPES), build(scores(TYPES), TYPES, "general")).rankings[2]
     assert unlike.within[0] < 0.9 < unlike.within[1]
     few = compared(*(build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"}, title) for title in "ab"))
-    assert not any("halves" in one or one.startswith("These are") for one in sentences(few))
+    assert not any("halves" in one or one.startswith("These are") for one in summarize_comparison(few))
 
 
 def test_halves_are_of_the_encoders_that_both_suites_have(build, pair):
@@ -109,7 +109,7 @@ def test_halves_are_of_the_encoders_that_both_suites_have(build, pair):
 
 
 def test_sentences_say_what_so_few_encoders_can_tell(comparison):
-    said = sentences(comparison)
+    said = summarize_comparison(comparison)
     assert said[0] == (
         "Over 4 encoders the ranking on Retrieval correlates at ρ = 1.00 between the suites: no relation can be told "
         "(p = 0.083)."
@@ -137,14 +137,14 @@ def test_an_encoder_that_fails_is_named_and_the_others_go_on(build, pair):
     ):
         assert problem in found.problems
     assert any("r1 on c with control failed: out of luck" in problem for problem in found.problems)
-    assert "left out of comparisons" in in_terminal(found)
+    assert "left out of comparisons" in format_terminal(found)
 
 
 def test_suites_without_a_common_type_say_so(build):
     first = build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"})
     found = compared(first, build(scores({"s0": "STS"}), {"s0": "STS"}, "general"))
     assert found.rankings == found.two_ways == []
-    said = sentences(found)
+    said = summarize_comparison(found)
     assert said[0].startswith("The suites have no type of task in common (finance: Retrieval; general: STS)")
 
 
@@ -152,7 +152,7 @@ def test_one_encoder_only_says_so_of_every_comparison(build, tmp_path):
     some = [build(scores(TYPES, "a"), TYPES, title) for title in ("finance", "general")]
     found = compared(*some)
     assert found.tests == []
-    said = sentences(found)
+    said = summarize_comparison(found)
     alone = "The ranking on Retrieval, STS, all types cannot be compared: a rank correlation takes at least 3 encoders"
     assert any(one.startswith(alone) for one in said)
     assert len(write_comparison(found, tmp_path)) == 2
@@ -175,23 +175,27 @@ def test_a_data_set_of_both_suites_is_named(build, pair):
     shared = replace(second, request=replace(second.request, suite=replace(second.request.suite, entries=entries)))
     found = compared(first, shared)
     assert found.shared == ("entry of finance",)
-    assert "1 data set of finance is in general too" in sentences(found)[0]
+    assert "1 data set of finance is in general too" in summarize_comparison(found)[0]
 
 
 def test_suites_of_other_languages_are_pointed_out(comparison):
     def of(side, *languages):
-        return [DataSetTexts(side, f"d{side}{n}", one, characteristics([], one)) for n, one in enumerate(languages)]
+        return [
+            DataSetTexts(side, f"d{side}{n}", one, measure_characteristics([], one)) for n, one in enumerate(languages)
+        ]
 
     same = replace(comparison, texts=[*of(0, "en", "de"), *of(1, "de-en", "")])
-    assert not any("languages" in one for one in sentences(same))
-    (said,) = [one for one in sentences(replace(same, texts=[*of(0, "en"), *of(1, "en,de")])) if "languages" in one]
+    assert not any("languages" in one for one in summarize_comparison(same))
+    (said,) = [
+        one for one in summarize_comparison(replace(same, texts=[*of(0, "en"), *of(1, "en,de")])) if "languages" in one
+    ]
     assert said.startswith("The suites are not of the same languages (finance: en; general: de, en): rank correlations")
 
 
 def test_suites_of_one_title_are_told_apart():
     one, other = Suite("a/data", "data", ()), Suite("b/data", "data", ())
-    assert titles_of(one, other) == ("data (1)", "data (2)")
-    assert titles_of(one, replace(other, title="more")) == ("data", "more")
+    assert make_titles_distinct(one, other) == ("data (1)", "data (2)")
+    assert make_titles_distinct(one, replace(other, title="more")) == ("data", "more")
 
 
 def test_both_files_hold_what_the_tables_show(comparison, tmp_path):
@@ -200,7 +204,7 @@ def test_both_files_hold_what_the_tables_show(comparison, tmp_path):
     found, html = json.loads(paths[0].read_text()), paths[1].read_text()
     assert [one["rho"] for one in found["rankings"]] == [one.rho for one in comparison.rankings]
     assert len(found["tests"]) == len(comparison.tests) == 12
-    shown = tables(comparison)
+    shown = build_tables(comparison)
     assert all(name in html for name in shown)
     assert html.count("<svg") == 1  # the scores; without data behind them there is no more to draw
-    assert all(len(row) == len(rows[0]) for rows in shown.values() for row in rows)
+    assert all(len(row) == len(rows[0]) for rows in (table.cells for table in shown.values()) for row in rows)

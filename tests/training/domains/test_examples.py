@@ -9,8 +9,8 @@ from training.evaluation.store import VectorStore, text_key
 from training.evaluation.worker import FittedMethod, loaded, score_methods
 from training.research.domains.examples import read_examples
 from training.research.domains.samples import LabelledPool, PairPool, ScoredPool
-from training.research.domains.texts import TEXTS_MOST, sample_texts
-from training.research.domains.work import bootstrap, describe
+from training.research.domains.texts import MAX_TEXTS, sample_texts
+from training.research.domains.work import bootstrap_scores, sample_texts_of
 
 ROWS = range(14)
 CLASSES = [{"text": f"text {row} of {row % 3}", "label": ["east", "north", "west"][row % 3]} for row in range(60)]
@@ -84,15 +84,15 @@ def test_texts_to_cluster_keep_their_vectors_and_labels(stored):
 
 def test_what_goes_wrong_with_one_data_set_is_a_sentence_with_its_name(stored, tmp_path):
     trial, raw = stored(*SUITES["sts"])
-    size, scores = bootstrap([trial, trial], raw)
+    size, scores = bootstrap_scores([trial, trial], raw)
     assert (size, scores.shape) == (28, (500,))
     other = replace(raw, folder=tmp_path / "other")
     VectorStore(other.folder, raw.dimensions).add([text_key("a")], np.ones((1, raw.dimensions), np.float32))
     with pytest.raises(EvaluationError, match="sts: the vector of a text is not stored"):
-        bootstrap([trial], other)
+        bootstrap_scores([trial], other)
     gone = replace(trial, entry=replace(trial.entry, place=str(tmp_path / "gone")))
     with pytest.raises(EvaluationError, match="test.jsonl is missing"):
-        describe(gone, None)
+        sample_texts_of(gone, None)
 
 
 def test_texts_are_those_that_are_evaluated_with_the_mean_of_their_own_vectors(stored):
@@ -109,10 +109,10 @@ def test_texts_are_those_that_are_evaluated_with_the_mean_of_their_own_vectors(s
 
 
 def test_no_more_than_a_thousand_texts_are_drawn_and_the_same_each_time(write_data_set, stored):
-    rows = [{"text": f"text {n}", "label": n % 2} for n in range(TEXTS_MOST + 50)]
+    rows = [{"text": f"text {n}", "label": n % 2} for n in range(MAX_TEXTS + 50)]
     trial, _ = stored({"task": "clustering"}, {"test.jsonl": rows})
     first, second = (sample_texts(trial, None).texts for _ in range(2))
-    assert len(set(first)) == TEXTS_MOST
+    assert len(set(first)) == MAX_TEXTS
     assert first == second
     assert first[:5] != tuple(f"text {n}" for n in range(5))
 

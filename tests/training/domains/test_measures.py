@@ -8,13 +8,20 @@ from training.evaluation.statistics import rank_correlation
 from training.research.domains.measures import (
     average_precision,
     average_precisions,
-    best_places,
     ndcg,
-    own_coordinates,
+    rank_best,
+    reduce_to_span,
     v_measure,
     v_measures,
 )
-from training.research.domains.samples import SAMPLES, LabelledPool, PairPool, ScoredPool, pooled, sample_scores
+from training.research.domains.samples import (
+    SAMPLES,
+    LabelledPool,
+    PairPool,
+    ScoredPool,
+    concatenate_pools,
+    score_samples,
+)
 
 RANDOM = np.random.default_rng(0)
 PLACES = RANDOM.integers(0, 30, (20, 50))
@@ -40,18 +47,18 @@ def test_average_precision_of_a_ranking_by_hand():
 def test_ndcg_is_that_of_scikit_learn_where_no_similarities_are_equal():
     for _ in range(20):
         similarities, grades = RANDOM.permutation(30).astype(float), RANDOM.integers(0, 4, 30).astype(float)
-        found = ndcg(grades[best_places(similarities, 10)], grades)
+        found = ndcg(grades[rank_best(similarities, 10)], grades)
         assert found == pytest.approx(ndcg_score(grades[None], similarities[None], k=10))
 
 
 def test_the_best_places_are_in_order_and_equals_keep_theirs():
-    assert best_places(np.array([0.1, 0.5, 0.5, 0.9, 0.5]), 3).tolist() == [3, 1, 2]
-    assert best_places(np.array([0.1, 0.5]), 10).tolist() == [1, 0]
+    assert rank_best(np.array([0.1, 0.5, 0.5, 0.9, 0.5]), 3).tolist() == [3, 1, 2]
+    assert rank_best(np.array([0.1, 0.5]), 10).tolist() == [1, 0]
 
 
 def test_k_means_in_own_coordinates_is_k_means():
     vectors = RANDOM.standard_normal((50, 300)).astype(np.float32)
-    ours = own_coordinates(vectors)
+    ours = reduce_to_span(vectors)
     assert ours.shape == (50, 50)
     precise = vectors.astype(float)
     np.testing.assert_allclose(ours @ ours.T, precise @ precise.T, atol=1e-9)
@@ -90,22 +97,22 @@ def test_samples_of_pairs_are_correlated_by_rank():
 def test_pools_of_data_sets_are_one_with_clusters_of_their_own():
     first = LabelledPool(np.ones((3, 2), np.float32), np.array([0, 1, 1]))
     second = LabelledPool(np.zeros((2, 2), np.float32), np.array([1, 0]))
-    found = pooled([first, second, first])
+    found = concatenate_pools([first, second, first])
     assert isinstance(found, LabelledPool)
     assert found.labels.tolist() == [0, 1, 1, 3, 2, 4, 5, 5]
     assert len(found) == len(found.vectors) == 8
-    scored = pooled([ScoredPool(np.array([1.0])), ScoredPool(np.array([0.0, 0.5]))])
+    scored = concatenate_pools([ScoredPool(np.array([1.0])), ScoredPool(np.array([0.0, 0.5]))])
     assert isinstance(scored, ScoredPool) and scored.scores.tolist() == [1.0, 0.0, 0.5]
-    pairs = pooled([PairPool(np.ones(2), np.zeros(2), rank_correlation)] * 2)
+    pairs = concatenate_pools([PairPool(np.ones(2), np.zeros(2), rank_correlation)] * 2)
     assert isinstance(pairs, PairPool) and len(pairs) == 4
     with pytest.raises(TypeError):
-        pooled([first, ScoredPool(np.ones(1))])
+        concatenate_pools([first, ScoredPool(np.ones(1))])
 
 
 def test_encoders_get_the_same_samples_and_their_scores_spread_as_means_of_fifty_do():
     scores = RANDOM.random(200)
-    found = sample_scores(ScoredPool(scores))
+    found = score_samples(ScoredPool(scores))
     assert len(found) == SAMPLES
-    np.testing.assert_allclose(sample_scores(ScoredPool(scores + 1)), found + 1)
+    np.testing.assert_allclose(score_samples(ScoredPool(scores + 1)), found + 1)
     assert found.mean() == pytest.approx(scores.mean(), abs=4 * scores.std() / np.sqrt(50 * SAMPLES))
     assert found.std() == pytest.approx(scores.std() / np.sqrt(50), rel=0.15)

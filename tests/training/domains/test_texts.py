@@ -10,20 +10,20 @@ from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.research.domains.characteristics import (
     Characteristics,
-    averaged,
-    characteristics,
-    sentences_of,
-    syllables_of,
+    average_characteristics,
+    count_syllables,
+    measure_characteristics,
+    split_sentences,
     type_token_ratio,
 )
 from training.research.domains.parser import find_parser, mean_distance
-from training.research.domains.similarity import similarity_map
-from training.research.domains.tokens import token_counter
+from training.research.domains.similarity import build_similarity_map
+from training.research.domains.tokens import find_token_counter
 
 
 def test_sentences_end_where_the_rule_says():
     text = "It's well-known. Profit rose 1,250.5 per cent!\nWhy? … 利润增长。很好"
-    assert [" ".join(words) for words in sentences_of(text)] == [
+    assert [" ".join(words) for words in split_sentences(text)] == [
         "It's well-known",
         "Profit rose 1,250.5 per cent",
         "Why",
@@ -37,7 +37,7 @@ def test_sentences_end_where_the_rule_says():
     [(1, "the rate whole bank"), (2, "table Profit people agree"), (3, "company dividend"), (0, "3.5 größe it's")],
 )
 def test_syllables_are_groups_of_vowels_without_a_silent_e(syllables, words):
-    assert [syllables_of(word) for word in words.split()] == [syllables] * len(words.split())
+    assert [count_syllables(word) for word in words.split()] == [syllables] * len(words.split())
 
 
 def test_the_type_token_ratio_does_not_fall_with_the_length_of_the_texts():
@@ -48,22 +48,24 @@ def test_the_type_token_ratio_does_not_fall_with_the_length_of_the_texts():
 
 
 def test_the_characteristics_of_two_texts_by_hand():
-    found = characteristics(["The loan is late. It rose.", "Table"], "en", lambda texts: [7, 2], lambda texts: 1.5)
+    found = measure_characteristics(
+        ["The loan is late. It rose.", "Table"], "en", lambda texts: [7, 2], lambda texts: 1.5
+    )
     assert found == Characteristics(2, 7 / 3, 24 / 7, 4.5, pytest.approx(8 / 7), 1.0, 1.5)
 
 
 def test_what_is_known_of_english_only_is_not_told_of_other_languages():
-    found = characteristics(["Der Gewinn stieg."], "de", None, lambda texts: 1.0)
+    found = measure_characteristics(["Der Gewinn stieg."], "de", None, lambda texts: 1.0)
     assert (found.words_per_sentence, found.syllables_per_word, found.dependency_distance) == (3, None, None)
     assert found.tokens_per_text is None
 
 
 def test_texts_without_a_word_have_no_characteristics():
-    assert characteristics(["…", "!"], "en") == Characteristics(2)
+    assert measure_characteristics(["…", "!"], "en") == Characteristics(2)
 
 
 def test_a_suite_has_the_mean_of_its_data_sets_where_they_have_a_measure():
-    found = averaged([Characteristics(10, 4.0, syllables_per_word=1.0), Characteristics(90, 8.0)])
+    found = average_characteristics([Characteristics(10, 4.0, syllables_per_word=1.0), Characteristics(90, 8.0)])
     assert found == Characteristics(100, 6.0, syllables_per_word=1.0)
 
 
@@ -82,7 +84,7 @@ def test_without_a_parser_there_is_none(monkeypatch):
 
 
 def test_tokens_are_counted_without_the_model_and_without_cutting(tiny_model):
-    count = token_counter(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"))
+    count = find_token_counter(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"))
     texts = ["The ledger is closed.", "loan " * 300]
     tokenizer = Encoder(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu").model.tokenizer
     expected = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
@@ -91,13 +93,13 @@ def test_tokens_are_counted_without_the_model_and_without_cutting(tiny_model):
 
 
 def test_a_model_without_a_tokenizer_file_counts_nothing(tmp_path):
-    assert token_counter(EncoderSpec(name="none", model=str(tmp_path))) is None
-    assert token_counter(EncoderSpec(name="none", model="nobody/no-such-model")) is None
+    assert find_token_counter(EncoderSpec(name="none", model=str(tmp_path))) is None
+    assert find_token_counter(EncoderSpec(name="none", model="nobody/no-such-model")) is None
 
 
 def test_cosines_within_and_between_suites_by_hand():
     means = np.array([[1.0, 0.0], [3.0, 3.0], [0.0, 2.0]])
-    found = similarity_map("tiny", ["a", "b", "c"], [0, 0, 1], means)
+    found = build_similarity_map("tiny", ["a", "b", "c"], [0, 0, 1], means)
     half = np.sqrt(0.5)
     np.testing.assert_allclose(found.raw.matrix, [[1, half, 0], [half, 1, half], [0, half, 1]], atol=1e-9)
     assert found.raw.within == (pytest.approx(half), None)
@@ -107,12 +109,12 @@ def test_cosines_within_and_between_suites_by_hand():
 def test_a_direction_that_all_share_is_taken_away():
     random = np.random.default_rng(0)
     own = np.repeat(random.standard_normal((2, 40)), 3, axis=0) + 0.3 * random.standard_normal((6, 40))
-    found = similarity_map("tiny", list("abcdef"), [0, 0, 0, 1, 1, 1], own + 50)
+    found = build_similarity_map("tiny", list("abcdef"), [0, 0, 0, 1, 1, 1], own + 50)
     assert min(found.raw.between, *found.raw.within) > 0.95
     assert min(found.centred.within) > 0.5 > -0.5 > found.centred.between
 
 
 def test_too_few_data_sets_or_means_that_cancel_have_no_shared_direction():
-    assert similarity_map("tiny", ["a", "b"], [0, 1], np.eye(2)).centred is None
+    assert build_similarity_map("tiny", ["a", "b"], [0, 1], np.eye(2)).centred is None
     cancelling = np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
-    assert similarity_map("tiny", list("abcd"), [0, 0, 1, 1], cancelling).centred is None
+    assert build_similarity_map("tiny", list("abcd"), [0, 0, 1, 1], cancelling).centred is None

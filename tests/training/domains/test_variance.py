@@ -8,7 +8,7 @@ from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
-from training.research.domains.variance import one_way, two_way
+from training.research.domains.variance import analyse_one_way, analyse_two_way
 
 RANDOM = np.random.default_rng(0)
 EFFECT = {"a": 0.0, "b": 0.1, "c": 0.3}
@@ -39,7 +39,7 @@ def sums_by_hand(scores):
 
 def test_sums_of_squares_degrees_and_tests_are_those_computed_by_hand():
     scores = balanced(interaction=0.1)
-    found = {one.name: one for one in two_way("STS", scores, (60, 70)).sources}
+    found = {one.name: one for one in analyse_two_way("STS", scores, (60, 70)).sources}
     sums, degrees = sums_by_hand(scores), {"encoder": 2, "domain": 1, "encoder × domain": 2, "residual": 234}
     assert {name: one.sum_of_squares for name, one in found.items()} == pytest.approx(sums)
     assert {name: one.degrees for name, one in found.items()} == degrees
@@ -59,7 +59,7 @@ def test_unbalanced_samples_are_analysed_with_the_interaction_as_statsmodels_doe
     rows = [(score, *cell) for cell, some in scores.items() for score in some[np.isfinite(some)]]
     frame = pd.DataFrame(rows, columns=["score", "encoder", "suite"])
     table = anova_lm(ols("score ~ C(encoder) * C(suite)", frame).fit(), typ=2)
-    found = two_way("STS", scores, (60, 60)).sources
+    found = analyse_two_way("STS", scores, (60, 60)).sources
     assert [one.sum_of_squares for one in found] == pytest.approx(table["sum_sq"].tolist())
     assert [one.degrees for one in found] == table["df"].tolist() == [2, 1, 2, 159]
     assert [one.f for one in found[:3]] == pytest.approx(table["F"].tolist()[:3])
@@ -71,7 +71,7 @@ def test_unbalanced_samples_are_analysed_with_the_interaction_as_statsmodels_doe
 def test_only_an_encoder_that_loses_more_than_the_others_makes_an_interaction():
     shares = []
     for interaction in (0.0, 0.3):
-        found = {one.name: one.share for one in two_way("STS", balanced(interaction), (60, 60)).sources}
+        found = {one.name: one.share for one in analyse_two_way("STS", balanced(interaction), (60, 60)).sources}
         shares.append(found["encoder × domain"])
     assert shares[0] < 0.01 < 0.1 < shares[1]
 
@@ -79,7 +79,7 @@ def test_only_an_encoder_that_loses_more_than_the_others_makes_an_interaction():
 def test_samples_without_a_score_are_left_out_and_counted():
     scores = balanced()
     scores["a", 0] = np.where(np.arange(40) < 3, np.nan, scores["a", 0])
-    found = two_way("STS", scores, (60, 60))
+    found = analyse_two_way("STS", scores, (60, 60))
     assert (found.undefined, found.sources[-1].degrees) == (3, 231)
     assert found.means["a"] == pytest.approx((scores["a", 0][3:].mean(), scores["a", 1].mean()))
 
@@ -89,14 +89,14 @@ def test_an_encoder_without_samples_in_one_suite_is_left_out_and_the_others_are_
     scores = balanced(interaction=0.1)
     others = {cell: some for cell, some in scores.items() if cell[0] != "b"}
     scores["b", suite] = np.where(np.arange(40) < 1, scores["b", suite], np.nan)
-    found = two_way("STS", scores, (60, 60))
-    assert found == replace(two_way("STS", others, (60, 60)), left_out=("b",))
+    found = analyse_two_way("STS", scores, (60, 60))
+    assert found == replace(analyse_two_way("STS", others, (60, 60)), left_out=("b",))
     assert (list(found.means), found.undefined) == (["a", "c"], 0)
 
 
 def test_one_encoder_that_is_left_over_is_too_few_and_the_others_are_named():
     scores = balanced() | {("a", 0): np.full(40, np.nan), ("c", 1): np.full(40, np.nan)}
-    found = two_way("STS", scores, (60, 60))
+    found = analyse_two_way("STS", scores, (60, 60))
     assert (found.sources, found.left_out) == ((), ("a", "c"))
     assert found.problem.endswith("here are 1")
 
@@ -111,14 +111,14 @@ def test_one_encoder_that_is_left_over_is_too_few_and_the_others_are_named():
     ],
 )
 def test_what_cannot_be_analysed_says_why(scores, problem):
-    found = two_way("STS", scores, (5, 5))
+    found = analyse_two_way("STS", scores, (5, 5))
     assert found.sources == ()
     assert re.search(problem, found.problem)
 
 
 def test_one_factor_is_the_mean_square_between_encoders_over_that_within():
     scores = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
-    found = one_way(1, "STS", scores)
+    found = analyse_one_way(1, "STS", scores)
     assert (found.suite, found.encoders, found.tasks) == (1, 2, 3)
     assert found.f == pytest.approx((6 * 0.15**2 / 1) / (4 * 0.01 / 4))
     assert found.p == pytest.approx(stats.f.sf(found.f, 1, 4))
@@ -126,6 +126,6 @@ def test_one_factor_is_the_mean_square_between_encoders_over_that_within():
 
 @pytest.mark.parametrize("scores", [np.zeros((1, 3)), np.zeros((3, 1)), np.full((2, 3), 0.5), np.zeros((2, 0))])
 def test_one_factor_of_too_little_says_so(scores):
-    found = one_way(0, "STS", scores)
+    found = analyse_one_way(0, "STS", scores)
     assert (found.f, found.p) == (None, None)
     assert found.problem

@@ -19,6 +19,6 @@ words.py            the result as sentences; tables.py, plots.py, report.py: the
 
 from training.research.domains.compare import compare, require_different
 from training.research.domains.comparison import Comparison
-from training.research.domains.report import in_terminal, write_comparison
+from training.research.domains.report import format_terminal, write_comparison
 
-__all__ = ["Comparison", "compare", "in_terminal", "require_different", "write_comparison"]
+__all__ = ["Comparison", "compare", "format_terminal", "require_different", "write_comparison"]

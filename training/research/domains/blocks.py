@@ -37,27 +37,27 @@ class Block:
             return {}
         return dict(zip(self.encoders, self.scores.mean(axis=1).tolist(), strict=True))
 
-    def scores_of(self, encoders: Sequence[str]) -> Array:
+    def select_scores(self, encoders: Sequence[str]) -> Array:
         """Return the scores `(n, tasks)` of the named encoders, in the given order."""
         return self.scores[[self.encoders.index(encoder) for encoder in encoders]]
 
 
-def blocks_of(grid: Grid) -> dict[str, Block]:
+def build_blocks(grid: Grid) -> dict[str, Block]:
     """Build the score matrix of each task type, by type; a type without any score is left out."""
     found = {}
     for type_, places in grid.types(list(grid.tasks)).items():
-        block = block_of(grid, type_, [list(grid.tasks)[place] for place in places])
+        block = _build_block(grid, type_, [list(grid.tasks)[place] for place in places])
         if block is not None:
             found[type_] = block
     return found
 
 
-def block_of(grid: Grid, type_: str, tasks: list[str]) -> Block | None:
+def _build_block(grid: Grid, type_: str, tasks: list[str]) -> Block | None:
     """Build the score matrix of the tasks of one type; return None if no encoder has a score on any of them.
 
     Encoders without any score are left out first, then the tasks on which a remaining encoder has no score.
     """
-    known = {encoder: {task for task in tasks if scored(grid, encoder, task)} for encoder in grid.encoders}
+    known = {encoder: {task for task in tasks if _has_score(grid, encoder, task)} for encoder in grid.encoders}
     encoders = tuple(encoder for encoder, some in known.items() if some)
     if not encoders:
         return None
@@ -73,12 +73,12 @@ def block_of(grid: Grid, type_: str, tasks: list[str]) -> Block | None:
     )
 
 
-def scored(grid: Grid, encoder: str, task: str) -> bool:
+def _has_score(grid: Grid, encoder: str, task: str) -> bool:
     """Return whether the encoder's raw vectors have a finite score on the task."""
     return bool(np.isfinite(grid.values.get((encoder, CONTROL, task), np.nan)))
 
 
-def left_out(title: str, blocks: Mapping[str, Block]) -> Iterator[str]:
+def list_left_out(title: str, blocks: Mapping[str, Block]) -> Iterator[str]:
     """Yield a sentence for each encoder and data set that the blocks leave out, beginning with the suite's title."""
     for block in blocks.values():
         for encoder in block.lacking:

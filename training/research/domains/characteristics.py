@@ -66,7 +66,7 @@ MEASURES = tuple(field.name for field in fields(Characteristics) if field.name !
 """Names of all measures, without the number of texts."""
 
 
-def characteristics(
+def measure_characteristics(
     texts: Sequence[str], language: str, count_tokens: CountTokens | None = None, parse: Parse | None = None
 ) -> Characteristics:
     """Compute the measures of texts: means over sentences, words or texts; None where there is nothing to average.
@@ -77,9 +77,9 @@ def characteristics(
         count_tokens: counts tokens with an encoder's tokenizer; None if there is no tokenizer.
         parse: returns the mean dependency distance of texts; None if no parser is installed.
     """
-    sentences = [words for text in texts for words in sentences_of(text)]
+    sentences = [words for text in texts for words in split_sentences(text)]
     words = [word for sentence in sentences for word in sentence]
-    syllables = [count for count in map(syllables_of, words) if count] if language == ENGLISH else []
+    syllables = [count for count in map(count_syllables, words) if count] if language == ENGLISH else []
     return Characteristics(
         texts=len(texts),
         words_per_sentence=mean([len(sentence) for sentence in sentences]),
@@ -91,14 +91,14 @@ def characteristics(
     )
 
 
-def sentences_of(text: str) -> Iterator[list[str]]:
+def split_sentences(text: str) -> Iterator[list[str]]:
     """Split a text into sentences and yield the words of each; sentences without a word are skipped."""
     for sentence in SENTENCE_END.split(text):
         if words := WORD.findall(sentence):
             yield words
 
 
-def syllables_of(word: str) -> int:
+def count_syllables(word: str) -> int:
     """Count the syllables of an English word by its groups of vowels, at least 1; return 0 for any other string."""
     lower = word.lower()
     if not ENGLISH_WORD.match(lower):
@@ -123,7 +123,7 @@ def mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if len(values) else None
 
 
-def averaged(some: Sequence[Characteristics]) -> Characteristics:
+def average_characteristics(some: Sequence[Characteristics]) -> Characteristics:
     """Average the measures of a suite's data sets, each with equal weight; a measure's mean skips data sets without it.
 
     The numbers of texts are added up.

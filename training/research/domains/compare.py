@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from training.errors import EvaluationError
-from training.evaluation.encoders import BAG_OF_WORDS, Member
+from training.evaluation.encoders import BAG_OF_WORDS
 from training.evaluation.grid import Grid
 from training.evaluation.pool import Job, Workers
 from training.evaluation.run import Results, trial_key
@@ -16,17 +16,17 @@ from training.evaluation.statistics import Array
 from training.evaluation.suites import Suite
 from training.evaluation.tables import problem_lines
 from training.evaluation.worker import Raw, Trial
-from training.research.domains.blocks import blocks_of, left_out
-from training.research.domains.characteristics import CountTokens, averaged, characteristics
+from training.research.domains.blocks import build_blocks, list_left_out
+from training.research.domains.characteristics import CountTokens, average_characteristics, measure_characteristics
 from training.research.domains.comparison import Comparison, DataSetTexts
-from training.research.domains.pairwise import encoder_tests
+from training.research.domains.pairwise import compare_encoders
 from training.research.domains.parser import find_parser
 from training.research.domains.ranking import RankCorrelation, compare_rankings
-from training.research.domains.reliability import split_half
-from training.research.domains.similarity import SimilarityMap, similarity_map
-from training.research.domains.tokens import token_counter
-from training.research.domains.variance import Cell, TwoWay, one_way, two_way
-from training.research.domains.work import bootstrap, describe
+from training.research.domains.reliability import measure_split_half
+from training.research.domains.similarity import SimilarityMap, build_similarity_map
+from training.research.domains.tokens import find_token_counter
+from training.research.domains.variance import Cell, TwoWay, analyse_one_way, analyse_two_way
+from training.research.domains.work import bootstrap_scores, sample_texts_of
 from transforms.progress import Progress
 
 RunJobs = Callable[[Sequence[Job]], Iterator[tuple[int, Any]]]
@@ -76,7 +76,7 @@ def compare(first: Results, second: Results, on_progress: Progress) -> Compariso
         return DomainComparison(first, second, on_progress, workers.run).run()
 
 
-def titles_of(first: Suite, second: Suite) -> tuple[str, str]:
+def make_titles_distinct(first: Suite, second: Suite) -> tuple[str, str]:
     """Return the titles of the two suites, with "(1)" and "(2)" appended if they are equal."""
     if first.title != second.title:
         return first.title, second.title
@@ -99,34 +99,38 @@ class DomainComparison:
     def __init__(self, first: Results, second: Results, on_progress: Progress, run_jobs: RunJobs) -> None:
         self.shared = require_different(first.request.suite, second.request.suite)
         self.results = (first, second)
-        self.titles = titles_of(first.request.suite, second.request.suite)
+        self.titles = make_titles_distinct(first.request.suite, second.request.suite)
         self.progress = on_progress
         self.run_jobs = run_jobs
         self.grids = (Grid(first), Grid(second))
-        self.blocks = (blocks_of(self.grids[0]), blocks_of(self.grids[1]))
-        self.trials = tuple(trials_of(results) for results in self.results)
+        self.blocks = (build_blocks(self.grids[0]), build_blocks(self.grids[1]))
+        self.trials = tuple(_list_trials(results) for results in self.results)
         self.problems: list[str] = [
             *(f"{self.titles[side]}: {line}" for side in SIDES for line in problem_lines(self.results[side])),
-            *(line for title, some in zip(self.titles, self.blocks, strict=True) for line in left_out(title, some)),
+            *(
+                line
+                for title, some in zip(self.titles, self.blocks, strict=True)
+                for line in list_left_out(title, some)
+            ),
         ]
 
     def run(self) -> Comparison:
         """Run all analyses in order, with progress reports, and return the comparison."""
         common = [type_ for type_ in self.blocks[0] if type_ in self.blocks[1]]
-        two_ways = self.variances(common)
-        texts, similarity, tokenizer = self.texts()
+        two_ways = self.analyse_variance(common)
+        texts, similarity, tokenizer = self.measure_texts()
         sides = [[one.characteristics for one in texts if one.suite == side] for side in SIDES]
-        averages = [averaged(some) if some else None for some in sides]
+        averages = [average_characteristics(some) if some else None for some in sides]
         blocks = [(side, block) for side in SIDES for block in self.blocks[side].values()]
         return Comparison(
             titles=self.titles,
             data_sets=(len(self.grids[0].tasks), len(self.grids[1].tasks)),
             encoders=tuple(encoder for encoder in self.grids[0].encoders if encoder in self.grids[1].encoders),
             types=(tuple(self.blocks[0]), tuple(self.blocks[1])),
-            rankings=self.rankings(common),
+            rankings=self.correlate_rankings(common),
             two_ways=two_ways,
-            one_ways=[one_way(side, block.type, block.scores) for side, block in blocks],
-            tests=[test for side, block in blocks for test in encoder_tests(side, block)],
+            one_ways=[analyse_one_way(side, block.type, block.scores) for side, block in blocks],
+            tests=[test for side, block in blocks for test in compare_encoders(side, block)],
             texts=texts,
             suite_texts=(averages[0], averages[1]),
             tokenizer=tokenizer,
@@ -135,21 +139,21 @@ class DomainComparison:
             problems=self.problems,
         )
 
-    def rankings(self, common: Sequence[str]) -> list[RankCorrelation]:
+    def correlate_rankings(self, common: Sequence[str]) -> list[RankCorrelation]:
         """Compute the rank correlation for each common task type, and, if two or more have scores, for their mean.
 
         Args:
             common: task types that have scores in both suites.
         """
         pairs = {type_: (self.blocks[0][type_].means, self.blocks[1][type_].means) for type_ in common}
-        found = [self.with_halves(compare_rankings(type_, *pair), [type_]) for type_, pair in pairs.items()]
+        found = [self.add_split_half(compare_rankings(type_, *pair), [type_]) for type_, pair in pairs.items()]
         usable = {type_: pair for type_, pair in pairs.items() if all(pair)}
         if len(usable) > 1:
-            first, second = (mean_of([pair[side] for pair in usable.values()]) for side in SIDES)
-            found.append(self.with_halves(compare_rankings(ALL_TYPES, first, second), list(usable)))
+            first, second = (_average_over_types([pair[side] for pair in usable.values()]) for side in SIDES)
+            found.append(self.add_split_half(compare_rankings(ALL_TYPES, first, second), list(usable)))
         return found
 
-    def with_halves(self, one: RankCorrelation, types: Sequence[str]) -> RankCorrelation:
+    def add_split_half(self, one: RankCorrelation, types: Sequence[str]) -> RankCorrelation:
         """Return the correlation with `within` set to the split-half ρ of each suite; unchanged if it has no ρ.
 
         Args:
@@ -159,11 +163,12 @@ class DomainComparison:
         if one.rho is None:
             return one
         first, second = (
-            split_half([self.blocks[side][type_].scores_of(one.encoders) for type_ in types]) for side in SIDES
+            measure_split_half([self.blocks[side][type_].select_scores(one.encoders) for type_ in types])
+            for side in SIDES
         )
         return replace(one, within=(first, second))
 
-    def variances(self, common: Sequence[str]) -> list[TwoWay]:
+    def analyse_variance(self, common: Sequence[str]) -> list[TwoWay]:
         """Score bootstrap samples for each encoder and suite, and analyse the scores' variance for each task type.
 
         The samples are drawn in worker processes.
@@ -173,14 +178,17 @@ class DomainComparison:
         Args:
             common: task types that have scores in both suites.
         """
-        pools = {(type_, side): self.pool_of(type_, side) for type_ in common for side in SIDES}
+        pools = {(type_, side): self.select_pool(type_, side) for type_ in common for side in SIDES}
         cells = [
             (type_, side, encoder)
             for type_, side in pools
             if pools[type_, 0] and pools[type_, 1]
             for encoder in self.blocks[side][type_].encoders
         ]
-        jobs: list[Job] = [(bootstrap, (pools[type_, side], self.raw(side, encoder))) for type_, side, encoder in cells]
+        jobs: list[Job] = [
+            (bootstrap_scores, (pools[type_, side], self.locate_vectors(side, encoder)))
+            for type_, side, encoder in cells
+        ]
         found: dict[tuple[str, int, str], tuple[int, Array]] = {}
         for done, (index, result) in enumerate(self.run_jobs(jobs), 1):
             type_, side, encoder = cells[index]
@@ -190,9 +198,9 @@ class DomainComparison:
                 found[cells[index]] = result
             self.progress(0.5 * done / len(jobs), f"samples of {type_} for {encoder}")
         ordered = {cell: found[cell] for cell in cells if cell in found}  # not as processes finish
-        return [analysed(type_, ordered, any(cell[0] == type_ for cell in cells)) for type_ in common]
+        return [_run_two_way(type_, ordered, any(cell[0] == type_ for cell in cells)) for type_ in common]
 
-    def pool_of(self, type_: str, side: int) -> list[Trial]:
+    def select_pool(self, type_: str, side: int) -> list[Trial]:
         """Return the data sets of a task type, complete for all encoders, that have scores of single examples.
 
         mteb's own tasks have none; they are left out and, if other data sets remain, named in `problems`.
@@ -204,25 +212,25 @@ class DomainComparison:
             self.problems.append(f"{self.titles[side]}: {left}: not in the samples of {type_}, as {FROM_MTEB}")
         return usable
 
-    def raw(self, side: int, encoder: str) -> Raw:
+    def locate_vectors(self, side: int, encoder: str) -> Raw:
         """Return the location and properties of an encoder's stored vectors in one suite's evaluation."""
         member, out = self.grids[side].encoders[encoder].member, self.results[side].request.out
         prompts = dict(member.prompts), member.default_prompt
         return Raw(member.name, member.output, member.dimensions, *prompts, out / "vectors" / member.output)
 
-    def texts(self) -> tuple[list[DataSetTexts], SimilarityMap | None, str | None]:
+    def measure_texts(self) -> tuple[list[DataSetTexts], SimilarityMap | None, str | None]:
         """Measure the texts of each data set, and the cosines between the data sets under the first dense encoder.
 
         Returns the measures in order of suite and data set, the cosines or None, and the name of the encoder whose
         tokenizer counted the tokens, or None. The texts are read in worker processes; a data set that cannot be read is
         added to `problems`.
         """
-        dense = next((name for name, one in self.grids[0].encoders.items() if is_dense(one.member)), None)
-        name, count_tokens = self.tokenizer()
-        describing = partial(characteristics, count_tokens=count_tokens, parse=find_parser())
-        places = [(side, trial) for side in SIDES for trial in self.trials[side] if self.readable(side, trial)]
-        raws = [None if dense not in self.grids[side].encoders else self.raw(side, dense) for side in SIDES]
-        jobs: list[Job] = [(describe, (trial, raws[side])) for side, trial in places]
+        dense = next((name for name in self.grids[0].encoders if name != BAG_OF_WORDS), None)
+        name, count_tokens = self.find_tokenizer()
+        describing = partial(measure_characteristics, count_tokens=count_tokens, parse=find_parser())
+        places = [(side, trial) for side in SIDES for trial in self.trials[side] if self.was_read(side, trial)]
+        raws = [None if dense not in self.grids[side].encoders else self.locate_vectors(side, dense) for side in SIDES]
+        jobs: list[Job] = [(sample_texts_of, (trial, raws[side])) for side, trial in places]
         found: dict[int, DataSetTexts] = {}
         means: dict[int, Array] = {}
         for done, (index, result) in enumerate(self.run_jobs(jobs), 1):
@@ -237,37 +245,33 @@ class DomainComparison:
                 means[index] = result.mean
             self.progress(0.5 + 0.5 * done / len(jobs), f"texts of {trial.entry.name}")
         ordered = [found[index] for index in sorted(found)]
-        return ordered, similarity_of(dense, found, means), name
+        return ordered, _map_data_sets(dense, found, means), name
 
-    def tokenizer(self) -> tuple[str | None, CountTokens | None]:
+    def find_tokenizer(self) -> tuple[str | None, CountTokens | None]:
         """Return name and token counter of the first encoder with a local tokenizer file, else (None, None)."""
         for wanted in self.results[0].request.encoders:
-            if wanted.spec is not None and (count := token_counter(wanted.spec)) is not None:
+            if wanted.spec is not None and (count := find_token_counter(wanted.spec)) is not None:
                 return wanted.spec.name, count
         return None, None
 
-    def readable(self, side: int, trial: Trial) -> bool:
+    def was_read(self, side: int, trial: Trial) -> bool:
         """Return whether the data set could be read when its suite was evaluated."""
         return trial.entry.name in self.grids[side].tasks
 
 
-def trials_of(results: Results) -> list[Trial]:
+def _list_trials(results: Results) -> list[Trial]:
     """Return the data sets of an evaluation's suite as they were evaluated, with the row limit and the cache key."""
     limit = results.request.limit
     return [Trial(entry, trial_key(entry, limit), limit) for entry in results.request.suite.entries]
 
 
-def mean_of(means: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _average_over_types(means: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean over task types of each encoder that has a mean score in every type, by encoder."""
-    return {encoder: float(np.mean([one[encoder] for one in means])) for encoder in means[0] if in_all(encoder, means)}
+    complete = [encoder for encoder in means[0] if all(encoder in one for one in means)]
+    return {encoder: float(np.mean([one[encoder] for one in means])) for encoder in complete}
 
 
-def in_all(encoder: str, means: Sequence[Mapping[str, float]]) -> bool:
-    """Return whether an encoder has a mean score in every task type."""
-    return all(encoder in one for one in means)
-
-
-def analysed(type_: str, found: Mapping[tuple[str, int, str], tuple[int, Array]], drawn: bool) -> TwoWay:
+def _run_two_way(type_: str, found: Mapping[tuple[str, int, str], tuple[int, Array]], drawn: bool) -> TwoWay:
     """Run the two-way analysis of variance of one task type; without samples, return a result with a problem.
 
     Args:
@@ -281,15 +285,10 @@ def analysed(type_: str, found: Mapping[tuple[str, int, str], tuple[int, Array]]
         (encoder, side): some for (of, side, encoder), (_, some) in found.items() if of == type_
     }
     sizes = {side: size for (of, side, _), (size, _) in found.items() if of == type_}
-    return two_way(type_, scores, (sizes.get(0, 0), sizes.get(1, 0)))
+    return analyse_two_way(type_, scores, (sizes.get(0, 0), sizes.get(1, 0)))
 
 
-def is_dense(member: Member) -> bool:
-    """Return whether an encoder is a model with dense vectors, which is every one but the bag of words."""
-    return member.name != BAG_OF_WORDS
-
-
-def similarity_of(
+def _map_data_sets(
     encoder: str | None, found: Mapping[int, DataSetTexts], means: Mapping[int, Array]
 ) -> SimilarityMap | None:
     """Compute the cosines between data sets that have a mean vector; return None for fewer than 2 or no encoder.
@@ -303,4 +302,4 @@ def similarity_of(
         return None
     ordered = sorted(means)
     names, suites = [found[index].name for index in ordered], [found[index].suite for index in ordered]
-    return similarity_map(encoder, names, suites, np.stack([means[index] for index in ordered]))
+    return build_similarity_map(encoder, names, suites, np.stack([means[index] for index in ordered]))

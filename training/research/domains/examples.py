@@ -27,7 +27,7 @@ from training.evaluation.model import StoredModel
 from training.evaluation.statistics import Array, rank_correlation
 from training.evaluation.tasks import splits_of
 from training.evaluation.worker import Raw, Trial, loaded, opened
-from training.research.domains.measures import RANKS, average_precision, average_precisions, best_places, ndcg
+from training.research.domains.measures import RANKS, average_precision, average_precisions, ndcg, rank_best
 from training.research.domains.samples import LabelledPool, PairPool, Pool, ScoredPool
 
 Vectors = NDArray[np.float32]
@@ -59,7 +59,7 @@ def read_examples(trial: Trial, raw: Raw) -> Pool:
         KeyError: if a vector is missing.
     """
     task, _ = loaded(trial)
-    model = stored_model(raw)
+    model = open_stored_model(raw)
 
     def encode(texts: Sequence[str], prompt_type: PromptType | None = None) -> Vectors:
         """Return the stored vectors of the texts, with the prompt that mteb chooses for the task."""
@@ -67,16 +67,16 @@ def read_examples(trial: Trial, raw: Raw) -> Pool:
 
     holder, split = next(iter(splits_of(task)))
     if trial.entry.task == "classification":
-        return classification(task, holder[task.train_split], holder[split], encode)
+        return score_classification(task, holder[task.train_split], holder[split], encode)
     return EXAMPLES[trial.entry.task](holder[split], encode)
 
 
-def stored_model(raw: Raw) -> StoredModel:
+def open_stored_model(raw: Raw) -> StoredModel:
     """Return an mteb encoder that looks up an encoder's stored vectors instead of running the model."""
     return StoredModel(raw.name, raw.fingerprint, raw.prompts, raw.default_prompt, opened(raw))
 
 
-def document_texts(corpus: Any) -> list[str]:
+def join_title_and_text(corpus: Any) -> list[str]:
     """Return the documents as mteb passes them to an encoder: title and text joined by a space, stripped."""
     rows = zip(corpus["title"], corpus["text"], strict=True) if "title" in corpus.column_names else None
     if rows is None:
@@ -84,12 +84,12 @@ def document_texts(corpus: Any) -> list[str]:
     return [f"{title} {text}".strip() if title else text.strip() for title, text in rows]
 
 
-def retrieval(data: Any, encode: Encode) -> Pool:
+def score_retrieval(data: Any, encode: Encode) -> Pool:
     """Compute the nDCG@10 of each query over the whole corpus; ties by descending document id, as in trec_eval."""
     ids = list(data["corpus"]["id"])
     order = sorted(range(len(ids)), key=lambda row: ids[row], reverse=True)  # trec_eval's, of equal similarities
     places = {ids[row]: place for place, row in enumerate(order)}
-    texts = document_texts(data["corpus"])
+    texts = join_title_and_text(data["corpus"])
     documents = encode([texts[row] for row in order], PromptType.document)
     relevant = data["relevant_docs"]
     asked = [(key, text) for key, text in zip(data["queries"]["id"], data["queries"]["text"], strict=True)]
@@ -99,28 +99,28 @@ def retrieval(data: Any, encode: Encode) -> Pool:
         similarities = encode([text for _, text in block], PromptType.query) @ documents.T
         for (key, _), row in zip(block, similarities, strict=True):
             grades = {places[document]: grade for document, grade in relevant[key].items()}
-            found = [grades.get(int(place), 0) for place in best_places(row, RANKS)]
+            found = [grades.get(int(place), 0) for place in rank_best(row, RANKS)]
             scores.append(ndcg(np.array(found, float), np.array(list(grades.values()), float)))
     return ScoredPool(np.array(scores))
 
 
-def reranking(data: Any, encode: Encode) -> Pool:
+def score_reranking(data: Any, encode: Encode) -> Pool:
     """Compute the average precision of each query over its own candidate documents."""
     ids = list(data["corpus"]["id"])
     rows = {key: row for row, key in enumerate(ids)}
-    documents = encode(document_texts(data["corpus"]), PromptType.document)
+    documents = encode(join_title_and_text(data["corpus"]), PromptType.document)
     queries = encode(list(data["queries"]["text"]), PromptType.query)
     scores = []
     for key, query in zip(data["queries"]["id"], queries, strict=True):
         candidates = sorted(data["top_ranked"][key], reverse=True)
         grades = data["relevant_docs"][key]
         similarities = documents[[rows[candidate] for candidate in candidates]] @ query
-        ranked = [grades.get(candidates[place], 0) > 0 for place in best_places(similarities, len(candidates))]
+        ranked = [grades.get(candidates[place], 0) > 0 for place in rank_best(similarities, len(candidates))]
         scores.append(average_precision(np.array(ranked), sum(grade > 0 for grade in grades.values())))
     return ScoredPool(np.array(scores))
 
 
-def classification(task: Any, train: Any, test: Any, encode: Encode) -> Pool:
+def score_classification(task: Any, train: Any, test: Any, encode: Encode) -> Pool:
     """Train a logistic regression, and score each test row 1.0 if its label is predicted, else 0.0.
 
     The training rows are the first of mteb's ten samples, because its rows certainly have stored vectors.
@@ -139,7 +139,7 @@ def classification(task: Any, train: Any, test: Any, encode: Encode) -> Pool:
     return ScoredPool(right.astype(float))
 
 
-def translations(data: Any, encode: Encode) -> Pool:
+def score_translations(data: Any, encode: Encode) -> Pool:
     """Compute the F1 of each sentence's translation as its nearest neighbour, of which mteb's score is the mean.
 
     The score is 0 if another translation is nearer, else 2 / (1 + number of sentences that have this translation as
@@ -153,7 +153,7 @@ def translations(data: Any, encode: Encode) -> Pool:
     return ScoredPool(np.where(right, 2 / (1 + taken), 0.0))
 
 
-def summarization(data: Any, encode: Encode) -> Pool:
+def score_summarization(data: Any, encode: Encode) -> Pool:
     """Compute each document's Spearman correlation of machine summaries' grades and cosines to a human summary.
 
     The cosine is that to the nearest human summary. A document whose grades or cosines are all equal gets NaN, because
@@ -169,25 +169,25 @@ def summarization(data: Any, encode: Encode) -> Pool:
     return ScoredPool(np.array(scores))
 
 
-def sts(data: Any, encode: Encode) -> Pool:
+def compare_sts_pairs(data: Any, encode: Encode) -> Pool:
     """Compute the cosine of each pair, with the gold scores rescaled to [0, 1], so that data sets can be pooled."""
     scores = np.array(data["score"], float)
     span = float(np.ptp(scores)) or 1.0  # a limit may leave one score
-    return PairPool(pair_cosines(data, encode), (scores - scores.min()) / span, rank_correlation)
+    return PairPool(_compute_pair_cosines(data, encode), (scores - scores.min()) / span, rank_correlation)
 
 
-def pair_classification(data: Any, encode: Encode) -> Pool:
+def compare_labelled_pairs(data: Any, encode: Encode) -> Pool:
     """Compute the cosine of each pair, with its label; samples are scored by average precision."""
-    return PairPool(pair_cosines(data, encode), np.array(data["label"], float), average_precisions)
+    return PairPool(_compute_pair_cosines(data, encode), np.array(data["label"], float), average_precisions)
 
 
-def pair_cosines(data: Any, encode: Encode) -> Array:
+def _compute_pair_cosines(data: Any, encode: Encode) -> Array:
     """Return the cosine of `sentence1` and `sentence2` of each pair, `(n,)` float64."""
     products = encode(list(data["sentence1"])) * encode(list(data["sentence2"]))
     return np.asarray(products.sum(axis=1, dtype=np.float64))
 
 
-def clustering(data: Any, encode: Encode) -> Pool:
+def label_texts(data: Any, encode: Encode) -> Pool:
     """Return the vectors of the texts, with their labels numbered from 0 in sorted order."""
     _, labels = np.unique(np.array(data["label"][:]), return_inverse=True)
     numbers: NDArray[np.int64] = labels.astype(np.int64)
@@ -195,13 +195,13 @@ def clustering(data: Any, encode: Encode) -> Pool:
 
 
 EXAMPLES: dict[str, Callable[[Any, Encode], Pool]] = {
-    "retrieval": retrieval,
-    "pairs": retrieval,
-    "reranking": reranking,
-    "translations": translations,
-    "summarization": summarization,
-    "sts": sts,
-    "pair_classification": pair_classification,
-    "clustering": clustering,
+    "retrieval": score_retrieval,
+    "pairs": score_retrieval,
+    "reranking": score_reranking,
+    "translations": score_translations,
+    "summarization": score_summarization,
+    "sts": compare_sts_pairs,
+    "pair_classification": compare_labelled_pairs,
+    "clustering": label_texts,
 }
 """Function that scores the examples of a data set, by task; classification is missing: it needs training rows too."""

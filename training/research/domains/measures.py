@@ -24,7 +24,7 @@ CLUSTERING_BATCH = 512
 """Batch size of mini-batch k-means: the one that mteb uses."""
 
 
-def best_places(similarities: NDArray[np.floating], most: int) -> Places:
+def rank_best(similarities: NDArray[np.floating], most: int) -> Places:
     """Return the indices of the `most` largest similarities `(c,)`, sorted in descending order; ties keep their order.
 
     All c indices are returned if there are fewer than `most`.
@@ -44,10 +44,10 @@ def ndcg(ranked: Array, judged: Array) -> float:
         judged: grades of all judged documents, in any order; at least one must be above 0.
     """
     ideal = np.sort(np.clip(judged, 0, None))[::-1][:RANKS]
-    return discounted(np.clip(ranked[:RANKS], 0, None)) / discounted(ideal)
+    return _dcg(np.clip(ranked[:RANKS], 0, None)) / _dcg(ideal)
 
 
-def discounted(grades: Array) -> float:
+def _dcg(grades: Array) -> float:
     """Return the discounted cumulative gain Σ gradeᵢ / log₂(i + 1) of grades `(r,)` in rank order, i from 1."""
     return float((grades / np.log2(np.arange(len(grades)) + 2)).sum())
 
@@ -109,11 +109,11 @@ def v_measure(vectors: Vectors, labels: NDArray[np.int64]) -> float:
     means = MiniBatchKMeans(clusters, batch_size=CLUSTERING_BATCH, n_init=1, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # equal texts with several labels
-        found = means.fit_predict(own_coordinates(vectors))
+        found = means.fit_predict(reduce_to_span(vectors))
     return float(v_measure_score(labels, found))
 
 
-def own_coordinates(vectors: Vectors) -> Array:
+def reduce_to_span(vectors: Vectors) -> Array:
     """Return n coordinates of each of n vectors `(n, d)`, with the same pairwise distances, so that k-means costs less.
 
     The coordinates come from the eigendecomposition of the Gram matrix, `(n, n)` float64. If d ≤ n, the vectors

@@ -7,9 +7,9 @@ from itertools import combinations
 from training.evaluation.statistics import PairedTest, paired_test
 from training.research.domains.blocks import Block
 
-ALL_PAIRS_MOST = 3
+MAX_ALL_PAIRS = 3
 """Maximum number of encoders for which all pairs are tested; of more, the best is tested against each of the others."""
-TASKS_LEAST = 2
+MIN_TASKS = 2
 """Minimum number of data sets for a paired test: with one there is no standard error."""
 
 
@@ -34,7 +34,7 @@ class EncoderTest:
     test: PairedTest
 
 
-def encoder_tests(suite: int, block: Block) -> Iterator[EncoderTest]:
+def compare_encoders(suite: int, block: Block) -> Iterator[EncoderTest]:
     """Yield a paired t-test for each compared pair of encoders, the better one first; none for fewer than 2 data sets.
 
     With at most 3 encoders all pairs are tested; with more, the best encoder against each of the others.
@@ -43,10 +43,10 @@ def encoder_tests(suite: int, block: Block) -> Iterator[EncoderTest]:
         suite: index of the suite, 0 or 1.
         block: scores of a task type in that suite.
     """
-    if len(block.tasks) < TASKS_LEAST:
+    if len(block.tasks) < MIN_TASKS:
         return
     ranked = sorted(block.means.items(), key=lambda item: -item[1])
-    pairs = combinations(ranked, 2) if len(ranked) <= ALL_PAIRS_MOST else ((ranked[0], one) for one in ranked[1:])
+    pairs = combinations(ranked, 2) if len(ranked) <= MAX_ALL_PAIRS else ((ranked[0], one) for one in ranked[1:])
     for (one, mean), (other, other_mean) in pairs:
         rows = (block.scores[block.encoders.index(name)] for name in (one, other))
         yield EncoderTest(suite, block.type, one, other, (mean, other_mean), paired_test(*rows))

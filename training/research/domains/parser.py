@@ -8,9 +8,9 @@ import numpy as np
 
 MODELS = ("en_core_web_sm", "en_core_web_md", "en_core_web_lg", "en_core_web_trf")
 """Names of spaCy's English models, the fastest first."""
-PARSED_MOST = 200
+MAX_PARSED = 200
 """Maximum number of parsed texts per data set, because a parser reads only a few thousand words a second."""
-PARSED_CHARACTERS = 2000
+MAX_PARSED_CHARACTERS = 2000
 """Maximum number of parsed characters per text."""
 
 
@@ -40,7 +40,7 @@ def find_parser() -> Callable[[Sequence[str]], float | None] | None:
 
     def parse(texts: Sequence[str]) -> float | None:
         """Return the mean dependency distance of the first 200 texts, each cut to 2,000 characters."""
-        some = (text[:PARSED_CHARACTERS] for text in texts[:PARSED_MOST])
+        some = (text[:MAX_PARSED_CHARACTERS] for text in texts[:MAX_PARSED])
         return mean_distance(token for document in pipeline.pipe(some) for token in document)
 
     return parse

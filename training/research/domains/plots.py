@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from training.reporting.figures import draw_figures
+from training.reporting.figures import draw_figures, new_panels
 from training.research.domains.comparison import Comparison
 from training.research.domains.similarity import Cosines
 from training.research.domains.variance import RESIDUAL
@@ -16,54 +15,48 @@ MARKERS = "os^Dv"
 """Marker of each group of ten encoders, because there are only ten colours."""
 COLOURS = {"encoder": "tab:blue", "domain": "tab:orange", "encoder × domain": "tab:green", RESIDUAL: "lightgrey"}
 """Colour of each row of the analysis of variance."""
-NAMED_MOST = 60
+MAX_NAMED = 60
 """Maximum number of data sets whose names are written at a heat map; more would be unreadable."""
 
 
-def pictures(comparison: Comparison) -> dict[str, str]:
-    """Return the plots of a comparison as SVG strings, by caption; a plot without data is left out."""
-    drawings = {
-        "Mean scores of the encoders in both suites": rankings,
-        "What the variance of samples' scores goes with": shares,
-        "Cosines of data sets' mean embeddings": similarity,
+def draw_all(comparison: Comparison) -> dict[str, str]:
+    """Draw every figure for which the comparison has data; return SVG text by title."""
+    plots = {
+        "Mean scores of the encoders in both suites": plot_rankings,
+        "What the variance of samples' scores goes with": plot_shares,
+        "Cosines of data sets' mean embeddings": plot_similarity,
     }
-    return draw_figures(drawings, comparison)
+    return draw_figures(plots, comparison)
 
 
-def rankings(comparison: Comparison) -> Any:
+def plot_rankings(comparison: Comparison) -> Any:
     """Draw mean scores in one suite against the other, a panel per task type, a point per encoder; None without any."""
     some = [one for one in comparison.rankings if one.encoders]
     if not some:
         return None
-    columns = min(COLUMNS, len(some))
-    lines = -(-len(some) // columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(3.6 * columns, 3.2 * lines), layout="constrained", squeeze=False
-    )
+    figure, axes = new_panels(len(some), COLUMNS, (3.6, 3.2))
     looks = {
         encoder: {"color": f"C{place % 10}", "marker": MARKERS[place // 10 % len(MARKERS)]}
         for place, encoder in enumerate(comparison.encoders)
     }
-    for axis, one in zip(axes.flat, some, strict=False):
+    for axis, one in zip(axes, some, strict=True):
         for encoder, x, y in zip(one.encoders, *one.means, strict=True):
             axis.scatter(100 * x, 100 * y, label=encoder, s=24, **looks[encoder])
         axis.set_title(one.type if one.rho is None else f"{one.type}: ρ = {one.rho:.2f}", fontsize=10)
         axis.set_xlabel(comparison.titles[0])
         axis.set_ylabel(comparison.titles[1])
-    for axis in axes.flat[len(some) :]:
-        axis.set_visible(False)
     fullest = max(range(len(some)), key=lambda place: len(some[place].encoders))
-    handles = axes.flat[fullest].get_legend_handles_labels()
+    handles = axes[fullest].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=COLUMNS, fontsize=8)
     return figure
 
 
-def shares(comparison: Comparison) -> Any:
+def plot_shares(comparison: Comparison) -> Any:
     """Draw stacked bars of the variance shares in per cent, one bar per task type; return None without an analysis."""
     some = [one for one in comparison.two_ways if one.sources]
     if not some:
         return None
-    figure, axis = plt.subplots(figsize=(7, 1 + 0.4 * len(some)), layout="constrained")
+    figure, (axis,) = new_panels(1, size=(7, 1 + 0.4 * len(some)))
     left = np.zeros(len(some))
     for place, source in enumerate(some[0].sources):
         widths = np.array([100 * one.sources[place].share for one in some])
@@ -76,26 +69,24 @@ def shares(comparison: Comparison) -> Any:
     return figure
 
 
-def similarity(comparison: Comparison) -> Any:
+def plot_similarity(comparison: Comparison) -> Any:
     """Draw heat maps of the cosines between all data sets, raw and centred; return None without cosines."""
     found = comparison.similarity
     if found is None:
         return None
     maps = {"as they are": found.raw} | ({"without the common direction": found.centred} if found.centred else {})
     size = 2.5 + 0.2 * len(found.names)
-    figure, axes = plt.subplots(
-        1, len(maps), figsize=(size * len(maps), size), layout="constrained", squeeze=False, sharey=True
-    )
-    for axis, (name, cosines) in zip(axes[0], maps.items(), strict=True):
-        heat_map(figure, axis, name, cosines, found.suites.count(0))
-        if len(found.names) <= NAMED_MOST:
+    figure, axes = new_panels(len(maps), len(maps), (size, size), sharey=True)
+    for axis, (name, cosines) in zip(axes, maps.items(), strict=True):
+        _plot_heat_map(figure, axis, name, cosines, found.suites.count(0))
+        if len(found.names) <= MAX_NAMED:
             axis.set_xticks(range(len(found.names)), found.names, rotation=90, fontsize=7)
             axis.set_yticks(range(len(found.names)), found.names, fontsize=7)
-    axes[0, 0].set_ylabel(f"{comparison.titles[0]} above the line, {comparison.titles[1]} below")
+    axes[0].set_ylabel(f"{comparison.titles[0]} above the line, {comparison.titles[1]} below")
     return figure
 
 
-def heat_map(figure: Any, axis: Any, name: str, cosines: Cosines, boundary: int) -> None:
+def _plot_heat_map(figure: Any, axis: Any, name: str, cosines: Cosines, boundary: int) -> None:
     """Draw one heat map on the axis, with lines where the first suite ends and a colour bar on the figure.
 
     Args:

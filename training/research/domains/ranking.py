@@ -13,9 +13,9 @@ from scipy import stats
 
 from training.evaluation.statistics import Array, rank_correlation, row_correlation
 
-ENCODERS_LEAST = 3
+MIN_ENCODERS = 3
 """Minimum number of encoders: with two, ρ is 1 or −1 whatever the scores are."""
-EXACT_MOST = 8
+MAX_EXACT = 8
 """Maximum number of encoders for which p is computed from all n! orders; 9 encoders have 362,880."""
 LEVEL = 0.05
 """Significance level."""
@@ -62,19 +62,19 @@ def compare_rankings(type_: str, first: dict[str, float], second: dict[str, floa
     encoders = tuple(encoder for encoder in first if encoder in second)
     x, y = (np.array([means[encoder] for encoder in encoders]) for means in (first, second))
     known = (type_, encoders, (tuple(x.tolist()), tuple(y.tolist())))
-    if len(encoders) < ENCODERS_LEAST:
-        problem = f"a rank correlation takes at least {ENCODERS_LEAST} encoders, here are {len(encoders)}"
+    if len(encoders) < MIN_ENCODERS:
+        problem = f"a rank correlation takes at least {MIN_ENCODERS} encoders, here are {len(encoders)}"
         return RankCorrelation(*known, problem=problem)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return RankCorrelation(*known, problem="all encoders have the same mean score in one suite")
     rho = float(rank_correlation(x[None], y[None])[0])
     n = len(encoders)
-    return RankCorrelation(*known, rho, p_value(x, y), least_p(n), detectable(n))
+    return RankCorrelation(*known, rho, _compute_p_value(x, y), compute_least_p(n), find_detectable_rho(n))
 
 
-def p_value(x: Array, y: Array) -> float:
+def _compute_p_value(x: Array, y: Array) -> float:
     """Return the two-sided p-value of Spearman's ρ of x and y `(n,)`: over all orders if n ≤ 8, else by Student's t."""
-    if len(x) > EXACT_MOST:
+    if len(x) > MAX_EXACT:
         return float(stats.spearmanr(x, y).pvalue)
     ranks = stats.rankdata(y)
 
@@ -90,15 +90,15 @@ def p_value(x: Array, y: Array) -> float:
     return float(test.pvalue)
 
 
-def least_p(n: int) -> float:
+def compute_least_p(n: int) -> float:
     """Return the p-value of |ρ| = 1 for n encoders, the smallest possible: 2/n! if n ≤ 8, else 0.0 (Student's t)."""
-    return 2 / factorial(n) if n <= EXACT_MOST else 0.0
+    return 2 / factorial(n) if n <= MAX_EXACT else 0.0
 
 
 @lru_cache
-def detectable(n: int) -> float | None:
+def find_detectable_rho(n: int) -> float | None:
     """Return the smallest |ρ| with two-sided p ≤ .05 for n encoders without ties; None if even |ρ| = 1 has p > .05."""
-    if n > EXACT_MOST:
+    if n > MAX_EXACT:
         t = stats.t.ppf(1 - LEVEL / 2, n - 2)
         return float(t / np.sqrt(n - 2 + t**2))
     orders = np.array(list(permutations(range(n))), float)

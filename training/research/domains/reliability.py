@@ -12,13 +12,13 @@ from training.evaluation.statistics import Array, rank_correlation
 
 HALVINGS = 200
 """Number of random halvings that are averaged."""
-DATA_SETS_LEAST = 4
+MIN_DATA_SETS = 4
 """Minimum number of data sets: with fewer, a half is a single data set."""
-TYPE_LEAST = 2
+MIN_TYPE_DATA_SETS = 2
 """Minimum number of data sets of a task type, so that both halves get at least one."""
 
 
-def split_half(types: Sequence[Array], seed: int = 0) -> float | None:
+def measure_split_half(types: Sequence[Array], seed: int = 0) -> float | None:
     """Return the mean Spearman ρ between the encoders' mean scores in two random halves of the data sets.
 
     This is the split-half reliability, averaged over 200 halvings. Every task type is halved separately and has equal
@@ -29,17 +29,17 @@ def split_half(types: Sequence[Array], seed: int = 0) -> float | None:
         types: scores `(encoders, tasks)` of each task type.
         seed: seed of the random halvings.
     """
-    halved = [scores for scores in types if scores.shape[1] >= TYPE_LEAST]
-    if sum(scores.shape[1] for scores in halved) < DATA_SETS_LEAST:
+    halved = [scores for scores in types if scores.shape[1] >= MIN_TYPE_DATA_SETS]
+    if sum(scores.shape[1] for scores in halved) < MIN_DATA_SETS:
         return None
     random = np.random.default_rng(seed)
-    first, second = np.mean([half_means(scores, random) for scores in halved], axis=0)
+    first, second = np.mean([_average_halves(scores, random) for scores in halved], axis=0)
     correlations = rank_correlation(first, second)
     known = correlations[np.isfinite(correlations)]
     return float(known.mean()) if len(known) else None
 
 
-def half_means(scores: Array, random: np.random.Generator) -> Array:
+def _average_halves(scores: Array, random: np.random.Generator) -> Array:
     """Return the encoders' mean scores in both random halves of a task type's data sets, `(2, halvings, encoders)`.
 
     If the number of data sets is odd, the second half has one more.

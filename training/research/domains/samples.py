@@ -97,7 +97,7 @@ class LabelledPool:
         return v_measures(self.vectors, self.labels, drawn)
 
 
-def pooled(parts: Sequence[Pool]) -> Pool:
+def concatenate_pools(parts: Sequence[Pool]) -> Pool:
     """Concatenate the pools of several data sets into one; cluster labels are shifted so that data sets share no label.
 
     For pairs, the metric of the first pool is used.
@@ -119,7 +119,7 @@ def pooled(parts: Sequence[Pool]) -> Pool:
     return LabelledPool(np.concatenate([part.vectors for part in texts]), np.concatenate(labels))
 
 
-def sample_scores(pool: Pool, seed: int = 0) -> Array:
+def score_samples(pool: Pool, seed: int = 0) -> Array:
     """Draw 500 bootstrap samples of 50 examples from a pool and return the score of each sample, `(500,)`.
 
     Pools of the same size get the same row indices, so all encoders are measured on the same samples of a pool.

@@ -10,7 +10,7 @@ from training.evaluation.statistics import Array
 from transforms import R2
 from transforms.errors import TransformError
 
-DATA_SETS_LEAST = 3
+MIN_DATA_SETS = 3
 """Minimum number of data sets for removing the common direction: two residuals always point in opposite directions."""
 
 
@@ -49,7 +49,7 @@ class SimilarityMap:
     centred: Cosines | None
 
 
-def similarity_map(encoder: str, names: Sequence[str], suites: Sequence[int], means: Array) -> SimilarityMap:
+def build_similarity_map(encoder: str, names: Sequence[str], suites: Sequence[int], means: Array) -> SimilarityMap:
     """Compute the cosines between data sets' mean embeddings `(n, d)`, with and without their common direction.
 
     Args:
@@ -59,23 +59,25 @@ def similarity_map(encoder: str, names: Sequence[str], suites: Sequence[int], me
         means: mean embedding of each data set `(n, d)`; normalized here.
     """
     rows = np.asarray(unit(means), np.float64)
-    return SimilarityMap(encoder, tuple(names), tuple(suites), cosines(rows, suites), without_common(rows, suites))
+    return SimilarityMap(
+        encoder, tuple(names), tuple(suites), _compute_cosines(rows, suites), _remove_common_direction(rows, suites)
+    )
 
 
-def without_common(rows: Array, suites: Sequence[int]) -> Cosines | None:
+def _remove_common_direction(rows: Array, suites: Sequence[int]) -> Cosines | None:
     """Compute the cosines of unit rows `(n, d)` after removing their mean direction with R2, fitted on these rows.
 
     Returns None for fewer than 3 rows, or if the rows cancel so that they have no mean direction.
     """
-    if len(rows) < DATA_SETS_LEAST:
+    if len(rows) < MIN_DATA_SETS:
         return None
     try:
-        return cosines(np.asarray(R2().fit(rows).transform(rows), np.float64), suites)
+        return _compute_cosines(np.asarray(R2().fit(rows).transform(rows), np.float64), suites)
     except TransformError:  # means that cancel exactly share no direction
         return None
 
 
-def cosines(rows: Array, suites: Sequence[int]) -> Cosines:
+def _compute_cosines(rows: Array, suites: Sequence[int]) -> Cosines:
     """Compute the cosines of unit rows `(n, d)`, and their means within and between the suites.
 
     Args:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from training.errors import DataSetError
 from training.evaluation.tasks import splits_of
 from training.evaluation.worker import Raw, Trial, loaded
-from training.research.domains.examples import document_texts, stored_model
+from training.research.domains.examples import join_title_and_text, open_stored_model
 
-TEXTS_MOST = 1000
+MAX_TEXTS = 1000
 """Maximum number of texts sampled from a data set: the paper's number (*FinMTEB*, Appendix A.1)."""
 COLUMNS = ("text", "sentences", "sentence1", "sentence2", "human_summaries", "machine_summaries")
 """Names of columns that hold texts, in Lathe's layouts and mteb's usual ones; a cell is a text or a list of texts."""
@@ -49,33 +49,33 @@ def sample_texts(trial: Trial, raw: Raw | None) -> TextSample:
         EvaluationError: if the data set cannot be read or has no texts.
     """
     task, _ = loaded(trial)
-    asked = list(dict.fromkeys(texts_of_task(task)))
+    asked = list(dict.fromkeys(_iterate_texts(task)))
     if not asked:
         raise DataSetError(f"it has none of the columns {', '.join(COLUMNS)}")
-    drawn = [asked[row] for row in np.random.default_rng(0).permutation(len(asked))[:TEXTS_MOST]]
-    mean = None if raw is None else mean_vector(task, raw, drawn)
+    drawn = [asked[row] for row in np.random.default_rng(0).permutation(len(asked))[:MAX_TEXTS]]
+    mean = None if raw is None else _average_vectors(task, raw, drawn)
     return TextSample(tuple(dict.fromkeys(text for text, _ in drawn)), mean)
 
 
-def texts_of_task(task: Any) -> Iterator[Asked]:
+def _iterate_texts(task: Any) -> Iterator[Asked]:
     """Yield every text of the evaluated splits, repeats included, with the kind of prompt it is encoded with."""
     for holder, split in splits_of(task):
         data = holder[split]
         if isinstance(data, dict):
             yield from ((text, PromptType.query) for text in data["queries"]["text"] if isinstance(text, str))
-            yield from ((text, PromptType.document) for text in document_texts(data["corpus"]))
+            yield from ((text, PromptType.document) for text in join_title_and_text(data["corpus"]))
             continue
         for name in (name for name in COLUMNS if name in data.column_names):
             for cell in data[name]:
                 yield from ((text, None) for text in ([cell] if isinstance(cell, str) else cell))
 
 
-def mean_vector(task: Any, raw: Raw, drawn: list[Asked]) -> NDArray[np.float64] | None:
+def _average_vectors(task: Any, raw: Raw, drawn: list[Asked]) -> NDArray[np.float64] | None:
     """Return the mean `(d,)` float64 of the stored vectors of the texts; None if none of them has a stored vector.
 
     mteb's own tasks may leave texts out, which then have no vector and are skipped.
     """
-    model = stored_model(raw)
+    model = open_stored_model(raw)
     keys = [model.keys([text], task.metadata, prompt_type)[0] for text, prompt_type in drawn]
     known = [key for key in keys if key in model.store]
     return model.store.get(known).mean(axis=0, dtype=np.float64) if known else None

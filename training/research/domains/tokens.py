@@ -10,12 +10,12 @@ TOKENIZER = "tokenizer.json"
 """Name of the tokenizer file in a Hugging Face model folder."""
 
 
-def token_counter(spec: EncoderSpec) -> Callable[[Sequence[str]], list[int]] | None:
+def find_token_counter(spec: EncoderSpec) -> Callable[[Sequence[str]], list[int]] | None:
     """Return a function that counts the tokens of texts, or None if the tokenizer file is not on this machine.
 
     Special tokens are not counted, and texts are neither truncated nor padded.
     """
-    path = tokenizer_file(spec)
+    path = _find_tokenizer_file(spec)
     if path is None:
         return None
     from tokenizers import Tokenizer
@@ -31,7 +31,7 @@ def token_counter(spec: EncoderSpec) -> Callable[[Sequence[str]], list[int]] | N
     return count
 
 
-def tokenizer_file(spec: EncoderSpec) -> Path | None:
+def _find_tokenizer_file(spec: EncoderSpec) -> Path | None:
     """Return the path of `tokenizer.json` in the model's folder or the Hugging Face cache, or None; download nothing.
 
     If the folder has several, the first in sorted order is returned.

@@ -18,9 +18,9 @@ FACTORS = {"C(encoder)": "encoder", "C(domain)": "domain", "C(encoder):C(domain)
 """Names of the factors, by the row labels of the statsmodels table."""
 RESIDUAL = "residual"
 """Name of the residual row."""
-SAMPLES_LEAST = 2
+MIN_SAMPLES = 2
 """Minimum number of scored samples of an encoder in a suite; a single one has no variance."""
-SPREAD_LEAST = 1e-12
+MIN_SPREAD = 1e-12
 """Standard deviation below which the scores of a group count as equal: less is rounding error."""
 
 Cell = tuple[str, int]
@@ -94,7 +94,7 @@ class OneWay:
     problem: str | None = None
 
 
-def two_way(type_: str, scores: Mapping[Cell, Array], examples: tuple[int, int]) -> TwoWay:
+def analyse_two_way(type_: str, scores: Mapping[Cell, Array], examples: tuple[int, int]) -> TwoWay:
     """Run a two-way analysis of variance, `score ~ encoder * domain`, on the scores of samples.
 
     The sums of squares are of type II. Only encoders with at least 2 scored samples in both suites are used. The sums
@@ -108,29 +108,29 @@ def two_way(type_: str, scores: Mapping[Cell, Array], examples: tuple[int, int])
     """
     both = [name for name, suite in scores if suite == 0 and (name, 1) in scores]
     finite = {cell: some[np.isfinite(some)] for cell, some in scores.items()}
-    encoders = [name for name in both if min(len(finite[name, 0]), len(finite[name, 1])) >= SAMPLES_LEAST]
+    encoders = [name for name in both if min(len(finite[name, 0]), len(finite[name, 1])) >= MIN_SAMPLES]
     known = {(name, suite): finite[name, suite] for name in encoders for suite in (0, 1)}
     undefined = sum(len(scores[cell]) - len(some) for cell, some in known.items())
     left_out = tuple(name for name in both if name not in encoders)
-    problem = unsuited(encoders, known)
+    problem = _explain_unsuited(encoders, known)
     if problem:
         return TwoWay(type_, (), None, examples, undefined, left_out, problem)
     rows = [(score, name, suite) for (name, suite), some in known.items() for score in some.tolist()]
     model = ols("score ~ C(encoder) * C(domain)", pd.DataFrame(rows, columns=["score", "encoder", "domain"])).fit()
     means = {name: (float(known[name, 0].mean()), float(known[name, 1].mean())) for name in encoders}
-    return TwoWay(type_, sources_of(anova_lm(model, typ=2)), means, examples, undefined, left_out)
+    return TwoWay(type_, _build_sources(anova_lm(model, typ=2)), means, examples, undefined, left_out)
 
 
-def unsuited(encoders: list[str], known: Mapping[Cell, Array]) -> str | None:
+def _explain_unsuited(encoders: list[str], known: Mapping[Cell, Array]) -> str | None:
     """Return why the analysis is impossible: fewer than 2 encoders, or no variance within any group; else None."""
     if len(encoders) < 2:
         return f"two factors take at least 2 encoders with samples in both suites, here are {len(encoders)}"
-    if all(some.std() < SPREAD_LEAST for some in known.values()):
+    if all(some.std() < MIN_SPREAD for some in known.values()):
         return "all samples of an encoder have the same score, so that nothing is left to compare with"
     return None
 
 
-def sources_of(table: pd.DataFrame) -> tuple[Source, ...]:
+def _build_sources(table: pd.DataFrame) -> tuple[Source, ...]:
     """Convert a statsmodels `anova_lm` table into rows, with each share of the total sum of squares."""
     total = float(table["sum_sq"].sum())
     found = []
@@ -141,7 +141,7 @@ def sources_of(table: pd.DataFrame) -> tuple[Source, ...]:
     return tuple(found)
 
 
-def one_way(suite: int, type_: str, scores: Array) -> OneWay:
+def analyse_one_way(suite: int, type_: str, scores: Array) -> OneWay:
     """Test whether the encoders' scores differ, by a one-way analysis of variance over data sets.
 
     This is the p of the paper's Table 1. The test treats the data sets of each encoder as independent of those of the
@@ -157,7 +157,7 @@ def one_way(suite: int, type_: str, scores: Array) -> OneWay:
     if encoders < 2 or tasks < 2:
         problem = f"it takes at least 2 encoders and 2 data sets, here are {encoders} and {tasks}"
         return OneWay(suite, type_, encoders, tasks, problem=problem)
-    if (scores.std(axis=1) < SPREAD_LEAST).all():
+    if (scores.std(axis=1) < MIN_SPREAD).all():
         return OneWay(suite, type_, encoders, tasks, problem="each encoder has one score on all data sets")
     test = stats.f_oneway(*scores)
     return OneWay(suite, type_, encoders, tasks, float(test.statistic), float(test.pvalue))

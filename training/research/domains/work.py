@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from training.errors import EvaluationError
 from training.evaluation.statistics import Array
 from training.evaluation.worker import Raw, Trial
-from training.research.domains.samples import Pool, pooled, sample_scores
+from training.research.domains.samples import Pool, concatenate_pools, score_samples
 
 if TYPE_CHECKING:
     from training.research.domains.texts import TextSample
 
 
-def bootstrap(trials: Sequence[Trial], raw: Raw) -> tuple[int, Array]:
+def bootstrap_scores(trials: Sequence[Trial], raw: Raw) -> tuple[int, Array]:
     """Pool examples of several data sets of a type; return their number and the scores `(500,)` of bootstrap samples.
 
     Args:
@@ -25,12 +25,12 @@ def bootstrap(trials: Sequence[Trial], raw: Raw) -> tuple[int, Array]:
     Raises:
         EvaluationError: if a data set cannot be read, or a vector is missing.
     """
-    parts = [examples_of(trial, raw) for trial in trials]
-    pool = pooled(parts)
-    return len(pool), sample_scores(pool)
+    parts = [_read_examples_of(trial, raw) for trial in trials]
+    pool = concatenate_pools(parts)
+    return len(pool), score_samples(pool)
 
 
-def examples_of(trial: Trial, raw: Raw) -> Pool:
+def _read_examples_of(trial: Trial, raw: Raw) -> Pool:
     """Read the scored examples of a data set; any exception becomes an `EvaluationError` that names the data set.
 
     Raises:
@@ -41,10 +41,10 @@ def examples_of(trial: Trial, raw: Raw) -> Pool:
     try:
         return read_examples(trial, raw)
     except Exception as error:  # mteb and what it stands on raise anything
-        raise EvaluationError(f"{trial.entry.name}: {told(error)}") from error
+        raise EvaluationError(f"{trial.entry.name}: {_format_error(error)}") from error
 
 
-def describe(trial: Trial, raw: Raw | None) -> "TextSample":
+def sample_texts_of(trial: Trial, raw: Raw | None) -> "TextSample":
     """Sample texts of a data set, with their mean vector if `raw` is given; any exception becomes an `EvaluationError`.
 
     Raises:
@@ -55,10 +55,10 @@ def describe(trial: Trial, raw: Raw | None) -> "TextSample":
     try:
         return sample_texts(trial, raw)
     except Exception as error:  # mteb and what it stands on raise anything
-        raise EvaluationError(told(error)) from error
+        raise EvaluationError(_format_error(error)) from error
 
 
-def told(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Format an exception as a message: a missing vector is named in words, other types as "Type: message"."""
     if isinstance(error, EvaluationError):
         return str(error)

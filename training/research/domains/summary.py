@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from training.reporting.text import format_count
+from training.reporting.text import format_count, format_p_value
 from training.research.domains.characteristics import Characteristics
 from training.research.domains.comparison import Comparison
-from training.research.domains.ranking import EXACT_MOST, LEVEL, RankCorrelation
+from training.research.domains.ranking import LEVEL, MAX_EXACT, RankCorrelation
 from training.research.domains.samples import SAMPLE_EXAMPLES, SAMPLES
 from training.research.domains.similarity import Cosines
 from training.research.domains.variance import TwoWay
@@ -24,20 +24,20 @@ DIFFERENCES = {
 """Wording of each text measure that the sentence on texts compares, by field name."""
 
 
-def sentences(comparison: Comparison) -> list[str]:
+def summarize_comparison(comparison: Comparison) -> list[str]:
     """Return all sentences about a comparison, in reading order."""
     return [
-        *in_common(comparison),
-        *of_languages(comparison),
-        *of_rankings(comparison),
-        *of_variance(comparison),
-        *of_encoders(comparison),
-        *of_texts(comparison),
-        *of_similarity(comparison),
+        *describe_overlap(comparison),
+        *describe_languages(comparison),
+        *describe_rankings(comparison),
+        *describe_variance(comparison),
+        *describe_encoder_tests(comparison),
+        *describe_texts(comparison),
+        *describe_similarity(comparison),
     ]
 
 
-def in_common(comparison: Comparison) -> Iterator[str]:
+def describe_overlap(comparison: Comparison) -> Iterator[str]:
     """Yield a sentence if the suites share no task type, and one if they share data sets."""
     first, second = comparison.titles
     if not set(comparison.types[0]) & set(comparison.types[1]):
@@ -47,15 +47,16 @@ def in_common(comparison: Comparison) -> Iterator[str]:
             "rankings nor variance can be compared; their texts can."
         )
     if comparison.shared:
+        is_or_are = "is" if len(comparison.shared) == 1 else "are"
         yield (
-            f"{format_count(len(comparison.shared), 'data set')} of {first} {is_or_are(len(comparison.shared))} in "
-            f"{second} too, which makes the suites look alike: {', '.join(comparison.shared)}."
+            f"{format_count(len(comparison.shared), 'data set')} of {first} {is_or_are} in {second} too, "
+            f"which makes the suites look alike: {', '.join(comparison.shared)}."
         )
 
 
-def of_languages(comparison: Comparison) -> Iterator[str]:
+def describe_languages(comparison: Comparison) -> Iterator[str]:
     """Yield a warning if the two suites differ in their languages."""
-    first, second = (languages(comparison, side) for side in (0, 1))
+    first, second = (list_languages(comparison, side) for side in (0, 1))
     if first and second and first != second:
         told = "; ".join(
             f"{title}: {', '.join(some)}" for title, some in zip(comparison.titles, (first, second), strict=True)
@@ -66,67 +67,67 @@ def of_languages(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def languages(comparison: Comparison, side: int) -> list[str]:
+def list_languages(comparison: Comparison, side: int) -> list[str]:
     """Return the sorted languages of a suite's data sets; a code for several, such as `de-en` or `de,en`, is split."""
     named = {part for one in comparison.texts if one.suite == side for part in re.split("[-,]", one.language)}
     return sorted(named - {""})
 
 
-def of_rankings(comparison: Comparison) -> Iterator[str]:
+def describe_rankings(comparison: Comparison) -> Iterator[str]:
     """Yield sentences on the rank correlations between the suites, how to read them, and their statistical power."""
-    yield from impossible("The ranking", comparison.rankings)
+    yield from _describe_problems("The ranking", comparison.rankings)
     for one in comparison.rankings:
         if one.rho is None or one.p is None:
             continue
         relation = "a relation" if one.p <= LEVEL else "no relation can be told"
         yield (
             f"Over {len(one.encoders)} encoders the ranking on {one.type} correlates at ρ = {one.rho:.2f} between the "
-            f"suites: {relation} ({p_of(one.p)}){halves(one, comparison.titles)}."
+            f"suites: {relation} ({format_p_value(one.p)}){_format_split_half(one, comparison.titles)}."
         )
     known = [one for one in comparison.rankings if one.rho is not None]
     if len(known) > 1:
         yield (
             f"These are {len(known)} tests: where nothing is related, still up to one in twenty has p ≤ .05 by chance."
         )
-    if any(halves(one, comparison.titles) for one in known):
+    if any(_format_split_half(one, comparison.titles) for one in known):
         yield (
             "Read ρ between the suites beside those within: only one clearly lower speaks for another domain, the rest "
             "comes from the choice of data sets. A half has fewer of them than its suite and ranks less reliably, for "
             "which nothing is corrected (no Spearman–Brown)."
         )
-    yield from (power(one) for _, one in sorted({len(one.encoders): one for one in known}.items()))
+    yield from (_describe_power(one) for _, one in sorted({len(one.encoders): one for one in known}.items()))
 
 
-def halves(one: RankCorrelation, titles: tuple[str, str]) -> str:
+def _format_split_half(one: RankCorrelation, titles: tuple[str, str]) -> str:
     """Return the end of a sentence with the split-half ρ of each suite; "" if neither has one."""
     known = [f"ρ = {rho:.2f} ({title})" for rho, title in zip(one.within, titles, strict=True) if rho is not None]
     return f"; within a suite two halves of the data sets rank them alike at {' and '.join(known)}" if known else ""
 
 
-def power(one: RankCorrelation) -> str:
+def _describe_power(one: RankCorrelation) -> str:
     """Return a sentence on the smallest |ρ| that is significant with that number of encoders."""
     n = len(one.encoders)
     assert one.least_p is not None
     if one.detectable is None:
-        told = f"even complete agreement (ρ = 1) has {p_of(one.least_p)}, so that no result can be told"
+        told = f"even complete agreement (ρ = 1) has {format_p_value(one.least_p)}, so that no result can be told"
         return f"With {n} encoders {told} from chance at p ≤ .05: a high p here is no sign that the domains differ."
-    how = "all orders are counted" if n <= EXACT_MOST else "p is that of Student's t"
+    how = "all orders are counted" if n <= MAX_EXACT else "p is that of Student's t"
     return (
         f"With {n} encoders only |ρ| ≥ {one.detectable:.2f} is told from chance at p ≤ .05 ({how}); a smaller one "
         "says neither that the rankings agree nor that they do not."
     )
 
 
-def of_variance(comparison: Comparison) -> Iterator[str]:
+def describe_variance(comparison: Comparison) -> Iterator[str]:
     """Yield sentences on the analyses of variance: impossible ones, encoders left out, shares, how to read them."""
     analysed = [one for one in comparison.two_ways if one.sources]
-    yield from impossible("The variance", comparison.two_ways)
+    yield from _describe_problems("The variance", comparison.two_ways)
     for one in comparison.two_ways:
         if one.left_out:
             them = ", ".join(one.left_out)
             yield f"The variance on {one.type} is without {them}: too few samples in one suite could be measured."
     for one in analysed:
-        yield from of_type(one, comparison.titles)
+        yield from _describe_variance_of_type(one, comparison.titles)
     if analysed:
         yield (
             f"The analysis of variance rests on {SAMPLES} samples of {SAMPLE_EXAMPLES} examples, drawn with "
@@ -137,7 +138,7 @@ def of_variance(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def of_type(one: TwoWay, titles: tuple[str, str]) -> Iterator[str]:
+def _describe_variance_of_type(one: TwoWay, titles: tuple[str, str]) -> Iterator[str]:
     """Yield sentences on one task type: the shares of the variance, pools smaller than a sample, unscored samples."""
     shares = {source.name: source.share for source in one.sources}
     encoder, domain, both = (f"{100 * shares[name]:.1f} %" for name in SHARES)
@@ -152,7 +153,7 @@ def of_type(one: TwoWay, titles: tuple[str, str]) -> Iterator[str]:
         yield f"{format_count(one.undefined, 'sample')} of {one.type} had no score and were left out."
 
 
-def impossible(what: str, some: Sequence[RankCorrelation] | Sequence[TwoWay]) -> Iterator[str]:
+def _describe_problems(what: str, some: Sequence[RankCorrelation] | Sequence[TwoWay]) -> Iterator[str]:
     """Yield one sentence for each distinct problem, naming the task types that have it."""
     reasons: dict[str, list[str]] = {}
     for one in some:
@@ -162,7 +163,7 @@ def impossible(what: str, some: Sequence[RankCorrelation] | Sequence[TwoWay]) ->
         yield f"{what} on {', '.join(types)} cannot be compared: {reason}."
 
 
-def of_encoders(comparison: Comparison) -> Iterator[str]:
+def describe_encoder_tests(comparison: Comparison) -> Iterator[str]:
     """Yield sentences on how many one-way and paired tests of encoders are significant; none without tests."""
     tested = [one for one in comparison.one_ways if one.p is not None]
     if tested:
@@ -176,19 +177,20 @@ def of_encoders(comparison: Comparison) -> Iterator[str]:
     known = [one.test.p for one in comparison.tests if one.test.p is not None]
     if known:
         lower = sum(p <= LEVEL for p in known)
+        has_or_have = "has" if lower == 1 else "have"
         yield (
-            f"{lower} of {format_count(len(known), 'paired test')} between encoders {has_or_have(lower)} p ≤ .05; "
+            f"{lower} of {format_count(len(known), 'paired test')} between encoders {has_or_have} p ≤ .05; "
             f"about {LEVEL * len(known):.1f} would by chance. "
             "The better encoder is picked by the scores it is tested on."
         )
 
 
-def of_texts(comparison: Comparison) -> Iterator[str]:
+def describe_texts(comparison: Comparison) -> Iterator[str]:
     """Yield a sentence that compares the text measures of both suites; none if a suite has no readable texts."""
     first, second = comparison.suite_texts
     if first is None or second is None:
         return
-    parts = [part for name, called in DIFFERENCES.items() if (part := against(name, called, first, second))]
+    parts = [part for name, called in DIFFERENCES.items() if (part := _compare_measure(name, called, first, second))]
     if parts:
         yield (
             f"Texts of {comparison.titles[0]} against {comparison.titles[1]}, each data set counting once: "
@@ -196,7 +198,7 @@ def of_texts(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def against(name: str, called: str, first: Characteristics, second: Characteristics) -> str | None:
+def _compare_measure(name: str, called: str, first: Characteristics, second: Characteristics) -> str | None:
     """Return a phrase with both suites' values of a measure; None if a suite has no value.
 
     Args:
@@ -209,23 +211,25 @@ def against(name: str, called: str, first: Characteristics, second: Characterist
     return None if None in values else f"{values[0]:.2f} against {values[1]:.2f} {called}"
 
 
-def of_similarity(comparison: Comparison) -> Iterator[str]:
+def describe_similarity(comparison: Comparison) -> Iterator[str]:
     """Yield sentences on the mean cosines within and between the suites, or one sentence if there are none."""
     found = comparison.similarity
     if found is None:
         yield "No map of the data sets: it takes an encoder other than the bag of words, and texts of two data sets."
         return
-    yield f"Mean embeddings of data sets under {found.encoder} have a mean cosine of {levels(found.raw, comparison)}."
+    raw = _format_levels(found.raw, comparison)
+    yield f"Mean embeddings of data sets under {found.encoder} have a mean cosine of {raw}."
     if found.centred is None:
         yield "There are too few data sets to take away what all texts share, which these cosines are inflated by."
     else:
+        centred = _format_levels(found.centred, comparison)
         yield (
-            f"Without the direction that all data sets share (R2) it is {levels(found.centred, comparison)}. These "
+            f"Without the direction that all data sets share (R2) it is {centred}. These "
             "average to about zero by construction: within above between is what tells the suites apart."
         )
 
 
-def levels(cosines: Cosines, comparison: Comparison) -> str:
+def _format_levels(cosines: Cosines, comparison: Comparison) -> str:
     """Return the mean cosines within each suite and between the suites, as a phrase; missing ones are left out."""
     parts = [
         f"{value:.2f} within {title}"
@@ -234,18 +238,3 @@ def levels(cosines: Cosines, comparison: Comparison) -> str:
     ]
     parts += [] if cosines.between is None else [f"{cosines.between:.2f} between the suites"]
     return ", ".join(parts)
-
-
-def p_of(p: float) -> str:
-    """Format a p-value to three decimals, or as "p < 0.001"."""
-    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
-
-
-def is_or_are(count: int) -> str:
-    """Return "is" for a count of 1, else "are"."""
-    return "is" if count == 1 else "are"
-
-
-def has_or_have(count: int) -> str:
-    """Return "has" for a count of 1, else "have"."""
-    return "has" if count == 1 else "have"
