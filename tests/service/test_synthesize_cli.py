@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from training.datasets.data_sets import FileDataSet
-from training.datasets.pairs import find_pairs
+from training.datasets.data_set import find_pairs
+from training.datasets.file import FileDataSet
 from training.finetuning.job import SourceSettings
 
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]

@@ -3,36 +3,36 @@
 import re
 from collections.abc import Iterator
 
-from training.datasets.data_sets import FolderDataSet
-from training.datasets.layouts import READERS, Search
-from training.datasets.pairs import Pair, PairSettings, find_pairs
+from training.datasets.contents import Search
+from training.datasets.data_set import DataSet, EvaluatedDataSet, find_pairs
+from training.datasets.pairs import Pair, PairSettings
 from training.datasets.records import Warnings
 from training.errors import JobError
 
-NAMED_SOURCES = 5
+MAX_NAMED_SOURCES = 5
 """Maximum number of sources that an error message lists."""
-BETWEEN_WORDS = re.compile(r"[\W_]+")
+_BETWEEN_WORDS = re.compile(r"[\W_]+")
 """Spaces and punctuation, which normalizing replaces by one space."""
 
 
-def normalized(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Return the text case-folded, with spaces and punctuation as single spaces, to compare texts up to these.
 
     A text of punctuation alone is only stripped.
     """
-    return BETWEEN_WORDS.sub(" ", text.casefold()).strip() or text.strip()
+    return _BETWEEN_WORDS.sub(" ", text.casefold()).strip() or text.strip()
 
 
-def test_texts(target: FolderDataSet) -> set[str]:
+def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
     """Return the normalized texts of a data set's test: inputs, queries and documents; an empty set without a test.
 
     Raises:
         DataSetError: if the data set cannot be read.
     """
-    return {normalized(text) for text in tested_texts(target)} if "test" in target.splits() else set()
+    return {normalize_text(text) for text in read_test_texts(target)} if "test" in target.splits() else set()
 
 
-def training_texts(target: FolderDataSet, settings: PairSettings | None = None) -> set[str]:
+def collect_training_texts(target: DataSet, settings: PairSettings | None = None) -> set[str]:
     """Return the normalized texts of a data set's training pairs; an empty set if there is no training split.
 
     Args:
@@ -45,10 +45,10 @@ def training_texts(target: FolderDataSet, settings: PairSettings | None = None) 
     if "train" not in target.splits():
         return set()
     wanted = (settings or PairSettings()).model_copy(update={"split": "train"})
-    return {normalized(text) for pair in find_pairs(target, wanted).pairs for text in pair.parts}
+    return {normalize_text(text) for pair in find_pairs(target, wanted).pairs for text in pair.parts}
 
 
-def test_queries(target: FolderDataSet) -> set[str] | None:
+def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
     """Return the normalized queries of a retrieval or reranking test; None for any other task.
 
     Documents of a search may rightly be known from training, so only its queries are compared.
@@ -56,33 +56,33 @@ def test_queries(target: FolderDataSet) -> set[str] | None:
     Raises:
         DataSetError: if the data set cannot be read.
     """
-    data = READERS[target.task](target.folder, Warnings())
-    return {normalized(text) for text in data.queries.values()} if isinstance(data, Search) else None
+    data = target.read_test(Warnings())
+    return {normalize_text(text) for text in data.queries.values()} if isinstance(data, Search) else None
 
 
-def tested_texts(target: FolderDataSet) -> Iterator[str]:
+def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
     """Yield the texts of a data set's test, not normalized; documents both with their title and without.
 
     Raises:
         DataSetError: if the data set cannot be read.
     """
-    data = READERS[target.task](target.folder, Warnings())
+    data = target.read_test(Warnings())
     if isinstance(data, Search):
         yield from data.queries.values()
         for title, text in data.corpus.values():
             yield from dict.fromkeys((text, f"{title} {text}".strip()))
         return
-    for name, values in data.splits["test"].items():
-        for value in values if name not in ("label", "score", "relevance") else ():
+    for name in target.layout.text_columns:
+        for value in data.splits["test"][name]:
             yield from [value] if isinstance(value, str) else value
 
 
-def shared_places(pairs: list[Pair], forbidden: set[str]) -> set[int]:
+def find_overlap(pairs: list[Pair], forbidden: set[str]) -> set[int]:
     """Return the indices of the pairs that contain one of the normalized texts in `forbidden`."""
-    return {place for place, pair in enumerate(pairs) if any(normalized(text) in forbidden for text in pair.parts)}
+    return {place for place, pair in enumerate(pairs) if any(normalize_text(text) in forbidden for text in pair.parts)}
 
 
-def refuse_shared(shared: dict[str, int], target: str) -> None:
+def refuse_overlap(shared: dict[str, int], target: str) -> None:
     """Raise `JobError` if any source shares texts with the target.
 
     Args:
@@ -91,8 +91,8 @@ def refuse_shared(shared: dict[str, int], target: str) -> None:
     """
     if not shared:
         return
-    named = ", ".join(f"{name} ({count:,} pairs)" for name, count in list(shared.items())[:NAMED_SOURCES])
-    more = f" and {len(shared) - NAMED_SOURCES} more" if len(shared) > NAMED_SOURCES else ""
+    named = ", ".join(f"{name} ({count:,} pairs)" for name, count in list(shared.items())[:MAX_NAMED_SOURCES])
+    more = f" and {len(shared) - MAX_NAMED_SOURCES} more" if len(shared) > MAX_NAMED_SOURCES else ""
     raise JobError(
         f"sources share texts with the test set of {target}: {named}{more}. What is measured there would be known "
         "already; leave those pairs out with overlap: drop, or say overlap: allow"

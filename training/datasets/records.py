@@ -1,17 +1,19 @@
 """Validated rows of a data set's files, and warnings about left-out rows."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from training.datasets.contents import Columns
 from training.errors import DataSetError, SourceError
 from training.sources.lines import numbered_lines
 
-NAMED_MOST = 3
-"""Maximum number of rows that a warning names; the others are counted."""
+MAX_NAMED = 3
+"""Maximum number of rows that a message names; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,31 @@ class Record:
         """Return a field, or None if it is missing."""
         return self.fields.get(name)
 
+    def require(self, *names: str) -> None:
+        """Raise `DataSetError` if one of the fields is missing."""
+        for name in names:
+            if name not in self.fields:
+                raise DataSetError(f"{self.place}: no field {name!r}; it has {', '.join(self.fields) or 'none'}")
+
+    def text(self, name: str) -> str:
+        """Return a field; raise `DataSetError` if it is not a string."""
+        value = self[name]
+        if not isinstance(value, str):
+            raise DataSetError(f"{self.place}: {name!r} must be a string, not {shortened(value)}")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """Return the texts of a field, a string or a list of strings, without blank ones; an empty list for null.
+
+        Raises:
+            DataSetError: if the field holds anything else.
+        """
+        value = self[name]
+        listed = [value] if isinstance(value, str) else value or []
+        if not is_texts(listed):
+            raise DataSetError(f"{self.place}: {name!r} must be texts, not {shortened(value)}")
+        return [text for text in listed if not is_blank(text)]
+
 
 @dataclass
 class Warnings:
@@ -42,12 +69,18 @@ class Warnings:
 
     def sentences(self) -> list[str]:
         """Return one sentence for each kind of warning, with its first places and the number of others."""
-        found = []
-        for kind, places in self.places.items():
-            named = ", ".join(places[:NAMED_MOST])
-            more = f" and {len(places) - NAMED_MOST} more" if len(places) > NAMED_MOST else ""
-            found.append(f"{kind}: {named}{more}")
-        return found
+        return [f"{kind}: {name_places(places)}" for kind, places in self.places.items()]
+
+
+def name_places(places: Sequence[str]) -> str:
+    """Format places for a message: the first ones by name, and the number of others."""
+    more = f" and {len(places) - MAX_NAMED} more" if len(places) > MAX_NAMED else ""
+    return f"{', '.join(places[:MAX_NAMED])}{more}"
+
+
+def is_blank(value: Any) -> bool:
+    """Return whether a value is None or a string of spaces only."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def is_text(value: Any) -> bool:
@@ -132,7 +165,7 @@ def file_records(path: Path) -> Iterator[Record]:
     try:
         for number, line in numbered_lines(path):
             place = f"{path.name} line {number}"
-            yield Record(place, parsed(line, place))
+            yield Record(place, _parse_object(line, place))
     except SourceError as error:
         raise DataSetError(str(error)) from error
 
@@ -153,20 +186,20 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
     path = data_file(folder, stem)
     records = []
     for record in file_records(path):
-        require_fields(record, fields)
+        _require_types(record, fields)
         records.append(record)
     if not records:
         raise DataSetError(f"{path.name} has no rows")
-    kept = [record for record in records if not blank_field(record, fields)]
+    kept = [record for record in records if not _blank_field(record, fields)]
     for record in records:
-        if name := blank_field(record, fields):
+        if name := _blank_field(record, fields):
             warnings.add(f"rows left out because {name!r} holds only spaces", record.place)
     if not kept:
         raise DataSetError(f"{path.name} holds nothing but blank texts")
     return kept
 
 
-def parsed(line: bytes, place: str) -> dict[str, Any]:
+def _parse_object(line: bytes, place: str) -> dict[str, Any]:
     """Parse a line as a JSON object; `place` is for the message.
 
     Raises:
@@ -181,16 +214,15 @@ def parsed(line: bytes, place: str) -> dict[str, Any]:
     return found
 
 
-def require_fields(record: Record, fields: Mapping[str, FieldType]) -> None:
+def _require_types(record: Record, fields: Mapping[str, FieldType]) -> None:
     """Raise `DataSetError` if a required field is missing or has a value of another type."""
     for name, wanted in fields.items():
-        if name not in record.fields:
-            raise DataSetError(f"{record.place}: no field {name!r}; it has {', '.join(record.fields) or 'none'}")
+        record.require(name)
         if not wanted.accepts(record[name]):
             raise DataSetError(f"{record.place}: {name!r} must be {wanted.name}, not {shortened(record[name])}")
 
 
-def blank_field(record: Record, fields: Mapping[str, FieldType]) -> str | None:
+def _blank_field(record: Record, fields: Mapping[str, FieldType]) -> str | None:
     """Return the name of a row's first text field that holds only whitespace; None if there is none."""
     return next((name for name, kind in fields.items() if kind.skips_blank and not record[name].strip()), None)
 
@@ -217,3 +249,22 @@ def require_distinct(records: Iterable[Record], name: str, warnings: Warnings) -
         else:
             raise DataSetError(f"{record.place}: the {name} {key!r} stands at {found[key].place} with another content")
     return found
+
+
+def to_columns(rows: Sequence[Record], names: Iterable[str], **convert: Callable[[Any], Any]) -> Columns:
+    """Convert rows to columns, with the named fields only; `convert` has the conversion of a field, if it needs one."""
+    return {name: [convert[name](row[name]) if name in convert else row[name] for row in rows] for name in names}
+
+
+def warn_of_single_labels(rows: Sequence[Record], warnings: Warnings, split: str) -> None:
+    """Add a warning for each label that occurs once in a split: it can be neither learned nor clustered."""
+    counts = Counter(str(row["label"]) for row in rows)
+    for row in rows:
+        if counts[str(row["label"])] == 1:
+            warnings.add(f"labels that occur once in {split}", f"{str(row['label'])!r} ({row.place})")
+
+
+def require_several_labels(rows: Sequence[Record]) -> None:
+    """Raise `DataSetError` if all rows of a test have the same label."""
+    if len({str(row["label"]) for row in rows}) < 2:
+        raise DataSetError("test.jsonl has one label only: there is nothing to tell apart")

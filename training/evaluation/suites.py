@@ -32,8 +32,10 @@ from typing import Any, Literal
 
 import yaml
 
-from training.datasets.data_sets import FolderDataSet
-from training.datasets.layouts import READERS
+from training.datasets.data_set import EvaluatedDataSet
+from training.datasets.folder import FolderDataSet
+from training.datasets.hub import HubDataSet
+from training.datasets.layouts import LAYOUTS
 from training.datasets.meta import META, UNLABELLED, read_meta
 from training.errors import EvaluationError
 
@@ -75,13 +77,25 @@ class Entry:
     subsets: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
 
+    def data_set(self) -> EvaluatedDataSet:
+        """Return the data set of a folder or of the hub, not yet read."""
+        if self.kind == "folder":
+            return self._folder_data_set()
+        return HubDataSet(
+            self.name, self.task, self.place, self.revision or None, self.columns, self.split, self.language
+        )
+
+    def _folder_data_set(self) -> FolderDataSet:
+        """Return the data set of a folder, not yet read."""
+        return FolderDataSet(self.name, self.task, Path(self.place), self.language)
+
     def digest(self) -> str:
         """Return a hash, 32 hex digits, of the data set and the version of mteb: scores of equal hashes are comparable.
 
         For a folder, all files are read and hashed.
         """
         if self.kind == "folder":
-            return FolderDataSet(self.name, self.task, Path(self.place), self.language).digest()
+            return self._folder_data_set().digest()
         return hashlib.sha256(repr((self, version("mteb"))).encode()).hexdigest()[:32]
 
 
@@ -175,13 +189,10 @@ def folder_entry(name: str, folder: Path) -> Entry | None:
         return None
     if not isinstance(language, str):
         raise EvaluationError(f"{META} names the language {language!r}; it must be a text such as en or de-en")
-    if not isinstance(task, str) or task not in READERS:
-        raise EvaluationError(f"{META} names the task {task!r}; there are {', '.join(READERS)} and {UNLABELLED}")
-    if task == "pairs" and not any(folder.glob("test.jsonl*")):
-        return None  # pairs to train on
-    if task == "pairs" and "-" in language:
-        task = "translations"
-    return Entry(name, "folder", str(folder), task, language)
+    if not isinstance(task, str) or task not in LAYOUTS:
+        raise EvaluationError(f"{META} names the task {task!r}; there are {', '.join(LAYOUTS)} and {UNLABELLED}")
+    evaluated = LAYOUTS[task].evaluated_task(folder, language)
+    return Entry(name, "folder", str(folder), evaluated, language) if evaluated else None
 
 
 def mteb_entries(names: list[str]) -> Iterator[Entry]:
@@ -238,8 +249,8 @@ def listed_suite(item: Mapping[str, Any], beside: Path) -> Suite:
     if "hub" not in item:
         raise EvaluationError(f"a task of a suite file has 'mteb', 'folder' or 'hub'; this has {', '.join(item)}")
     task = str(item["task"])
-    if task not in READERS:
-        raise EvaluationError(f"{item.get('name')}: there is no task {task!r}; there are {', '.join(READERS)}")
+    if task not in LAYOUTS:
+        raise EvaluationError(f"{item.get('name')}: there is no task {task!r}; there are {', '.join(LAYOUTS)}")
     entry = Entry(
         name=str(item["name"]),
         kind="hub",

@@ -16,7 +16,6 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
-from training.datasets.layouts import READERS
 from training.datasets.records import Warnings
 from training.errors import EvaluationError
 from training.evaluation.scores import Collected, Score
@@ -111,22 +110,14 @@ def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     Raises:
         EvaluationError: if the data cannot be loaded or are invalid.
     """
-    from training.datasets.mteb_tasks import hub_search, local_task
-    from training.evaluation.hub import read_hub
     from training.evaluation.limits import limit_rows
     from training.evaluation.tasks import load, named_task
 
     entry, found = trial.entry, Warnings()
-    if entry.kind == "folder":
-        data = READERS[entry.task](Path(entry.place), found)
-        task = local_task(entry.name, entry.task, entry.language, data)
-    elif entry.kind == "mteb":
+    if entry.kind == "mteb":
         task = named_task(entry.place, entry.subsets, entry.splits)
-    elif entry.task == "retrieval":
-        source = {"path": entry.place, "revision": entry.revision}
-        task = hub_search(entry.name, entry.language, source, entry.split)
     else:
-        task = local_task(entry.name, entry.task, entry.language, read_hub(entry, found))
+        task = entry.data_set().build_task(found)
     load(task)
     changes = {"main_score": entry.main_score, "type": entry.type}
     task.metadata = task.metadata.model_copy(update={name: value for name, value in changes.items() if value})

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from training.datasets.data_sets import FolderDataSet
-from training.datasets.overlap import normalized
+from training.datasets.overlap import normalize_text
 from training.encoder.spec import EncoderSpec
 from training.evaluation.encoders import Wanted
 from training.evaluation.methods import CONTROL
@@ -152,7 +151,7 @@ def compare_models(
     adapted = replace(base, name=ADAPTED, model=str(model), revision=None, pooling=None, layer=None)
     encoders = [Wanted(replace(base, name=BASE)), Wanted(adapted)]
     request = Request(together(suites.values()), encoders, out / "evaluation", limit=limit, device=device)
-    results, known = evaluate(request, on_progress), {normalized(text) for text in trained}
+    results, known = evaluate(request, on_progress), {normalize_text(text) for text in trained}
     found = {name: compared(results, suite, known) for name, suite in suites.items()}
     figures = {name: asdict(one) for name, one in found.items()}
     replace_synced(out / COMPARISON, orjson.dumps(figures, option=orjson.OPT_INDENT_2))
@@ -195,8 +194,7 @@ def seen(entry: Entry, known: set[str]) -> int:
     """
     if entry.kind != "folder":
         return 0
-    data = FolderDataSet(entry.name, entry.task, Path(entry.place), entry.language)
-    return len(measured_texts(data) & known)
+    return len(measured_texts(entry.data_set()) & known)
 
 
 def categories(tasks: Sequence[TaskScores]) -> Iterator[Category]:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.datasets.data_sets import DataSet, FileDataSet
-from training.datasets.overlap import normalized
-from training.datasets.pairs import Pair, blank, document_text, find_pairs
+from training.datasets.data_set import DataSet, find_pairs
+from training.datasets.overlap import normalize_text
+from training.datasets.pairs import Pair
 from training.digests import digest
 from training.errors import DataSetError, SourceError
 from training.finetuning.job import SourceSettings
@@ -62,10 +62,10 @@ def find_candidates(
     documents = by_words(texts_of_corpus(data, source, judged))
     kept = {words: text for words, text in documents.items() if words not in forbidden}
     queries = by_words(pair.anchor for pair in pairs)
-    trained = {normalized(pair.positive) for pair in pairs}
+    trained = {normalize_text(pair.positive) for pair in pairs}
     answers: dict[str, set[str]] = {query: {query} & kept.keys() for query in queries}
     for pair in judged:
-        query, positive = normalized(pair.anchor), normalized(pair.positive)
+        query, positive = normalize_text(pair.anchor), normalize_text(pair.positive)
         if query in queries and (positive in trained or positive not in forbidden):
             answers[query].add(positive)
     known = {words: positives[words] for found in answers.values() for words in sorted(found) if words in positives}
@@ -82,7 +82,7 @@ def by_words(texts: Iterable[str]) -> dict[str, str]:
     """Map each normalized text to the first of the texts that has this normalized form."""
     found: dict[str, str] = {}
     for text in texts:
-        found.setdefault(normalized(text), text)
+        found.setdefault(normalize_text(text), text)
     return found
 
 
@@ -99,7 +99,7 @@ def texts_of_corpus(data: DataSet, source: SourceSettings, judged: Iterable[Pair
     """Yield the documents to mine: texts of the file that the job names, else a retrieval corpus, else all positives.
 
     Args:
-        data: the data set; a retrieval corpus is read unless it is a file of JSON lines.
+        data: the data set.
         source: the job's settings of the data set; its `corpus` is the file.
         judged: pairs whose positives are the documents if there is neither a file nor a corpus.
 
@@ -108,10 +108,9 @@ def texts_of_corpus(data: DataSet, source: SourceSettings, judged: Iterable[Pair
     """
     if source.corpus is not None:
         yield from read_texts(source.corpus)
-    elif data.task == "retrieval" and not isinstance(data, FileDataSet):
-        yield from (document_text(row) for row in data.rows("corpus") if not blank(row.fields.get("text")))
-    else:
-        yield from (pair.positive for pair in judged)
+        return
+    corpus = data.layout.read_corpus(data)
+    yield from (pair.positive for pair in judged) if corpus is None else corpus
 
 
 def read_texts(corpus: Path) -> Iterator[str]:

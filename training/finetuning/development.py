@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.datasets.data_sets import FolderDataSet
-from training.datasets.overlap import normalized, test_queries, test_texts
+from training.datasets.data_set import EvaluatedDataSet
+from training.datasets.folder import FolderDataSet
+from training.datasets.overlap import collect_test_queries, collect_test_texts, normalize_text
 from training.errors import JobError
 from training.finetuning.extras import DevelopmentSettings
 from training.finetuning.job import TargetSettings
@@ -106,7 +107,7 @@ def hold_out(mixture: Mixture, settings: DevelopmentSettings, seed: int) -> tupl
         places = np.flatnonzero(mixture.sources == source)
         by_anchor: dict[str, list[int]] = {}
         for place in places.tolist():
-            by_anchor.setdefault(normalized(mixture.anchors[place]), []).append(place)
+            by_anchor.setdefault(normalize_text(mixture.anchors[place]), []).append(place)
         most, taken = min(settings.rows, int(len(places) * HELD_OUT_SHARE)), 0
         groups = list(by_anchor.values())
         for number in random_numbers.permutation(len(groups)):
@@ -132,8 +133,6 @@ class Task:
     """
 
     def __init__(self, data: FolderDataSet, settings: DevelopmentSettings) -> None:
-        from training.datasets.layouts import READERS
-        from training.datasets.mteb_tasks import local_task
         from training.datasets.records import Warnings
         from training.evaluation.limits import limit_rows
         from training.evaluation.model import Collector
@@ -141,7 +140,7 @@ class Task:
 
         self.name, self.settings = data.name, settings
         self.prompts = {"query": settings.prompts.anchor, "document": settings.prompts.positive}
-        self.task = local_task(data.name, data.task, data.language, READERS[data.task](data.folder, Warnings()))
+        self.task = data.build_task(Warnings())
         if settings.limit is not None:
             limit_rows(self.task, settings.limit)
         collector = Collector({})
@@ -190,14 +189,14 @@ def open_development(settings: DevelopmentSettings, target: FolderDataSet | None
     return data
 
 
-def measured_texts(data: FolderDataSet) -> set[str]:
+def measured_texts(data: EvaluatedDataSet) -> set[str]:
     """Return the normalized inputs of a data set's test: the queries if it is retrieval or reranking, else all texts.
 
     Raises:
         DataSetError: if the data set cannot be read.
     """
-    queries = test_queries(data)
-    return test_texts(data) if queries is None else queries
+    queries = collect_test_queries(data)
+    return collect_test_texts(data) if queries is None else queries
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from training.datasets.overlap import normalized
+from training.datasets.overlap import normalize_text
 from training.datasets.pairs import Pair
 
 ANSWERS = "negative that answers its query elsewhere, or is the query"
@@ -25,17 +25,17 @@ def without_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tu
     answers: dict[str, set[str]] = {}
     for pair in pairs:
         if pair.negatives:
-            answers.setdefault(normalized(pair.anchor), {normalized(pair.anchor)})
+            answers.setdefault(normalize_text(pair.anchor), {normalize_text(pair.anchor)})
     for pair in pairs if answers else ():
-        if (known := answers.get(normalized(pair.anchor))) is not None:
-            known.add(normalized(pair.positive))
+        if (known := answers.get(normalize_text(pair.anchor))) is not None:
+            known.add(normalize_text(pair.positive))
     counts = {ANSWERS: 0, TESTED: 0}
     found = []
     for pair in pairs:
         kept = []
         for text in pair.negatives:
-            words = normalized(text)
-            why = ANSWERS if words in answers[normalized(pair.anchor)] else TESTED if words in forbidden else None
+            words = normalize_text(text)
+            why = ANSWERS if words in answers[normalize_text(pair.anchor)] else TESTED if words in forbidden else None
             if why:
                 counts[why] += 1
             else:

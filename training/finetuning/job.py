@@ -21,11 +21,12 @@ are relative to the YAML file.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from training.datasets.layouts import TRAINABLE
 from training.datasets.pairs import Labels, PairSettings
 from training.errors import JobError
 from training.finetuning.extras import DevelopmentSettings, LoraSettings, NegativeSettings, SuiteSettings
@@ -33,16 +34,10 @@ from training.settings import Count, Fraction, NotNegative, Positive, Prompts, S
 
 Overlap = Literal["refuse", "drop", "allow"]
 Precision = Literal["auto", "float32", "bfloat16"]
-Task = Literal[
-    "retrieval",
-    "reranking",
-    "classification",
-    "pair_classification",
-    "summarization",
-    "clustering",
-    "sts",
-    "pairs",
-]
+if TYPE_CHECKING:
+    Task = str
+else:
+    Task = Literal[TRAINABLE]
 
 
 class PlaceSettings(Settings):

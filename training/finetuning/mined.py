@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from training.datasets.overlap import normalized
+from training.datasets.overlap import normalize_text
 from training.datasets.pairs import Pair
 from training.digests import digest
 from training.encoder.encoder import Encoder
@@ -72,8 +72,8 @@ def mine_sources(
             seed = mixing.settings.seed
             mined = mine(candidates, auxiliary, settings, count, seed) if count else nothing(candidates)
             shelf.write(mixing.kept[name], mined, describe(candidates, auxiliary, settings, count, mined))
-        by_query = {normalized(one.query): tuple(one.negatives) for one in mined}
-        mixing.give(name, [by_query[normalized(pair.anchor)] for pair in mixing.kept[name]])
+        by_query = {normalize_text(one.query): tuple(one.negatives) for one in mined}
+        mixing.give(name, [by_query[normalize_text(pair.anchor)] for pair in mixing.kept[name]])
         found[name] = shelf.statistics()
     return found
 
@@ -120,16 +120,16 @@ class Shelf:
             return None
         found: dict[str, Mined] = {}
         for row in self.rows.read():
-            one = found.setdefault(normalized(row["anchor"]), Mined(row["anchor"], {}, {}))
+            one = found.setdefault(normalize_text(row["anchor"]), Mined(row["anchor"], {}, {}))
             one.positives[row["positive"]] = row["scores"][0]
             one.negatives.update(zip(row["negative"], row["scores"][1:], strict=True))
         return list(found.values())
 
     def write(self, pairs: Sequence[Pair], mined: Sequence[Mined], statistics: Statistics) -> None:
         """Write the mined negatives of every pair, then the key and statistics; a killed run leaves no valid key."""
-        by_query = {normalized(one.query): one for one in mined}
+        by_query = {normalize_text(one.query): one for one in mined}
         self.about.unlink(missing_ok=True)
-        self.rows.replace(row_of(pair, by_query[normalized(pair.anchor)]) for pair in pairs)
+        self.rows.replace(row_of(pair, by_query[normalize_text(pair.anchor)]) for pair in pairs)
         about = {"key": self.key, "statistics": statistics.as_json()}
         replace_synced(self.about, orjson.dumps(about, option=orjson.OPT_INDENT_2))
 
@@ -140,8 +140,8 @@ class Shelf:
 
 def row_of(pair: Pair, mined: Mined) -> dict[str, Any]:
     """Build the JSON object of a pair: its texts, its negatives, and the scores of the positive, then the negatives."""
-    words = normalized(pair.positive)
-    score = next((score for text, score in mined.positives.items() if normalized(text) == words), None)
+    words = normalize_text(pair.positive)
+    score = next((score for text, score in mined.positives.items() if normalize_text(text) == words), None)
     negatives = list(mined.negatives)
     return {
         "anchor": pair.anchor,

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from training.datasets.data_sets import DataSet, FileDataSet, FolderDataSet
-from training.datasets.overlap import refuse_shared, shared_places, test_texts, training_texts
-from training.datasets.pairs import Found, Pair, distinct_pairs, find_pairs
+from training.datasets.data_set import DataSet, FoundPairs, find_pairs
+from training.datasets.file import FileDataSet
+from training.datasets.folder import FolderDataSet
+from training.datasets.overlap import collect_test_texts, collect_training_texts, find_overlap, refuse_overlap
+from training.datasets.pairs import Pair, distinct_pairs
 from training.errors import DataSetError, JobError
 from training.finetuning.given import without_false_negatives
 from training.finetuning.job import DataSettings, SourceSettings
@@ -62,8 +64,8 @@ class Mixing:
         self, settings: DataSettings, target: FolderDataSet | None, whole: bool, measured: Collection[str]
     ) -> None:
         self.settings, self.target = settings, target
-        tested = test_texts(target) if target else set()
-        self.forbidden = tested | (training_texts(target) if target and whole else set())
+        tested = collect_test_texts(target) if target else set()
+        self.forbidden = tested | (collect_training_texts(target) if target and whole else set())
         self.measured = set(measured)
         self.notes = (
             [f"{target.name} has no test split: no source was compared with it"] if target and not tested else []
@@ -107,7 +109,9 @@ class Mixing:
         if pairs:
             self.data[data.name], self.kept[data.name], self.sources[data.name] = data, pairs, source
 
-    def chosen(self, found: Found, source: SourceSettings, report: SourceReport) -> tuple[list[Pair], SourceReport]:
+    def chosen(
+        self, found: FoundPairs, source: SourceSettings, report: SourceReport
+    ) -> tuple[list[Pair], SourceReport]:
         """Select the training pairs of a data set, and return them with the completed report.
 
         Duplicates, pairs that share texts with the evaluation during training, false negatives and pairs over the cap
@@ -120,11 +124,11 @@ class Mixing:
         pairs = distinct_pairs(found.pairs)
         if len(pairs) < len(found.pairs):
             dropped["duplicate pair"] = len(found.pairs) - len(pairs)
-        shared = shared_places(pairs, self.forbidden)
+        shared = find_overlap(pairs, self.forbidden)
         if shared and self.settings.overlap == "drop":
             dropped["shares a text with the target"] = len(shared)
             pairs = [pair for place, pair in enumerate(pairs) if place not in shared]
-        measured = shared_places(pairs, self.measured)
+        measured = find_overlap(pairs, self.measured)
         if measured:
             dropped["shares a text with what is measured on the way"] = len(measured)
             pairs = [pair for place, pair in enumerate(pairs) if place not in measured]
@@ -158,7 +162,7 @@ class Mixing:
     def require_pairs(self) -> None:
         """Raise `JobError` if sources share texts with the target although that is refused, or no pair is left."""
         if self.target and self.settings.overlap == "refuse":
-            refuse_shared({report.name: report.shared for report in self.reports if report.shared}, self.target.name)
+            refuse_overlap({report.name: report.shared for report in self.reports if report.shared}, self.target.name)
         if not self.kept:
             reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in self.reports)
             raise JobError(f"there is no pair to train on. {reasons}")

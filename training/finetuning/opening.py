@@ -1,12 +1,15 @@
 """Data sets that a job names: of its sources, and its target."""
 
 from pathlib import Path
-from typing import get_args
 
-from training.datasets.data_sets import DataSet, FileDataSet, FolderDataSet, HubDataSet
+from training.datasets.data_set import DataSet
+from training.datasets.file import FileDataSet
+from training.datasets.folder import FolderDataSet
+from training.datasets.hub import HubDataSet
+from training.datasets.layouts import TRAINABLE
 from training.datasets.meta import META, UNLABELLED, read_meta
 from training.errors import DataSetError, JobError
-from training.finetuning.job import SourceSettings, TargetSettings, Task
+from training.finetuning.job import SourceSettings, TargetSettings
 
 
 def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
@@ -66,7 +69,7 @@ def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], di
     return found, problems
 
 
-def folder_data_set(name: str, folder: Path, task: Task | None = None) -> FolderDataSet:
+def folder_data_set(name: str, folder: Path, task: str | None = None) -> FolderDataSet:
     """Build the data set of a folder from the task that the job names, else from its META.json.
 
     Raises:
@@ -75,8 +78,8 @@ def folder_data_set(name: str, folder: Path, task: Task | None = None) -> Folder
     meta = read_meta(folder, task)
     if meta.task == UNLABELLED:
         raise DataSetError("sentences alone: nothing says which belong together")
-    if meta.task not in get_args(Task):
-        raise DataSetError(f"there is no task {meta.task!r} to train on; there are {', '.join(get_args(Task))}")
+    if meta.task not in TRAINABLE:
+        raise DataSetError(f"there is no task {meta.task!r} to train on; there are {', '.join(TRAINABLE)}")
     return FolderDataSet(name, meta.task, folder, str(meta.language))
 
 

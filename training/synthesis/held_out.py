@@ -10,12 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
-from training.datasets.data_sets import FolderDataSet
-from training.datasets.overlap import normalized, tested_texts
+from training.datasets.overlap import normalize_text, read_test_texts
 from training.datasets.records import Record, file_records
 from training.errors import DataSetError, EvaluationError, JobError
 from training.evaluation.suites import folder_suite
-from training.finetuning.job import Task
 from training.synthesis.job import HeldOutSettings
 from training.synthesis.near import NearTexts, shingles, words
 
@@ -54,7 +52,7 @@ class HeldOut:
         self.known: dict[str, tuple[str, str]] = {}
         for name, texts in sets.items():
             for text in texts:
-                self.known.setdefault(normalized(text), (name, text))
+                self.known.setdefault(normalize_text(text), (name, text))
 
     @cached_property
     def near(self) -> NearTexts:
@@ -82,14 +80,14 @@ class HeldOut:
 
     def alike(self, text: str) -> Match | None:
         """Return the match of a text with an equal or nearly equal test text, or None."""
-        same = self.known.get(normalized(text))
+        same = self.known.get(normalize_text(text))
         if same is not None:
             return Match(*same, "the same text")
         near = self.near.closest(text)
         if near is None:
             return None
         theirs, similarity = near
-        return Match(self.known[normalized(theirs)][0], theirs, f"nearly the same text, {similarity:.2f} alike")
+        return Match(self.known[normalize_text(theirs)][0], theirs, f"nearly the same text, {similarity:.2f} alike")
 
 
 def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOut:
@@ -129,9 +127,8 @@ def folder_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for name, problem in suite.problems.items():
         raise DataSetError(f"{name}: {problem}")
     for entry in suite.entries:
-        data = FolderDataSet(entry.name, cast(Task, entry.task), Path(entry.place), entry.language)
         try:
-            yield entry.name, list(tested_texts(data))
+            yield entry.name, list(read_test_texts(entry.data_set()))
         except DataSetError as error:
             raise DataSetError(f"{entry.name}: {error}") from error
 

@@ -9,7 +9,7 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from training.datasets.overlap import normalized
+from training.datasets.overlap import normalize_text
 from training.errors import JobError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\
 
 def words(text: str) -> list[str]:
     """Split the normalized text into words, of which each Chinese or Japanese character is one."""
-    return WORD.findall(normalized(text))
+    return WORD.findall(normalize_text(text))
 
 
 def shingles(text: str, run: int = RUN) -> set[str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from training.datasets.overlap import normalized
+from training.datasets.overlap import normalize_text
 from training.synthesis.answer_log import AnswerLog
 from training.synthesis.held_out import HeldOut
 from training.synthesis.job import STAGES, StageName, SynthesisJob
@@ -181,7 +181,7 @@ class Pipeline:
                 known.add(text)
                 kept.append(thread)
             else:
-                reason = "duplicate" if normalized(near[0]) == normalized(text) else "near duplicate"
+                reason = "duplicate" if normalize_text(near[0]) == normalize_text(text) else "near duplicate"
                 self.reject(stage, reason, text, thread, of=near[0], similarity=round(near[1], 3))
         return kept
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from training.datasets.records import NAMED_MOST, Record, file_records, shortened
+from training.datasets.records import Record, file_records, name_places, shortened
 from training.digests import digest
 from training.errors import JobError
 from training.synthesis.job import SeedSettings
@@ -59,10 +59,9 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
             found.setdefault(seed.key, seed)
     for part, places in lacking.items():
         if places:
-            more = f" and {len(places) - NAMED_MOST} more" if len(places) > NAMED_MOST else ""
             field = getattr(settings, part)
             raise JobError(
-                f"no {field!r} at {', '.join(places[:NAMED_MOST])}{more}: every seed needs a question and an answer; "
+                f"no {field!r} at {name_places(places)}: every seed needs a question and an answer; "
                 f"seeds.{part} names the field"
             )
     if not found:

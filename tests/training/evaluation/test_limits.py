@@ -3,8 +3,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from training.datasets.layouts import Search, Tables
-from training.datasets.mteb_tasks import TYPES, local_task
+from training.datasets.contents import Search, Tables
+from training.datasets.layouts import LAYOUTS
+from training.datasets.mteb_tasks import build_task
 from training.errors import DataSetError, EvaluationError
 from training.evaluation.limits import limit_rows
 from training.evaluation.model import Collector, texts_of
@@ -12,7 +13,7 @@ from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import open_suite
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, loaded, measure, score_methods
 
-TASKS = list(TYPES)
+TASKS = list(LAYOUTS)
 MTEB_COPIES_TENSORS = pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
 
 
@@ -96,7 +97,7 @@ def test_training_rows_are_spread_evenly_over_the_labels():
     splits = {name: {"text": [f"text {row}" for row in range(100)], "label": labels} for name in ("train", "test")}
     kept = {}
     for limit in (1, 2, 3, 9, 12, 30, 99, 100):
-        task = local_task("even", "classification", "en", Tables(splits))
+        task = build_task(LAYOUTS["classification"], "even", "en", Tables(splits))
         limit_rows(task, limit)
         kept[limit] = dict(zip(task.dataset["train"]["text"], task.dataset["train"]["label"], strict=True))
         counts = Counter(kept[limit].values())
@@ -111,7 +112,7 @@ def test_training_rows_are_spread_evenly_over_the_labels():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_queries_keep_every_relevant_document_and_judgements_of_none_that_is_gone(seed, limit):
     whole = searches(seed)
-    task = local_task("search", "retrieval", "en", whole)
+    task = build_task(LAYOUTS["retrieval"], "search", "en", whole)
     limit_rows(task, limit)
     data = split_of(task)
     corpus, queries = set(data["corpus"]["id"]), list(data["queries"]["id"])
@@ -126,7 +127,7 @@ def test_queries_keep_every_relevant_document_and_judgements_of_none_that_is_gon
 @pytest.mark.parametrize("limit", [1, 7, 39])
 def test_reranking_keeps_every_candidate_of_the_kept_queries_and_no_other_document(limit):
     whole = searches(0, ranked=True)
-    task = local_task("search", "reranking", "en", whole)
+    task = build_task(LAYOUTS["reranking"], "search", "en", whole)
     limit_rows(task, limit)
     data = split_of(task)
     queries = list(data["queries"]["id"])
@@ -139,7 +140,7 @@ def test_reranking_keeps_every_candidate_of_the_kept_queries_and_no_other_docume
 def test_a_limit_below_the_relevant_documents_of_every_query_is_refused():
     relevant = {"q0": dict.fromkeys(("d0", "d1", "d2"), 1)}
     corpus = {f"d{key}": ("", f"document {key}") for key in range(9)}
-    task = local_task("search", "retrieval", "en", Search(corpus, {"q0": "query"}, relevant))
+    task = build_task(LAYOUTS["retrieval"], "search", "en", Search(corpus, {"q0": "query"}, relevant))
     with pytest.raises(DataSetError, match="no query has its relevant documents within a limit of 2"):
         limit_rows(task, 2)
     limit_rows(task, 3)
@@ -152,7 +153,7 @@ def test_a_limit_below_the_relevant_documents_of_every_query_is_refused():
 def test_an_encoder_that_sees_what_the_labels_say_scores_one_on_every_task(limited, task, limit):
     score, metrics = measure(Compass({}), limited(task, limit))
     assert score == pytest.approx(1)
-    assert metrics[TYPES[task][2]] == score
+    assert metrics[LAYOUTS[task].main_score] == score
 
 
 @MTEB_COPIES_TENSORS
@@ -161,7 +162,7 @@ def test_vectors_of_the_collected_texts_are_all_that_scoring_needs(trial_of, tmp
     trial = trial_of(task, 6)
     collected = collect(trial, {"query": "Q: "})
     assert (collected.error, collected.warnings) == (None, ())
-    assert (collected.type, collected.main_score) == TYPES[task][1:]
+    assert (collected.type, collected.main_score) == (LAYOUTS[task].mteb_type, LAYOUTS[task].main_score)
     assert {prompt for prompt, _ in collected.asked} <= {None, "query"}
     assert ("query" in {prompt for prompt, _ in collected.asked}) == (task in ("retrieval", "reranking", "pairs"))
     store = VectorStore(tmp_path / "store", 2)
@@ -179,7 +180,7 @@ def test_two_evaluations_of_one_clustering_draw_the_same_texts():
         "text": [f"text {n}" for n in random.permutation(80)],
         "label": [str(n) for n in random.integers(0, 4, 80)],
     }
-    task = local_task("clusters", "clustering", "en", Tables({"test": texts}))
+    task = build_task(LAYOUTS["clustering"], "clusters", "en", Tables({"test": texts}))
     first = measure(Compass({}), task)
     assert 0 < first[0] < 1
     assert measure(Compass({}), task) == first

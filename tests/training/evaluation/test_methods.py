@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.datasets.layouts import Search
+from training.datasets.contents import Search
+from training.datasets.layouts import LAYOUTS
 from training.errors import EvaluationError
 from training.evaluation.corpus import Corpus, split_corpus
 from training.evaluation.methods import (
@@ -237,11 +238,11 @@ def test_a_chain_says_why_it_cannot_take_an_encoders_vectors(nested):
 def test_mteb_gets_each_texts_vector_under_its_prompt_and_through_the_map(nested, rows, tmp_path):
     from mteb.types import PromptType  # seconds of import
 
-    from training.datasets.mteb_tasks import local_task
+    from training.datasets.mteb_tasks import build_task
     from training.evaluation.model import Collector, StoredModel
 
     prompts = {"query": "find: "}
-    about = {"task_metadata": local_task("x", "pairs", "en", Search({}, {}, {})).metadata}
+    about = {"task_metadata": build_task(LAYOUTS["pairs"], "x", "en", Search({}, {}, {})).metadata}
     asking, answering = about | {"prompt_type": PromptType.query}, about | {"prompt_type": PromptType.document}
     collector = Collector(prompts)
     collector.encode([{"text": ["a"]}, {"text": ["b", "a"]}], **asking)

@@ -1,6 +1,6 @@
 import pytest
 
-from training.datasets.layouts import READERS
+from training.datasets.layouts import LAYOUTS
 from training.errors import EvaluationError
 from training.evaluation.suites import SHIPPED, Entry, ListedEncoder, open_suite
 
@@ -148,7 +148,7 @@ def test_an_unknown_suite_is_refused_with_those_that_ship(tmp_path):
 def test_finmteb_lists_the_63_data_sets_of_its_repository_at_fixed_revisions(written):
     suite = open_suite(written)
     assert len(suite.entries) == len({entry.name for entry in suite.entries}) == 63
-    assert {entry.task for entry in suite.entries} <= set(READERS)
+    assert {entry.task for entry in suite.entries} <= set(LAYOUTS)
     assert {len(entry.revision) for entry in suite.entries} == {40}
     assert suite.encoders == ()
 

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from training.datasets.overlap import normalized
+from training.datasets.overlap import normalize_text
 from training.errors import JobError
 from training.research.reze_experiment.findings import find
 from training.research.reze_experiment.report import as_csv, in_terminal, write_report
@@ -118,9 +118,9 @@ def test_neither_the_target_nor_what_shares_texts_with_its_test_is_in_the_mixtur
     for one in first.found.prepared:
         target, mixture = one.target, one.mixture
         assert set(mixture.names) == {"tone", "search", "topic", "twins"} - {target.name}
-        texts = {normalized(text) for text in (*mixture.anchors, *mixture.positives)}
-        assert normalized(shared_texts[target.name]) not in texts
-        assert all(normalized(text) in texts for name, text in shared_texts.items() if name != target.name)
+        texts = {normalize_text(text) for text in (*mixture.anchors, *mixture.positives)}
+        assert normalize_text(shared_texts[target.name]) not in texts
+        assert all(normalize_text(text) in texts for name, text in shared_texts.items() if name != target.name)
         dropped = {report.name: report.shared for report in mixture.reports}
         assert dropped == {target.name: 0, "topic": 1, "twins": int(target.name == "search")} | {
             name: 0 for name in TARGETS
@@ -129,8 +129,9 @@ def test_neither_the_target_nor_what_shares_texts_with_its_test_is_in_the_mixtur
 
 def test_rows_of_a_fine_tuning_never_have_an_anchor_of_the_test(first):
     for target, pairs in ((one.target, one.pairs) for one in first.found.prepared):
-        tested = {normalized(row["text"]) for row in target.data.rows("queries" if target.name == "search" else "test")}
-        trained = {normalized(pair.anchor) for pair in pairs}
+        rows = target.data.rows("queries" if target.name == "search" else "test")
+        tested = {normalize_text(row["text"]) for row in rows}
+        trained = {normalize_text(pair.anchor) for pair in pairs}
         if target.name == "search":
             tested = {text for text in tested if int(text.split()[-1].strip("?")) >= 24}
         assert tested and len(trained) == {"tone": 30, "search": 24}[target.name]  # of 31, and of 24

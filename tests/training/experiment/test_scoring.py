@@ -4,9 +4,7 @@ import numpy as np
 import orjson
 import pytest
 
-from training.datasets.data_sets import FolderDataSet
-from training.datasets.layouts import READERS
-from training.datasets.mteb_tasks import local_task
+from training.datasets.folder import FolderDataSet
 from training.datasets.records import Warnings
 from training.errors import DataSetError
 from training.evaluation.limits import limit_rows
@@ -110,7 +108,7 @@ def test_the_label_accuracy_of_any_vectors_is_that_of_a_hand_computation(tone):
 def test_the_linear_probe_is_mtebs_own_score_of_the_task(tone):
     scorer = scorer_of(tone)
     vectors = np.random.default_rng(1).standard_normal((len(scorer.texts), 6)).astype(np.float32)
-    task = local_task("tone", "classification", "en", READERS["classification"](tone.folder, Warnings()))
+    task = tone.build_task(Warnings())
     expected, _ = measure(StoredModel("any", "one", {}, None, MemoryStore(scorer.texts, vectors)), task)
     assert 0 < expected < 1
     assert scorer.score(vectors).linear_probe == expected
@@ -131,7 +129,7 @@ def test_prompts_are_put_before_inputs_and_labels_and_tell_them_apart(tone):
 
 def test_the_rows_of_a_limit_are_those_of_the_evaluation_and_keep_their_labels(tone):
     scorer = scorer_of(tone, limit=10)
-    task = local_task("tone", "classification", "en", READERS["classification"](tone.folder, Warnings()))
+    task = tone.build_task(Warnings())
     limit_rows(task, 10)
     assert scorer.inputs == list(task.dataset["test"]["text"]) and len(scorer.inputs) == 10
     assert scorer.score(one_hot([label_of(text) for text in scorer.texts])).score == 1.0

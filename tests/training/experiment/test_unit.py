@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from training.datasets.data_sets import FolderDataSet
-from training.datasets.overlap import normalized
+from training.datasets.folder import FolderDataSet
+from training.datasets.overlap import normalize_text
 from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.finetuning.job import SourceSettings
@@ -126,10 +126,10 @@ def test_a_target_more_does_not_change_the_text_that_the_others_drift_is_measure
 
 def test_no_text_of_the_domain_is_in_any_mixture_and_the_targets_tests_are_among_them(units):
     found = units(("tone", "search"), methods=("reze",))
-    domain = {normalized(text) for text in found[0].domain}
+    domain = {normalize_text(text) for text in found[0].domain}
     assert len(domain) == len(found[0].domain) >= 40 and len({unit.domain for unit in found}) == 1
     for unit in found:
-        assert not domain & {normalized(text) for text in (*unit.mixture.anchors, *unit.mixture.positives)}
+        assert not domain & {normalize_text(text) for text in (*unit.mixture.anchors, *unit.mixture.positives)}
     assert any(text.startswith("the ") for text in domain) and any(text.startswith("what of") for text in domain)
 
 
@@ -199,11 +199,11 @@ def test_no_row_of_a_fine_tuning_has_an_anchor_that_is_tested(tmp_path, write_da
     files = {"train.jsonl": [*TESTED[task]("own", 0), *leaked], "test.jsonl": tested}
     folder = write_data_set(tmp_path / task, {"task": task}, files)
     target = Target(FolderDataSet(task, task, folder), SourceSettings(folder=folder))
-    known = {normalized(row.get("sentence1") or row["text"]) for row in tested}
+    known = {normalize_text(row.get("sentence1") or row["text"]) for row in tested}
     found = target.training_pairs()
     assert found
     for pair in found:
-        assert not {normalized(line) for line in pair.anchor.split("\n")} & known
+        assert not {normalize_text(line) for line in pair.anchor.split("\n")} & known
 
 
 def test_a_unit_that_was_killed_after_its_last_checkpoint_is_finished(units, tmp_path):

@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from training.datasets.data_sets import FileDataSet
-from training.datasets.pairs import find_pairs
+from training.datasets.data_set import find_pairs
+from training.datasets.file import FileDataSet
 from training.errors import JobError
 from training.finetuning.job import SourceSettings, read_settings
 from training.synthesis.job import SynthesisJob

@@ -1,21 +1,22 @@
-"""Scores of an encoder on each example of a data set, from its stored vectors.
+"""Score of an encoder on each example of a data set, from its stored vectors.
 
-| task | an example | the score of a sample of examples |
+| examples | an example | the score of a sample of examples |
 |---|---|---|
-| retrieval, pairs | nDCG@10 of a query over the whole corpus | mean |
-| reranking | average precision of a query | mean |
-| classification | whether a test row is right, after training on 8 rows a label as mteb draws them first | mean |
+| queries | nDCG@10 of a query over the whole corpus | mean |
+| queries with candidates | average precision of a query | mean |
+| classified texts | whether a test row is right, after training on 8 rows a label as mteb draws them first | mean |
 | translations | F1 of a sentence's own translation among the nearest | mean |
-| summarization | Spearman of cosine (to the nearest human summary) and grade, in a document | mean |
-| sts | cosine and gold score of a pair, scores rescaled to 0 to 1 | Spearman |
-| pair_classification | cosine and label of a pair | average precision |
-| clustering | vector and label of a text | V-measure of k-means |
+| graded summaries | Spearman of cosine (to the nearest human summary) and grade, in a document | mean |
+| scored pairs | cosine and gold score of a pair, scores rescaled to 0 to 1 | Spearman |
+| labelled pairs | cosine and label of a pair | average precision |
+| clustered texts | vector and label of a text | V-measure of k-means |
 
-Only worker processes import this module, because it imports mteb; see `training.evaluation.worker`.
+The layout of a data set states which examples it has. Only worker processes import this module, because it imports
+mteb; see `training.evaluation.worker`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from mteb.types import PromptType
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
+from training.datasets.layout import Examples
+from training.datasets.layouts import LAYOUTS
 from training.evaluation.model import StoredModel
 from training.evaluation.statistics import Array, rank_correlation
 from training.evaluation.tasks import splits_of
@@ -36,19 +39,34 @@ QUERY_ROWS = 256
 """Number of queries that are compared with the whole corpus at once, which bounds the memory."""
 
 
-class Encode(Protocol):
-    """Protocol of a function that looks up the stored vectors of texts."""
+class EvaluatedSplit:
+    """Evaluated split of a task, with the stored vectors of one encoder.
 
-    def __call__(self, texts: Sequence[str], prompt_type: PromptType | None = None) -> Vectors:
+    Args:
+        task: task of mteb, with its data.
+        model: encoder that looks up the stored vectors.
+
+    Attributes:
+        data: rows of the split, or queries, corpus and judgements of a search.
+        holder: dict that holds the splits.
+    """
+
+    def __init__(self, task: Any, model: StoredModel) -> None:
+        self.task, self.model = task, model
+        self.holder, split = next(iter(splits_of(task)))
+        self.data: Any = self.holder[split]
+
+    def encode(self, texts: Iterable[str], prompt_type: PromptType | None = None) -> Vectors:
         """Return the stored unit vectors `(n, d)` of the texts, so that dot products are cosines.
 
         Args:
             texts: texts without their prompt.
-            prompt_type: query, document or None; decides which prompt the stored vectors were encoded with.
+            prompt_type: query, document or None; with the task, it decides which prompt the vectors were encoded with.
 
         Raises:
             KeyError: if a text has no stored vector.
         """
+        return self.model.encode([{"text": list(texts)}], task_metadata=self.task.metadata, prompt_type=prompt_type)
 
 
 def read_examples(trial: Trial, raw: Raw) -> Pool:
@@ -59,16 +77,7 @@ def read_examples(trial: Trial, raw: Raw) -> Pool:
         KeyError: if a vector is missing.
     """
     task, _ = loaded(trial)
-    model = open_stored_model(raw)
-
-    def encode(texts: Sequence[str], prompt_type: PromptType | None = None) -> Vectors:
-        """Return the stored vectors of the texts, with the prompt that mteb chooses for the task."""
-        return model.encode([{"text": list(texts)}], task_metadata=task.metadata, prompt_type=prompt_type)
-
-    holder, split = next(iter(splits_of(task)))
-    if trial.entry.task == "classification":
-        return score_classification(task, holder[task.train_split], holder[split], encode)
-    return EXAMPLES[trial.entry.task](holder[split], encode)
+    return _SCORERS[LAYOUTS[trial.entry.task].examples](EvaluatedSplit(task, open_stored_model(raw)))
 
 
 def open_stored_model(raw: Raw) -> StoredModel:
@@ -84,19 +93,19 @@ def join_title_and_text(corpus: Any) -> list[str]:
     return [f"{title} {text}".strip() if title else text.strip() for title, text in rows]
 
 
-def score_retrieval(data: Any, encode: Encode) -> Pool:
+def _score_queries(split: EvaluatedSplit) -> Pool:
     """Compute the nDCG@10 of each query over the whole corpus; ties by descending document id, as in trec_eval."""
-    ids = list(data["corpus"]["id"])
+    ids = list(split.data["corpus"]["id"])
     order = sorted(range(len(ids)), key=lambda row: ids[row], reverse=True)  # trec_eval's, of equal similarities
     places = {ids[row]: place for place, row in enumerate(order)}
-    texts = join_title_and_text(data["corpus"])
-    documents = encode([texts[row] for row in order], PromptType.document)
-    relevant = data["relevant_docs"]
-    asked = [(key, text) for key, text in zip(data["queries"]["id"], data["queries"]["text"], strict=True)]
+    texts = join_title_and_text(split.data["corpus"])
+    documents = split.encode([texts[row] for row in order], PromptType.document)
+    relevant = split.data["relevant_docs"]
+    asked = [(key, text) for key, text in zip(split.data["queries"]["id"], split.data["queries"]["text"], strict=True)]
     scores = []
     for start in range(0, len(asked), QUERY_ROWS):
         block = asked[start : start + QUERY_ROWS]
-        similarities = encode([text for _, text in block], PromptType.query) @ documents.T
+        similarities = split.encode([text for _, text in block], PromptType.query) @ documents.T
         for (key, _), row in zip(block, similarities, strict=True):
             grades = {places[document]: grade for document, grade in relevant[key].items()}
             found = [grades.get(int(place), 0) for place in rank_best(row, RANKS)]
@@ -104,48 +113,43 @@ def score_retrieval(data: Any, encode: Encode) -> Pool:
     return ScoredPool(np.array(scores))
 
 
-def score_reranking(data: Any, encode: Encode) -> Pool:
+def _score_candidates(split: EvaluatedSplit) -> Pool:
     """Compute the average precision of each query over its own candidate documents."""
-    ids = list(data["corpus"]["id"])
+    ids = list(split.data["corpus"]["id"])
     rows = {key: row for row, key in enumerate(ids)}
-    documents = encode(join_title_and_text(data["corpus"]), PromptType.document)
-    queries = encode(list(data["queries"]["text"]), PromptType.query)
+    documents = split.encode(join_title_and_text(split.data["corpus"]), PromptType.document)
+    queries = split.encode(split.data["queries"]["text"], PromptType.query)
     scores = []
-    for key, query in zip(data["queries"]["id"], queries, strict=True):
-        candidates = sorted(data["top_ranked"][key], reverse=True)
-        grades = data["relevant_docs"][key]
+    for key, query in zip(split.data["queries"]["id"], queries, strict=True):
+        candidates = sorted(split.data["top_ranked"][key], reverse=True)
+        grades = split.data["relevant_docs"][key]
         similarities = documents[[rows[candidate] for candidate in candidates]] @ query
         ranked = [grades.get(candidates[place], 0) > 0 for place in rank_best(similarities, len(candidates))]
         scores.append(average_precision(np.array(ranked), sum(grade > 0 for grade in grades.values())))
     return ScoredPool(np.array(scores))
 
 
-def score_classification(task: Any, train: Any, test: Any, encode: Encode) -> Pool:
+def _score_predictions(split: EvaluatedSplit) -> Pool:
     """Train a logistic regression, and score each test row 1.0 if its label is predicted, else 0.0.
 
     The training rows are the first of mteb's ten samples, because its rows certainly have stored vectors.
-
-    Args:
-        task: mteb task, for the sampling of training rows and the seed.
-        train: training split.
-        test: test split.
-        encode: looks up the vectors.
     """
+    task, train, test = split.task, split.holder[split.task.train_split], split.data
     _, _, chosen = task._undersample_data(train, 0)
     rows = train.select(chosen)
     model = LogisticRegression(max_iter=100, random_state=task.seed)
-    model.fit(encode(list(rows["text"])), np.asarray(rows["label"][:]))
-    right = model.predict(encode(list(test["text"]))) == np.asarray(test["label"][:])
+    model.fit(split.encode(rows["text"]), np.asarray(rows["label"][:]))
+    right = model.predict(split.encode(test["text"])) == np.asarray(test["label"][:])
     return ScoredPool(right.astype(float))
 
 
-def score_translations(data: Any, encode: Encode) -> Pool:
+def _score_translations(split: EvaluatedSplit) -> Pool:
     """Compute the F1 of each sentence's translation as its nearest neighbour, of which mteb's score is the mean.
 
     The score is 0 if another translation is nearer, else 2 / (1 + number of sentences that have this translation as
     nearest).
     """
-    ours, theirs = encode(list(data["sentence1"])), encode(list(data["sentence2"]))
+    ours, theirs = split.encode(split.data["sentence1"]), split.encode(split.data["sentence2"])
     blocks = [ours[start : start + QUERY_ROWS] @ theirs.T for start in range(0, len(ours), QUERY_ROWS)]
     nearest = np.concatenate([block.argmax(axis=1) for block in blocks])
     right = nearest == np.arange(len(ours))
@@ -153,7 +157,7 @@ def score_translations(data: Any, encode: Encode) -> Pool:
     return ScoredPool(np.where(right, 2 / (1 + taken), 0.0))
 
 
-def score_summarization(data: Any, encode: Encode) -> Pool:
+def _score_summaries(split: EvaluatedSplit) -> Pool:
     """Compute each document's Spearman correlation of machine summaries' grades and cosines to a human summary.
 
     The cosine is that to the nearest human summary. A document whose grades or cosines are all equal gets NaN, because
@@ -161,47 +165,47 @@ def score_summarization(data: Any, encode: Encode) -> Pool:
     """
     scores = []
     for human, machine, grades in zip(
-        data["human_summaries"], data["machine_summaries"], data["relevance"], strict=True
+        split.data["human_summaries"], split.data["machine_summaries"], split.data["relevance"], strict=True
     ):
-        cosines = (encode(machine) @ encode(human).T).max(axis=1)
+        cosines = (split.encode(machine) @ split.encode(human).T).max(axis=1)
         alike = np.ptp(cosines) == 0 or np.ptp(grades) == 0
         scores.append(float("nan") if alike else float(stats.spearmanr(cosines, grades).statistic))
     return ScoredPool(np.array(scores))
 
 
-def compare_sts_pairs(data: Any, encode: Encode) -> Pool:
+def _compare_scores(split: EvaluatedSplit) -> Pool:
     """Compute the cosine of each pair, with the gold scores rescaled to [0, 1], so that data sets can be pooled."""
-    scores = np.array(data["score"], float)
+    scores = np.array(split.data["score"], float)
     span = float(np.ptp(scores)) or 1.0  # a limit may leave one score
-    return PairPool(_compute_pair_cosines(data, encode), (scores - scores.min()) / span, rank_correlation)
+    return PairPool(_compute_pair_cosines(split), (scores - scores.min()) / span, rank_correlation)
 
 
-def compare_labelled_pairs(data: Any, encode: Encode) -> Pool:
+def _compare_labels(split: EvaluatedSplit) -> Pool:
     """Compute the cosine of each pair, with its label; samples are scored by average precision."""
-    return PairPool(_compute_pair_cosines(data, encode), np.array(data["label"], float), average_precisions)
+    return PairPool(_compute_pair_cosines(split), np.array(split.data["label"], float), average_precisions)
 
 
-def _compute_pair_cosines(data: Any, encode: Encode) -> Array:
+def _compute_pair_cosines(split: EvaluatedSplit) -> Array:
     """Return the cosine of `sentence1` and `sentence2` of each pair, `(n,)` float64."""
-    products = encode(list(data["sentence1"])) * encode(list(data["sentence2"]))
+    products = split.encode(split.data["sentence1"]) * split.encode(split.data["sentence2"])
     return np.asarray(products.sum(axis=1, dtype=np.float64))
 
 
-def label_texts(data: Any, encode: Encode) -> Pool:
+def _label_vectors(split: EvaluatedSplit) -> Pool:
     """Return the vectors of the texts, with their labels numbered from 0 in sorted order."""
-    _, labels = np.unique(np.array(data["label"][:]), return_inverse=True)
+    _, labels = np.unique(np.array(split.data["label"][:]), return_inverse=True)
     numbers: NDArray[np.int64] = labels.astype(np.int64)
-    return LabelledPool(encode(list(data["text"])), numbers)
+    return LabelledPool(split.encode(split.data["text"]), numbers)
 
 
-EXAMPLES: dict[str, Callable[[Any, Encode], Pool]] = {
-    "retrieval": score_retrieval,
-    "pairs": score_retrieval,
-    "reranking": score_reranking,
-    "translations": score_translations,
-    "summarization": score_summarization,
-    "sts": compare_sts_pairs,
-    "pair_classification": compare_labelled_pairs,
-    "clustering": label_texts,
+_SCORERS: dict[Examples, Callable[[EvaluatedSplit], Pool]] = {
+    "queries": _score_queries,
+    "queries with candidates": _score_candidates,
+    "classified texts": _score_predictions,
+    "translations": _score_translations,
+    "graded summaries": _score_summaries,
+    "scored pairs": _compare_scores,
+    "labelled pairs": _compare_labels,
+    "clustered texts": _label_vectors,
 }
-"""Function that scores the examples of a data set, by task; classification is missing: it needs training rows too."""
+"""Function that scores the examples of a test, by what they are."""

@@ -3,7 +3,7 @@
 Only worker processes import this module, because it imports mteb; see `training.evaluation.worker`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from mteb.types import PromptType
 from numpy.typing import NDArray
 
+from training.datasets.layouts import LAYOUTS
 from training.errors import DataSetError
 from training.evaluation.tasks import splits_of
 from training.evaluation.worker import Raw, Trial, loaded
@@ -18,8 +19,8 @@ from training.research.domains.examples import join_title_and_text, open_stored_
 
 MAX_TEXTS = 1000
 """Maximum number of texts sampled from a data set: the paper's number (*FinMTEB*, Appendix A.1)."""
-COLUMNS = ("text", "sentences", "sentence1", "sentence2", "human_summaries", "machine_summaries")
-"""Names of columns that hold texts, in Lathe's layouts and mteb's usual ones; a cell is a text or a list of texts."""
+MTEB_COLUMNS = ("text", "sentences", "sentence1", "sentence2", "human_summaries", "machine_summaries")
+"""Usual names of the columns of mteb's tasks that hold texts; a cell is a text or a list of texts."""
 
 Asked = tuple[str, PromptType | None]
 """Text, and the kind of prompt it is encoded with: query, document or None."""
@@ -49,15 +50,16 @@ def sample_texts(trial: Trial, raw: Raw | None) -> TextSample:
         EvaluationError: if the data set cannot be read or has no texts.
     """
     task, _ = loaded(trial)
-    asked = list(dict.fromkeys(_iterate_texts(task)))
+    columns = LAYOUTS[trial.entry.task].text_columns if trial.entry.task else MTEB_COLUMNS
+    asked = list(dict.fromkeys(_iterate_texts(task, columns)))
     if not asked:
-        raise DataSetError(f"it has none of the columns {', '.join(COLUMNS)}")
+        raise DataSetError(f"it has none of the columns {', '.join(columns)}")
     drawn = [asked[row] for row in np.random.default_rng(0).permutation(len(asked))[:MAX_TEXTS]]
     mean = None if raw is None else _average_vectors(task, raw, drawn)
     return TextSample(tuple(dict.fromkeys(text for text, _ in drawn)), mean)
 
 
-def _iterate_texts(task: Any) -> Iterator[Asked]:
+def _iterate_texts(task: Any, columns: Sequence[str]) -> Iterator[Asked]:
     """Yield every text of the evaluated splits, repeats included, with the kind of prompt it is encoded with."""
     for holder, split in splits_of(task):
         data = holder[split]
@@ -65,7 +67,7 @@ def _iterate_texts(task: Any) -> Iterator[Asked]:
             yield from ((text, PromptType.query) for text in data["queries"]["text"] if isinstance(text, str))
             yield from ((text, PromptType.document) for text in join_title_and_text(data["corpus"]))
             continue
-        for name in (name for name in COLUMNS if name in data.column_names):
+        for name in (name for name in columns if name in data.column_names):
             for cell in data[name]:
                 yield from ((text, None) for text in ([cell] if isinstance(cell, str) else cell))
 

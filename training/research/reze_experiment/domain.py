@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from training.datasets.data_sets import DataSet, FolderDataSet
-from training.datasets.overlap import normalized, tested_texts
-from training.datasets.pairs import find_pairs
+from training.datasets.data_set import DataSet, find_pairs
+from training.datasets.folder import FolderDataSet
+from training.datasets.overlap import normalize_text, read_test_texts
 from training.errors import DataSetError
 from training.finetuning.job import SourceSettings
 from training.finetuning.opening import open_data_sets
@@ -34,7 +34,7 @@ def domain_texts(settings: ExperimentSettings) -> list[str]:
 def trained_parts(data: DataSet, source: SourceSettings) -> set[str]:
     """Return every text of a data set's training pairs, normalized; empty if the data set cannot be used."""
     try:
-        return {normalized(text) for pair in find_pairs(data, source).pairs for text in pair.parts}
+        return {normalize_text(text) for pair in find_pairs(data, source).pairs for text in pair.parts}
     except DataSetError:
         return set()
 
@@ -48,7 +48,7 @@ def drawn(data: FolderDataSet, known: set[str], seed: int) -> Sequence[str]:
         seed: seed of the sample.
     """
     try:
-        texts = [text for text in dict.fromkeys(tested_texts(data)) if normalized(text) not in known]
+        texts = [text for text in dict.fromkeys(read_test_texts(data)) if normalize_text(text) not in known]
     except DataSetError:
         return []
     order = np.random.default_rng(seed).permutation(len(texts))[:TEXTS_PER_SOURCE]

@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.datasets.layouts import READERS
-from training.datasets.mteb_tasks import local_task
-from training.datasets.pairs import blank
-from training.datasets.records import Warnings
+from training.datasets.layouts.classification import Classification
+from training.datasets.records import Warnings, is_blank
 from training.evaluation.limits import limit_rows
 from training.evaluation.model import Collector, PromptedModel
 from training.evaluation.store import MemoryStore, text_key
@@ -47,14 +45,13 @@ class Scorer:
     def __init__(self, target: Target, limit: int | None) -> None:
         self.target, data = target, target.data
         self.prompts = {"query": target.prompts.anchor, "document": target.prompts.positive}
-        read = READERS[data.task](data.folder, Warnings())
-        self.task = local_task(data.name, data.task, data.language, read)
+        self.task = data.build_task(Warnings())
         if limit is not None:
             limit_rows(self.task, limit)
         collector = Collector({})
         measure(collector, self.task)
         self.asked = [text for _, text in collector.asked]
-        self.labels = self.label_texts() if data.task == "classification" else {}
+        self.labels = self.label_texts() if isinstance(data.layout, Classification) else {}
         self.inputs = self.asked
         if self.labels:
             test: Any = self.task.dataset
@@ -66,7 +63,7 @@ class Scorer:
     def label_texts(self) -> dict[str, str]:
         """Return the text of each label in the training and test rows, by label; the label itself where none is set."""
         known, data = self.target.labels(), self.target.data
-        rows = [row for split in ("train", "test") for row in data.rows(split) if not blank(row["text"])]
+        rows = [row for split in ("train", "test") for row in data.rows(split) if not is_blank(row["text"])]
         return {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
 
     @property

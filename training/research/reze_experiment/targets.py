@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.datasets.data_sets import FolderDataSet
-from training.datasets.overlap import normalized, test_queries, test_texts
-from training.datasets.pairs import Pair, distinct_pairs, find_pairs
+from training.datasets.data_set import find_pairs
+from training.datasets.folder import FolderDataSet
+from training.datasets.overlap import collect_test_queries, collect_test_texts, normalize_text
+from training.datasets.pairs import Pair, distinct_pairs
 from training.errors import DataSetError, JobError
 from training.finetuning.job import SourceSettings
 from training.finetuning.opening import open_data_sets, open_target
@@ -16,8 +17,6 @@ from training.settings import Prompts
 
 ENGLISH = "en"
 """Language code that the protocol requires of a target."""
-SYMMETRIC = ("sts", "pair_classification")
-"""Tasks that compare two texts of the same kind: both get the anchor's prompt, as in their evaluation."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Target:
     def prompts(self) -> Prompts:
         """Prompts put before its texts, in fine-tuning and in evaluation; symmetric tasks use the anchor's for both."""
         given = self.settings.prompts
-        return Prompts(anchor=given.anchor, positive=given.anchor) if self.data.task in SYMMETRIC else given
+        return Prompts(anchor=given.anchor, positive=given.anchor) if self.data.layout.symmetric else given
 
     def labels(self) -> dict[str, str]:
         """Return the text of each label that has one, by label; the settings override the data set's own."""
@@ -56,10 +55,10 @@ class Target:
             DataSetError: if the data set cannot be read.
         """
         found = find_pairs(self.data, self.settings.model_copy(update={"split": "train"})).pairs
-        queries = test_queries(self.data)
-        tested = test_texts(self.data) if queries is None else queries
+        queries = collect_test_queries(self.data)
+        tested = collect_test_texts(self.data) if queries is None else queries
         parts = [pair.parts if queries is None else (pair.anchor,) for pair in found]
-        known = [any(normalized(text) in tested for text in texts) for texts in parts]
+        known = [any(normalize_text(text) in tested for text in texts) for texts in parts]
         return distinct_pairs([pair for pair, is_known in zip(found, known, strict=True) if not is_known])
 
 
@@ -115,8 +114,6 @@ def protocol(settings: ExperimentSettings) -> Iterator[Target]:
 def split_sizes(data: FolderDataSet) -> dict[str, int]:
     """Return the number of rows (for retrieval: of judgements) of each split; empty if the data set cannot be read."""
     try:
-        if data.task == "retrieval":
-            return {split: len(data.judgements(split)) for split in data.splits()}
-        return {split: sum(1 for _ in data.rows(split)) for split in data.splits()}
+        return {split: data.layout.count_rows(data, split) for split in data.splits()}
     except DataSetError:
         return {}

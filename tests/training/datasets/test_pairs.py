@@ -3,11 +3,11 @@ import gzip
 import orjson
 import pytest
 
-from training.datasets.data_sets import FileDataSet
-from training.datasets.pairs import find_pairs
+from training.datasets.data_set import find_pairs
+from training.datasets.file import FileDataSet
+from training.datasets.folder import FolderDataSet
+from training.datasets.pairs import PairSettings
 from training.errors import DataSetError
-from training.finetuning.job import SourceSettings
-from training.finetuning.opening import open_folder
 
 CORPUS = [{"_id": "d1", "title": "T", "text": "one"}, {"_id": 2, "text": "two"}, {"_id": "d3", "text": " "}]
 QUERIES = [{"_id": "q1", "text": "first"}, {"_id": 2, "text": "second"}, {"_id": "q3", "text": ""}]
@@ -86,15 +86,12 @@ SCRIPTS = ["银行的利润增长了", "ارتفعت أرباح البنك", "�
 
 @pytest.fixture
 def find(tmp_path, write_data_set):
-    """What is found in a data set of these rows or files; the settings of its source as given."""
+    """What is found in a data set of these rows or files; the settings as given."""
 
     def written(task, rows=(), packed="", files=None, qrels=None, **given):
         files = files or {f"train.jsonl{packed}": rows}
         folder = write_data_set(tmp_path / "set", {"task": task}, files, qrels)
-        settings = SourceSettings(folder=folder, **given)
-        (data,), problems = open_folder(folder, settings)
-        assert problems == {}
-        return find_pairs(data, settings)
+        return find_pairs(FolderDataSet("set", task, folder), PairSettings(**given))
 
     return written
 
@@ -252,7 +249,7 @@ def test_a_file_of_pairs_names_its_own_fields(tmp_path):
     rows = [{"question": "a", "answer": "b"}, {"question": "", "answer": "c"}]
     path = tmp_path / "faq.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(orjson.dumps(row) + b"\n\n" for row in rows)))
-    settings = SourceSettings(jsonl=path, anchor="question", positive="answer")
+    settings = PairSettings(anchor="question", positive="answer")
     found = find_pairs(FileDataSet("faq", path), settings)
     assert (texts(found), found.split, found.rows) == ([("a", "b")], "file", 2)
     assert found.dropped.places == {"blank text": ["faq.jsonl.gz line 3"]}
@@ -269,4 +266,4 @@ def test_a_packed_file_that_is_cut_off_is_refused(tmp_path):
     path.write_bytes(gzip.compress(b"".join(orjson.dumps(row) + b"\n" for row in PAIRS))[:-9])
     for place, reason in ((path, "a.jsonl.gz cannot be read"), (tmp_path / "b.jsonl", "there is no file b.jsonl")):
         with pytest.raises(DataSetError, match=reason):
-            find_pairs(FileDataSet("a", place), SourceSettings(jsonl=place))
+            find_pairs(FileDataSet("a", place), PairSettings())

@@ -3,24 +3,23 @@
 import orjson
 import pytest
 
+from training.datasets.hub import HubDataSet
 from training.datasets.records import Warnings
 from training.errors import DataSetError
-from training.evaluation.hub import read_hub
-from training.evaluation.suites import Entry
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """Writes splits to a folder that stands for a data set of the hub, and reads it as an entry says."""
+    """Writes splits to a folder that stands for a data set of the hub, and reads its test."""
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
-    def read(splits, task, **entry):
+    def read(splits, task, split="test", columns=()):
         folder = tmp_path / "set"
         folder.mkdir()
-        for split, rows in splits.items():
-            (folder / f"{split}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
-        warnings = Warnings()
-        return read_hub(Entry("x", "hub", str(folder), task, "en", **entry), warnings), warnings.sentences()
+        for name, rows in splits.items():
+            (folder / f"{name}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
+        data, warnings = HubDataSet("x", task, str(folder), columns=columns, split=split), Warnings()
+        return data.read_test(warnings), warnings.sentences()
 
     return read
 

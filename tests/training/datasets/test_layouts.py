@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from training.datasets.layouts import READERS, Search, Tables
+from training.datasets.contents import Search, Tables
+from training.datasets.layouts import LAYOUTS
 from training.datasets.records import Warnings
 from training.errors import DataSetError
 
@@ -73,7 +74,7 @@ def read(tmp_path, write_data_set):
     def written(task, packed="", qrels=None, **files):
         files = {f"{stem}.jsonl{packed}": rows for stem, rows in files.items()}
         found = Warnings()
-        return READERS[task](write_data_set(tmp_path, None, files, qrels), found), found.sentences()
+        return LAYOUTS[task].read_test(write_data_set(tmp_path, None, files, qrels), found), found.sentences()
 
     return written
 
@@ -159,7 +160,7 @@ def test_training_rows_of_one_label_are_refused_by_that_label(refusal):
     assert "train.jsonl has one label only, 'x'" in refusal("classification", train=LABELS[:1] * 2, test=LABELS)
 
 
-@pytest.mark.parametrize("task", READERS)
+@pytest.mark.parametrize("task", LAYOUTS)
 def test_a_missing_file_is_named(read, tmp_path, data_set_of, task):
     folder = data_set_of(task)
     files = [path for path in folder.rglob("*") if path.suffix in (".jsonl", ".tsv")]
@@ -167,9 +168,9 @@ def test_a_missing_file_is_named(read, tmp_path, data_set_of, task):
         kept = path.read_bytes()
         path.unlink()
         with pytest.raises(DataSetError, match=f"{re.escape(path.name)} is missing"):
-            READERS[task](folder, Warnings())
+            LAYOUTS[task].read_test(folder, Warnings())
         path.write_bytes(kept)
-    READERS[task](folder, Warnings())
+    LAYOUTS[task].read_test(folder, Warnings())
 
 
 @pytest.mark.parametrize("stem", ["corpus", "queries"])
@@ -222,10 +223,10 @@ def test_judgements_may_lack_a_header_but_not_rows(retrieve, tmp_path):
     judgements = tmp_path / "qrels" / "test.tsv"
     header, rows = judgements.read_text().split("\n", 1)
     judgements.write_text(rows)
-    assert READERS["retrieval"](tmp_path, Warnings()) == whole[0]
+    assert LAYOUTS["retrieval"].read_test(tmp_path, Warnings()) == whole[0]
     judgements.write_text(header)
     with pytest.raises(DataSetError, match="test.tsv has no rows"):
-        READERS["retrieval"](tmp_path, Warnings())
+        LAYOUTS["retrieval"].read_test(tmp_path, Warnings())
 
 
 def test_a_label_that_occurs_once_or_only_in_the_test_is_named_with_its_line(read):
