@@ -7,7 +7,7 @@ answers/
 └── documents.jsonl
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Record:
     seed: str
     attempt: int
     items: list[str]
-    dropped: list[list[str]]
+    dropped: Sequence[Sequence[str]]
     model: str
     endpoint: str
     template: str

@@ -111,16 +111,10 @@ class Asker:
         self.probed = True
         for model, stage in {self.job.model_of(stage): stage for stage in STAGES}.items():
             parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
-            if self.lacks(most := guessed_tokens(PROBE) + PROBE_TOKENS):
-                return
-            await self.until(self.pace.claim(most))
-            self.sent += 1
-            self.budget.promise(most)
             try:
-                answer = await self.chat.ask(model, PROBE, parameters)
-                self.budget.settle(most, answer.prompt_tokens + answer.completion_tokens)
+                if await self.send(model, PROBE, parameters) is None:
+                    return
             except ChatError as error:
-                self.failures[error.kind] += 1
                 if error.again and (error.status or error.kind == TIME_OUT):
                     continue
                 self.end(f"the endpoint {self.chat.endpoint.url} does not answer as {model} should: {error}")
@@ -147,7 +141,7 @@ class Asker:
                     seed=call.seed,
                     attempt=attempt,
                     items=reading.items,
-                    dropped=[[reason, text] for reason, text in reading.dropped],
+                    dropped=reading.dropped,
                     model=call.model,
                     endpoint=self.chat.endpoint.host,
                     template=call.template,
@@ -164,21 +158,12 @@ class Asker:
     async def answer(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
         """Send a call, with retries, and return the answer, usable or not; None if there is none or the run must stop.
 
-        Waits for a slot first, and charges the tokens to budget and pace. A rejected key stops the run.
+        A rejected key stops the run.
         """
-        prompt_tokens = guessed_tokens(call.prompt)
-        most = prompt_tokens + int(parameters[self.job.endpoint.limit_field])
         for tried in range(self.job.limits.retries + 1):
-            await self.until(self.pace.claim(most))
-            if self.halted.is_set() or self.lacks(most):
-                return None
-            self.sent += 1
-            self.budget.promise(most)
             try:
-                answer = await self.chat.ask(call.model, call.prompt, parameters)
+                answer = await self.send(call.model, call.prompt, parameters)
             except ChatError as error:
-                self.budget.settle(most, 0)
-                self.failures[error.kind] += 1
                 if error.status == UNAUTHORIZED:
                     self.fail(f"the endpoint does not take the key: {error}")
                     return None
@@ -187,12 +172,35 @@ class Asker:
                     return None
                 await self.pause(error, tried)
             else:
-                used = answer.prompt_tokens + answer.completion_tokens
-                self.budget.settle(most, used)
-                self.pace.correct(used - most)
-                self.in_a_row = 0
+                if answer is not None:
+                    self.in_a_row = 0
                 return answer
         return None
+
+    async def send(self, model: str, prompt: str, parameters: dict[str, Any]) -> Answer | None:
+        """Wait for a slot and send one request; return its answer, or None if the run is halted or over budget.
+
+        Charges the tokens to budget and pace, and counts a failure by its kind.
+
+        Raises:
+            ChatError: if no answer comes.
+        """
+        most = guessed_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
+        await self.until(self.pace.claim(most))
+        if self.halted.is_set() or self.lacks(most):
+            return None
+        self.sent += 1
+        self.budget.promise(most)
+        try:
+            answer = await self.chat.ask(model, prompt, parameters)
+        except ChatError as error:
+            self.budget.settle(most, 0)
+            self.failures[error.kind] += 1
+            raise
+        used = answer.prompt_tokens + answer.completion_tokens
+        self.budget.settle(most, used)
+        self.pace.correct(used - most)
+        return answer
 
     async def pause(self, error: ChatError, tried: int) -> None:
         """Wait before a retry: with exponential backoff and jitter, or as long as the endpoint asks.

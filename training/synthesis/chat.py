@@ -4,16 +4,18 @@ ChatError (Exception)
 ├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a response that is no answer
 └── not retryable  401, 403, 404, 400 …: another try would fail the same way
 
-Requests go to the endpoint alone: redirects are not followed, proxies and .netrc of the environment are not used.
+Requests go to the endpoint alone: redirects are not followed, proxies and .netrc of the environment are not used. The
+openai package sends every endpoint the headers that OPENAI_CUSTOM_HEADERS names and a description of the machine, and
+reads a response of any size; with its retries, neither budget nor rate limits would see each request.
 """
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx2
 import orjson
@@ -73,7 +75,7 @@ class Answer:
     counted: bool
 
 
-class Chat:
+class Chat(AbstractAsyncContextManager["Chat"]):
     """Connection to an endpoint, an asynchronous context manager.
 
     Args:
@@ -91,12 +93,7 @@ class Chat:
             trust_env=False,
         )
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the connection."""
         await self.client.aclose()
 
@@ -163,11 +160,9 @@ class Chat:
         except orjson.JSONDecodeError:
             said = self.hidden(payload.decode("utf-8", "replace"))
         message = f"{status}: {said or response.reason_phrase}"
-        if status == RATE_LIMIT:
-            return ChatError("rate limit", message, True, status, seconds_of(response.headers.get("retry-after")))
-        if status >= SERVER_ERRORS or status == REQUEST_TIMEOUT:
-            after = seconds_of(response.headers.get("retry-after"))
-            return ChatError(f"server error {status}", message, True, status, after)
+        if status in (RATE_LIMIT, REQUEST_TIMEOUT) or status >= SERVER_ERRORS:
+            kind = "rate limit" if status == RATE_LIMIT else f"server error {status}"
+            return ChatError(kind, message, True, status, seconds_of(response.headers.get("retry-after")))
         if status < REFUSALS:
             where = self.hidden(response.headers.get("location", "nowhere"))
             message = f"{status}: it points to {where}, which is not followed"

@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
 from functools import lru_cache
 
 from training.synthesis.job import StageSettings
@@ -73,12 +72,7 @@ def is_another_script(text: str, sample: str) -> bool:
 
 def scripts(text: str) -> list[str]:
     """Return the script of each letter of a text, in order."""
-    return [script(letter) for letter in letters(text)]
-
-
-def letters(text: str) -> Iterable[str]:
-    """Return a generator of the letters of a text, without digits and punctuation."""
-    return (character for character in text if character.isalpha())
+    return [script(character) for character in text if character.isalpha()]
 
 
 @lru_cache(maxsize=4096)

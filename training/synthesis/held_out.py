@@ -104,13 +104,10 @@ def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared
     sets: dict[str, list[str]] = {}
     for one in settings:
         try:
-            found = dict(folder_sets(one.folder) if one.folder else file_set(cast(Path, one.jsonl), one.fields))
-        except (DataSetError, EvaluationError) as error:
-            raise JobError(
-                f"the test set {(one.folder or cast(Path, one.jsonl)).name} cannot be read: {error}"
-            ) from error
-        for name, texts in found.items():
-            sets.setdefault(name, []).extend(texts)
+            for name, texts in folder_sets(one.path) if one.folder else [file_set(one.path, one.fields)]:
+                sets.setdefault(name, []).extend(texts)
+        except EvaluationError as error:
+            raise JobError(f"the test set {one.path.name} cannot be read: {error}") from error
     return HeldOut(sets, similarity, shared_words)
 
 
@@ -133,8 +130,8 @@ def folder_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
             raise DataSetError(f"{entry.name}: {error}") from error
 
 
-def file_set(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield one pair: the name of a file of JSON lines without its ending, and its texts.
+def file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
+    """Read a file of JSON lines; return its name without the ending, and its texts.
 
     Raises:
         DataSetError: if the file cannot be read, lacks a field, or holds no text.
@@ -144,7 +141,7 @@ def file_set(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[str]
     found = [text for record in file_records(path) for text in row_texts(record, fields)]
     if not found:
         raise DataSetError("it holds no text")
-    yield path.name.partition(".")[0], found
+    return path.name.partition(".")[0], found
 
 
 def row_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:

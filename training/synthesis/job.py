@@ -13,7 +13,7 @@ Paths are relative to the YAML file.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
@@ -205,6 +205,11 @@ class HeldOutSettings(Settings):
         if self.fields and self.jsonl is None:
             raise ValueError("fields are those of a jsonl file; a folder's layout says where its texts are")
         return self
+
+    @property
+    def path(self) -> Path:
+        """Path of the folder or file."""
+        return cast(Path, self.folder or self.jsonl)
 
 
 class SynthesisJob(Settings):
