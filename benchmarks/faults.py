@@ -168,9 +168,9 @@ FAULTS = [
     ),
     Fault(
         "near duplicates",
-        "training/synthesis/near.py",
-        "best[1] >= self.similarity",
-        "best[1] > 1",
+        "training/synthesis/near_duplicates.py",
+        "if similarity >= self.similarity",
+        "if similarity > 1",
         "tests/training/synthesis",
     ),
     Fault(

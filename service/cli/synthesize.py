@@ -41,11 +41,11 @@ def make_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
     from training.synthesis.endpoint import open_endpoint
     from training.synthesis.job import SynthesisJob
     from training.synthesis.report import PAIRS, REJECTED, REPORT, as_json, rows, sentences
-    from training.synthesis.run import foresee, prepare, run
+    from training.synthesis.run import estimate_run, prepare, run
 
     prepared = prepare(read_settings(config, SynthesisJob))
     endpoint = None if only_estimate else open_endpoint(prepared.job.endpoint)
-    ahead = foresee(prepared, out)
+    ahead = estimate_run(prepared, out)
     typer.echo(Table.from_rows(ahead.rows()).to_text(), err=not only_estimate)
     typer.echo("\n".join(ahead.sentences()), err=not only_estimate)
     if endpoint is None:

@@ -1,21 +1,21 @@
 """Synthesis of training pairs by a language model from questions with answers, as in FinMTEB (its Section 4.2).
 
-job.py         the YAML that a user writes
-seeds.py       questions with answers, and their keys
-templates.py   the four prompt templates: shipped in templates/, or a user's own
-stages.py      personas → queries → filter → documents: requests of each stage, and how answers are read
-reading.py     parsing of an answer into items, however it is wrapped
-faults.py      faults of a text: refused, cut off, blank, too long, another script, repetitive
-near.py        near duplicates: MinHash candidates, confirmed
-held_out.py    matches of texts with test sets
-endpoint.py    address and key of the endpoint
-chat.py        the protocol: one request, one answer or one kind of failure
-pace.py        rate limits: requests and tokens a minute
-budget.py      total limits: requests and tokens
-answer_log.py        the answer log: every answer on disk, so that nothing is asked twice
-asking.py      concurrent requests with retries, until all calls are answered or a limit is reached
-pipeline.py    the next calls, and the resulting pairs, derived from the answer log alone
-estimate.py    calls, tokens and cost before anything is asked
-run.py         a job from start to end
-report.py      pairs, rejected texts with reasons, statistics
+job.py              the YAML that a user writes
+seeds.py            questions with answers, and their keys
+templates.py        the four prompt templates: shipped in templates/, or a user's own
+calls.py            personas → queries → filter → documents: requests of each stage, and how answers are read
+answer_parsing.py   parsing of an answer into items, however it is wrapped
+faults.py           faults of a text: refused, cut off, blank, too long, another script, repetitive
+near_duplicates.py  near duplicates: MinHash candidates, confirmed
+held_out.py         matches of texts with test sets
+endpoint.py         address and key of the endpoint
+chat.py             the protocol: one request, one answer or one kind of failure
+rate_limiter.py     rate limits: requests and tokens a minute
+budget.py           total limits: requests and tokens
+answer_log.py       the answer log: every answer on disk, so that nothing is asked twice
+sender.py           concurrent requests with retries, until all calls are answered or a limit is reached
+pipeline.py         the next calls, and the resulting pairs, derived from the answer log alone
+estimate.py         calls, tokens and cost before anything is asked
+run.py              a job from start to end
+report.py           pairs, rejected texts with reasons, statistics
 """

@@ -17,7 +17,7 @@ from training.synthesis.job import STAGES, StageName
 
 
 @dataclass(frozen=True)
-class Record:
+class LoggedAnswer:
     """Answer with its provenance: one line of the answer log.
 
     Attributes:
@@ -78,26 +78,26 @@ class AnswerLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.journals = {stage: Journal(folder / f"{stage}.jsonl", Record, strict=True) for stage in STAGES}
-        self.records: dict[str, list[Record]] = {}
+        self.journals = {stage: Journal(folder / f"{stage}.jsonl", LoggedAnswer, strict=True) for stage in STAGES}
+        self.records: dict[str, list[LoggedAnswer]] = {}
         for journal in self.journals.values():
             for record in journal.read():
                 self.records.setdefault(record.key, []).append(record)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[LoggedAnswer]:
         """Iterate over all records."""
         return (record for records in self.records.values() for record in records)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: LoggedAnswer) -> None:
         """Append a record to the file of its stage; when this returns, the record is on disk."""
         self.journals[record.stage].append([record])
         self.records.setdefault(record.key, []).append(record)
 
-    def attempts(self, key: str) -> list[Record]:
+    def attempts(self, key: str) -> list[LoggedAnswer]:
         """Return all records of a call, in order; an empty list if it was never answered."""
         return self.records.get(key, [])
 
-    def find_usable(self, key: str) -> Record | None:
+    def find_usable(self, key: str) -> LoggedAnswer | None:
         """Return the first record of a call that has usable items, or None."""
         return next((record for record in self.attempts(key) if record.items), None)
 

@@ -15,7 +15,7 @@ class Budget:
         self.max_requests, self.max_tokens = max_requests, max_tokens
         self.requests, self.tokens = requests, tokens
 
-    def lacking(self, tokens: int) -> str | None:
+    def refusal_reason(self, tokens: int) -> str | None:
         """Return why a request of at most `tokens` tokens may not be sent, or None if it may; nothing is reserved."""
         if self.max_requests is not None and self.requests >= self.max_requests:
             return f"the budget of {self.max_requests:,} requests is spent"
@@ -23,11 +23,11 @@ class Budget:
             return f"the budget of {self.max_tokens:,} tokens leaves nothing for another request"
         return None
 
-    def promise(self, tokens: int) -> None:
+    def reserve(self, tokens: int) -> None:
         """Count a request, and reserve `tokens` tokens, the most it can use."""
         self.requests += 1
         self.tokens += tokens
 
-    def settle(self, promised: int, used: int) -> None:
+    def settle(self, reserved: int, used: int) -> None:
         """Replace the tokens reserved for a request by the tokens it used."""
-        self.tokens += used - promised
+        self.tokens += used - reserved

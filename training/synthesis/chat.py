@@ -25,11 +25,11 @@ from training.synthesis.job import EndpointSettings
 
 CONNECT_SECONDS = 15.0
 """Maximum time to connect, in seconds."""
-ANSWER_BYTES = 16_000_000
+MAX_ANSWER_BYTES = 16_000_000
 """Maximum size of a response; a larger one is no answer."""
-TOKEN_BYTES = 4
+BYTES_PER_TOKEN = 4
 """Approximate UTF-8 bytes of a token, to estimate tokens if the endpoint does not count them."""
-SAID = 200
+MAX_QUOTED = 200
 """Maximum number of characters of an endpoint's own text that an error message repeats."""
 UNAUTHORIZED = 401
 """HTTP status of a rejected key."""
@@ -106,22 +106,22 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         body = {"model": model, "messages": [{"role": "user", "content": prompt}], **parameters}
         try:
             async with asyncio.timeout(self.settings.timeout):  # of the whole, however slowly it drips
-                response, payload = await self.send(orjson.dumps(body))
+                response, payload = await self._send(orjson.dumps(body))
         except (TimeoutError, httpx2.TimeoutException) as error:
             raise ChatError(TIME_OUT, f"no answer within {self.settings.timeout:g} s", again=True) from error
         except (httpx2.ConnectError, httpx2.InvalidURL) as error:
-            raise ChatError("no connection", f"no connection: {self.hidden(str(error))}", again=True) from error
+            raise ChatError("no connection", f"no connection: {self._redact(str(error))}", again=True) from error
         except httpx2.HTTPError as error:
-            raise ChatError("cut connection", f"the connection was cut: {self.hidden(str(error))}", True) from error
+            raise ChatError("cut connection", f"the connection was cut: {self._redact(str(error))}", True) from error
         if response.status_code >= REDIRECTS:
-            raise self.refusal(response, payload)
-        return read_answer(self.parsed(response, payload), prompt)
+            raise self._build_status_error(response, payload)
+        return _read_answer(self._decode_response(response, payload), prompt)
 
-    async def send(self, body: bytes) -> tuple[httpx2.Response, bytes]:
+    async def _send(self, body: bytes) -> tuple[httpx2.Response, bytes]:
         """Post a body to the endpoint, and return the response and its whole payload.
 
         Raises:
-            ChatError: if the payload has more than `ANSWER_BYTES` bytes.
+            ChatError: if the payload has more than `MAX_ANSWER_BYTES` bytes.
         """
         kind = {"content-type": "application/json", "accept": "application/json"}
         url = f"{self.endpoint.url}/chat/completions"
@@ -129,11 +129,11 @@ class Chat(AbstractAsyncContextManager["Chat"]):
             payload = bytearray()
             async for part in response.aiter_bytes():
                 payload += part
-                if len(payload) > ANSWER_BYTES:
-                    raise ChatError("not JSON", f"more than {ANSWER_BYTES:,} bytes came back", again=True)
+                if len(payload) > MAX_ANSWER_BYTES:
+                    raise ChatError("not JSON", f"more than {MAX_ANSWER_BYTES:,} bytes came back", again=True)
         return response, bytes(payload)
 
-    def parsed(self, response: httpx2.Response, payload: bytes) -> dict[str, Any]:
+    def _decode_response(self, response: httpx2.Response, payload: bytes) -> dict[str, Any]:
         """Decode a payload and return it as a JSON object that has a list of choices.
 
         Raises:
@@ -143,45 +143,45 @@ class Chat(AbstractAsyncContextManager["Chat"]):
             found = orjson.loads(payload)
         except orjson.JSONDecodeError as error:
             kind = response.headers.get("content-type", "nothing it names")
-            message = f"not JSON but {kind} came back: {self.hidden(payload.decode('utf-8', 'replace'))!r}"
+            message = f"not JSON but {kind} came back: {self._redact(payload.decode('utf-8', 'replace'))!r}"
             raise ChatError("not JSON", message, again=True) from error
         if isinstance(found, dict) and found.get("error"):
-            raise ChatError("other JSON", f"an error came back: {self.hidden(words_of(found))}", again=True)
+            raise ChatError("other JSON", f"an error came back: {self._redact(_extract_message(found))}", again=True)
         if not isinstance(found, dict) or not isinstance(found.get("choices"), list):
-            said = self.hidden(payload.decode("utf-8", "replace"))
+            said = self._redact(payload.decode("utf-8", "replace"))
             raise ChatError("other JSON", f"JSON without choices came back: {said}", again=True)
         return found
 
-    def refusal(self, response: httpx2.Response, payload: bytes) -> ChatError:
+    def _build_status_error(self, response: httpx2.Response, payload: bytes) -> ChatError:
         """Build, without raising, the error for an HTTP status from 300 on, with the endpoint's message."""
         status = response.status_code
         try:
-            said = self.hidden(words_of(orjson.loads(payload)))
+            said = self._redact(_extract_message(orjson.loads(payload)))
         except orjson.JSONDecodeError:
-            said = self.hidden(payload.decode("utf-8", "replace"))
+            said = self._redact(payload.decode("utf-8", "replace"))
         message = f"{status}: {said or response.reason_phrase}"
         if status in (RATE_LIMIT, REQUEST_TIMEOUT) or status >= SERVER_ERRORS:
             kind = "rate limit" if status == RATE_LIMIT else f"server error {status}"
-            return ChatError(kind, message, True, status, seconds_of(response.headers.get("retry-after")))
+            return ChatError(kind, message, True, status, parse_retry_after(response.headers.get("retry-after")))
         if status < REFUSALS:
-            where = self.hidden(response.headers.get("location", "nowhere"))
+            where = self._redact(response.headers.get("location", "nowhere"))
             message = f"{status}: it points to {where}, which is not followed"
         return ChatError(f"refused with {status}", message, again=False, status=status)
 
-    def hidden(self, text: str) -> str:
-        """Return an endpoint's text for a message: the key replaced by "…", on one line, at most `SAID` characters."""
+    def _redact(self, text: str) -> str:
+        """Return an endpoint's text for a message: without the key, on one line, at most `MAX_QUOTED` characters."""
         text = text.replace(self.endpoint.key, "…") if self.endpoint.key else text
-        return " ".join(text.split())[:SAID]
+        return " ".join(text.split())[:MAX_QUOTED]
 
 
-def words_of(found: Any) -> str:
+def _extract_message(found: Any) -> str:
     """Return the error message in a JSON response, whatever its layout; as JSON if it is no string."""
     error = found.get("error", found) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
     return message if isinstance(message, str) else orjson.dumps(message).decode()
 
 
-def seconds_of(header: str | None) -> float | None:
+def parse_retry_after(header: str | None) -> float | None:
     """Parse a Retry-After header, seconds or a date; return the seconds from now, at least 0, or None if malformed."""
     if header is None:
         return None
@@ -196,7 +196,7 @@ def seconds_of(header: str | None) -> float | None:
     return max(0.0, ((until if until.tzinfo else until.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
 
 
-def read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
+def _read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
     """Build the answer from the first choice of a response; estimate the tokens if the endpoint did not count them.
 
     A refusal without text becomes an answer with the finish reason `content_filter`.
@@ -210,9 +210,9 @@ def read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
         content, refusal = message.get("content"), message.get("refusal")
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise ChatError("other JSON", "JSON without a message came back", again=True) from error
-    said, refused, reason = text_of(content), text_of(refusal), choice.get("finish_reason")
-    counts = counted_tokens(found.get("usage"))
-    prompt_tokens, completion_tokens = counts or (guessed_tokens(prompt), guessed_tokens(said or refused))
+    said, refused, reason = _extract_text(content), _extract_text(refusal), choice.get("finish_reason")
+    counts = _read_token_counts(found.get("usage"))
+    prompt_tokens, completion_tokens = counts or (estimate_tokens(prompt), estimate_tokens(said or refused))
     return Answer(
         text=said or refused,
         finish_reason="content_filter" if refused and not said else reason if isinstance(reason, str) else "",
@@ -222,7 +222,7 @@ def read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
     )
 
 
-def counted_tokens(usage: Any) -> tuple[int, int] | None:
+def _read_token_counts(usage: Any) -> tuple[int, int] | None:
     """Return the tokens of prompt and answer that the endpoint counted; None if the counts are missing or malformed."""
     if not isinstance(usage, dict):
         return None
@@ -232,7 +232,7 @@ def counted_tokens(usage: Any) -> tuple[int, int] | None:
     return None
 
 
-def text_of(content: Any) -> str:
+def _extract_text(content: Any) -> str:
     """Return a message's text, joining the parts if it is a list of them; "" for anything else."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
@@ -240,6 +240,6 @@ def text_of(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def guessed_tokens(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Estimate the number of tokens of a text, from its length in bytes; at least 1."""
-    return 1 + len(text.encode("utf-8", "replace")) // TOKEN_BYTES
+    return 1 + len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN

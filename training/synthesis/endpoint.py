@@ -48,10 +48,10 @@ def open_endpoint(settings: EndpointSettings) -> Endpoint:
         raise JobError(f"endpoint.base_url must be like http://localhost:8000/v1, not {url!r}")
     if parts.path.endswith("/completions"):
         raise JobError(f"endpoint.base_url is what /chat/completions is added to; leave that off {url!r}")
-    return Endpoint(url, f"{host}{port}", read_key(settings.key_variable))
+    return Endpoint(url, f"{host}{port}", _read_key(settings.key_variable))
 
 
-def read_key(variable: str | None) -> str | None:
+def _read_key(variable: str | None) -> str | None:
     """Read the key from an environment variable; return None if no variable is named.
 
     Raises:

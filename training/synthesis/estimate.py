@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from training.synthesis.answer_log import AnswerLog
-from training.synthesis.chat import guessed_tokens
+from training.synthesis.chat import estimate_tokens
 from training.synthesis.job import PriceSettings, StageName, SynthesisJob
 from training.synthesis.pipeline import Pipeline
 
@@ -19,7 +19,7 @@ MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
-class Need:
+class StageEstimate:
     """Estimate of one stage.
 
     Attributes:
@@ -41,25 +41,25 @@ class Need:
 class Estimate:
     """Estimate of a run, stage by stage."""
 
-    needs: Sequence[Need]
+    stages: Sequence[StageEstimate]
     prices: PriceSettings | None
 
     @property
     def calls(self) -> int:
         """Number of calls of all stages."""
-        return sum(need.calls for need in self.needs)
+        return sum(stage.calls for stage in self.stages)
 
     def cost(self, most: bool = False) -> float:
         """Return the cost in the prices' currency: expected, or with `most` the maximum. Prices must be set."""
         assert self.prices is not None
-        answers = sum(need.most_tokens if most else need.completion_tokens for need in self.needs)
-        prompts = sum(need.prompt_tokens for need in self.needs)
+        answers = sum(stage.most_tokens if most else stage.completion_tokens for stage in self.stages)
+        prompts = sum(stage.prompt_tokens for stage in self.stages)
         return (prompts * self.prices.input + answers * self.prices.output) / MILLION
 
     def rows(self) -> list[tuple[str, ...]]:
         """Build the table of stages with their calls and tokens, and the total, as rows of text, the header first."""
         head = ("stage", "calls", "prompt tokens", "answer tokens", "at most")
-        rows = [(n.stage, n.calls, n.prompt_tokens, n.completion_tokens, n.most_tokens) for n in self.needs]
+        rows = [(n.stage, n.calls, n.prompt_tokens, n.completion_tokens, n.most_tokens) for n in self.stages]
         total = ("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True)))
         return [head, *((str(name), *(f"{number:,}" for number in numbers)) for name, *numbers in [*rows, total])]
 
@@ -67,7 +67,7 @@ class Estimate:
         """Return a note on the estimate's accuracy and, with prices, a sentence on the cost."""
         said = ["Each stage leaves out some, so that the next take fewer calls; answers that cannot be used add some."]
         if self.prices is not None:
-            expected, most, name = money(self.cost()), money(self.cost(most=True)), self.prices.currency
+            expected, most, name = format_amount(self.cost()), format_amount(self.cost(most=True)), self.prices.currency
             said.append(f"Cost: about {expected} {name}, {most} {name} if every answer is as long as allowed.")
         return said
 
@@ -77,28 +77,28 @@ def estimate(pipeline: Pipeline, job: SynthesisJob, log: AnswerLog) -> Estimate:
 
     Advances the pipeline through all stages without asking anything.
     """
-    needs, made = [], 0  # threads that answers of the stages before will add
+    stages, made = [], 0  # drafts that answers of the stages before will add
     wanted: Mapping[StageName, int] = {"personas": job.personas, "queries": job.queries}
     texts = 0
     for stage, calls in pipeline.stages():
         open_calls = [call for call in calls if not log.is_settled(call.key, job.limits.attempts)]
-        template = guessed_tokens(pipeline.prompts[stage].text)
-        prompts = sum(guessed_tokens(call.prompt) for call in open_calls) + made * (template + texts)
+        template = estimate_tokens(pipeline.prompts[stage].text)
+        prompts = sum(estimate_tokens(call.prompt) for call in open_calls) + made * (template + texts)
         count = len(open_calls) + made
         limit = job.stages[stage].max_tokens
-        answer = min(limit, mean_answer(stage, log) or ITEM_TOKENS[stage] * wanted.get(stage, 1))
-        needs.append(Need(stage, count, prompts, round(count * answer), count * limit))
+        answer = min(limit, _mean_answer_tokens(stage, log) or ITEM_TOKENS[stage] * wanted.get(stage, 1))
+        stages.append(StageEstimate(stage, count, prompts, round(count * answer), count * limit))
         made = count * wanted.get(stage, 1)
         texts = ITEM_TOKENS["queries" if stage == "filter" else stage]
-    return Estimate(needs, job.prices)
+    return Estimate(stages, job.prices)
 
 
-def money(amount: float) -> str:
+def format_amount(amount: float) -> str:
     """Format an amount, with 2 decimals from 1 on, else with 4."""
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
-def mean_answer(stage: StageName, log: AnswerLog) -> float | None:
+def _mean_answer_tokens(stage: StageName, log: AnswerLog) -> float | None:
     """Return the mean tokens of a stage's logged answers; None if there are none."""
     found = [record.completion_tokens for record in log if record.stage == stage]
     return sum(found) / len(found) if found else None

@@ -5,7 +5,7 @@ import unicodedata
 from functools import lru_cache
 
 from training.synthesis.job import StageSettings
-from training.synthesis.near import shingles, words
+from training.synthesis.near_duplicates import shingles, words
 
 REFUSAL = re.compile(
     r"\W*(i(['’]m| am) (sorry|unable|not able)|sorry,|i (cannot|can['’]t|can not|won['’]t|will not|must decline)"
@@ -17,9 +17,9 @@ BLANK = re.compile(
     r"\[(insert|your|company|client|name|date|amount|year)\b[^\]]{0,60}\]|\{\{[^}]{0,60}\}\}|lorem ipsum", re.IGNORECASE
 )
 """Placeholders that were left open, such as "[insert name]"."""
-SAME_SCRIPT = 0.8
+MIN_SCRIPT_SHARE = 0.8
 """Minimum share of letters in scripts of the seed; names and formulas bring letters of others."""
-LOOP_WORDS, LOOP_SHARE = 60, 0.5
+MIN_REPETITIVE_WORDS, MIN_DISTINCT_SHARE = 60, 0.5
 """Minimum number of words, and minimum share of distinct three-word runs: a long text below it is repetitive."""
 JAPANESE = {"HIRAGANA", "KATAKANA"}
 """Scripts of which Japanese uses both, besides CJK."""
@@ -30,7 +30,7 @@ def is_refusal(text: str) -> bool:
     return REFUSAL.match(text) is not None
 
 
-def fault_of(text: str, settings: StageSettings, sample: str) -> str | None:
+def find_fault(text: str, settings: StageSettings, sample: str) -> str | None:
     """Return the first fault of a text as a short reason that can be counted, such as "too long"; None if it has none.
 
     Args:
@@ -50,32 +50,32 @@ def fault_of(text: str, settings: StageSettings, sample: str) -> str | None:
         return "another script"
     if BLANK.search(text):
         return "blanks left open"
-    if is_loop(text):
+    if _is_repetitive(text):
         return "repeats itself"
     return None
 
 
-def is_loop(text: str) -> bool:
+def _is_repetitive(text: str) -> bool:
     """Return whether a long text repeats itself: few of its three-word runs are distinct."""
     spoken = words(text)
-    return len(spoken) >= LOOP_WORDS and len(shingles(text)) < LOOP_SHARE * (len(spoken) - 2)
+    return len(spoken) >= MIN_REPETITIVE_WORDS and len(shingles(text)) < MIN_DISTINCT_SHARE * (len(spoken) - 2)
 
 
 def is_another_script(text: str, sample: str) -> bool:
     """Return whether too many letters of a text are of scripts that do not occur in the sample."""
-    allowed = set(scripts(sample))
+    allowed = set(_list_scripts(sample))
     if allowed & JAPANESE:
         allowed |= JAPANESE | {"CJK"}
-    found = scripts(text)
-    return bool(allowed and found) and sum(one in allowed for one in found) < SAME_SCRIPT * len(found)
+    found = _list_scripts(text)
+    return bool(allowed and found) and sum(one in allowed for one in found) < MIN_SCRIPT_SHARE * len(found)
 
 
-def scripts(text: str) -> list[str]:
+def _list_scripts(text: str) -> list[str]:
     """Return the script of each letter of a text, in order."""
-    return [script(character) for character in text if character.isalpha()]
+    return [_name_script(character) for character in text if character.isalpha()]
 
 
 @lru_cache(maxsize=4096)
-def script(letter: str) -> str:
+def _name_script(letter: str) -> str:
     """Return the script of a letter as the first word of its Unicode name, such as LATIN, CYRILLIC or CJK; cached."""
     return unicodedata.name(letter, "").partition(" ")[0]

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 from training.datasets.overlap import normalize_text, read_test_texts
 from training.datasets.records import Record, file_records
 from training.errors import DataSetError, EvaluationError, JobError
 from training.evaluation.suites import folder_suite
 from training.synthesis.job import HeldOutSettings
-from training.synthesis.near import NearTexts, shingles, words
+from training.synthesis.near_duplicates import NearDuplicates, shingles, words
 
 
 @dataclass(frozen=True)
@@ -55,19 +54,19 @@ class HeldOut:
                 self.known.setdefault(normalize_text(text), (name, text))
 
     @cached_property
-    def near(self) -> NearTexts:
+    def near(self) -> NearDuplicates:
         """Index of the texts for near-duplicate search, built at first use."""
-        found = NearTexts(self.similarity)
+        found = NearDuplicates(self.similarity)
         for _, text in self.known.values():
             found.add(text)
         return found
 
-    def matches(self, texts: Sequence[str]) -> dict[int, Match]:
+    def find_matches(self, texts: Sequence[str]) -> dict[int, Match]:
         """Find texts that equal, nearly duplicate or overlap a test text, and return the match of each by its index."""
         if not self.known:
             return {}
         runs: dict[str, list[int]] = {}
-        found = {place: match for place, text in enumerate(texts) if (match := self.alike(text))}
+        found = {place: match for place, text in enumerate(texts) if (match := self._find_match(text))}
         for place, text in enumerate(texts):
             if place not in found and len(words(text)) >= self.shared_words:
                 for run in shingles(text, self.shared_words):
@@ -78,12 +77,12 @@ class HeldOut:
                     found.setdefault(place, Match(name, theirs, f"{self.shared_words} words in a row: {run}"))
         return found
 
-    def alike(self, text: str) -> Match | None:
+    def _find_match(self, text: str) -> Match | None:
         """Return the match of a text with an equal or nearly equal test text, or None."""
         same = self.known.get(normalize_text(text))
         if same is not None:
             return Match(*same, "the same text")
-        near = self.near.closest(text)
+        near = self.near.find_closest(text)
         if near is None:
             return None
         theirs, similarity = near
@@ -104,14 +103,14 @@ def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared
     sets: dict[str, list[str]] = {}
     for one in settings:
         try:
-            for name, texts in folder_sets(one.path) if one.folder else [file_set(one.path, one.fields)]:
+            for name, texts in _read_folder_sets(one.path) if one.folder else [_read_file_set(one.path, one.fields)]:
                 sets.setdefault(name, []).extend(texts)
         except EvaluationError as error:
             raise JobError(f"the test set {one.path.name} cannot be read: {error}") from error
     return HeldOut(sets, similarity, shared_words)
 
 
-def folder_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
+def _read_folder_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield name and test texts of each data set of a folder.
 
     Raises:
@@ -130,7 +129,7 @@ def folder_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
             raise DataSetError(f"{entry.name}: {error}") from error
 
 
-def file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
+def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
     """Read a file of JSON lines; return its name without the ending, and its texts.
 
     Raises:
@@ -138,13 +137,13 @@ def file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
     """
     if not path.is_file():
         raise DataSetError(f"there is no file {path}")
-    found = [text for record in file_records(path) for text in row_texts(record, fields)]
+    found = [text for record in file_records(path) for text in _extract_texts(record, fields)]
     if not found:
         raise DataSetError("it holds no text")
     return path.name.partition(".")[0], found
 
 
-def row_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
+def _extract_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
     """Yield the non-blank strings in the given fields of a row, also in lists; in all fields if none are given.
 
     Raises:

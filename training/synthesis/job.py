@@ -22,20 +22,20 @@ from training.settings import Count, NotNegative, Positive, Settings
 StageName = Literal["personas", "queries", "filter", "documents"]
 STAGES: tuple[StageName, ...] = ("personas", "queries", "filter", "documents")
 """Names of the stages, in their order."""
-OURS = ("model", "messages", "stream", "n", "temperature", "max_tokens", "max_completion_tokens")
+RESERVED_FIELDS = ("model", "messages", "stream", "n", "temperature", "max_tokens", "max_completion_tokens")
 """Request fields that users cannot set in `parameters`: other settings set them, or they change the form of the
 answer."""
 
 
-def without_ours(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the parameters; raise `ValueError` if they contain a field of `OURS`."""
-    taken = [name for name in OURS if name in parameters]
+def _require_free_fields(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the parameters; raise `ValueError` if they contain a field of `RESERVED_FIELDS`."""
+    taken = [name for name in RESERVED_FIELDS if name in parameters]
     if taken:
         raise ValueError(f"{taken[0]} is not set here: see docs/synthesis.md for the setting that makes it")
     return parameters
 
 
-Parameters = Annotated[dict[str, JsonValue], AfterValidator(without_ours)]
+Parameters = Annotated[dict[str, JsonValue], AfterValidator(_require_free_fields)]
 
 
 class EndpointSettings(Settings):
@@ -87,7 +87,7 @@ class StageSettings(Settings):
     parameters: Parameters = {}
 
     @model_validator(mode="after")
-    def some_length(self) -> Self:
+    def _some_length(self) -> Self:
         """Return the settings; raise `ValueError` if the minimum length exceeds the maximum."""
         if self.min_characters > self.max_characters:
             raise ValueError(f"min_characters {self.min_characters} is more than max_characters {self.max_characters}")
@@ -198,7 +198,7 @@ class HeldOutSettings(Settings):
     fields: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def one_place(self) -> Self:
+    def _one_place(self) -> Self:
         """Return the settings; raise `ValueError` for no location, for two, or for `fields` of a folder."""
         if (self.folder is None) == (self.jsonl is None):
             raise ValueError("name a folder or a jsonl file, one of them")
@@ -224,8 +224,8 @@ class SynthesisJob(Settings):
         templates: folder of prompt templates; None for the shipped ones.
         limits: limits on rate, retries and total requests.
         prices: prices for the estimate of the cost; None for no such estimate.
-        similarity: Jaccard similarity of three-word runs from which two texts are near duplicates (near.py); questions
-            of a dozen words that differ in one word have about 0.5.
+        similarity: Jaccard similarity of three-word runs from which two texts are near duplicates, see
+            near_duplicates.py; questions of a dozen words that differ in one word have about 0.5.
         test_sets: test sets whose texts must not occur in the pairs.
         shared_words: length in words of a run in common with a test set from which a text counts as known.
     """

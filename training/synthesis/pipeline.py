@@ -17,11 +17,11 @@ from typing import Any
 
 from training.datasets.overlap import normalize_text
 from training.synthesis.answer_log import AnswerLog
+from training.synthesis.calls import Call
 from training.synthesis.held_out import HeldOut
 from training.synthesis.job import STAGES, StageName, SynthesisJob
-from training.synthesis.near import NearTexts
+from training.synthesis.near_duplicates import NearDuplicates
 from training.synthesis.seeds import Seed
-from training.synthesis.stages import Call
 from training.synthesis.templates import Prompt
 
 DISTINCT: tuple[StageName, ...] = ("queries", "documents")
@@ -31,7 +31,7 @@ NO_DOCUMENT = "takes no document"
 
 
 @dataclass(frozen=True)
-class Thread:
+class PairDraft:
     """Pair under construction: what the stages so far made of a seed.
 
     Attributes:
@@ -48,7 +48,7 @@ class Thread:
     document: str = ""
     keys: tuple[str, ...] = ()
 
-    def grown(self, stage: StageName, item: str, key: str) -> "Thread":
+    def with_item(self, stage: StageName, item: str, key: str) -> "PairDraft":
         """Return a copy with an item of a stage's answer and the call's key added; the filter's item is not stored."""
         keys = (*self.keys, key)
         if stage == "personas":
@@ -99,7 +99,7 @@ class Pipeline:
 
     Attributes:
         calls: distinct calls of each stage so far.
-        kept: number of threads kept after each stage so far, and of seeds.
+        kept: number of drafts kept after each stage so far, and of seeds.
         rejected: texts rejected so far.
         pairs: finished pairs; empty until all stages are through.
     """
@@ -116,88 +116,88 @@ class Pipeline:
         self.calls: dict[StageName, list[Call]] = {}
         self.kept: Counter[str] = Counter()
         self.rejected: list[Rejected] = []
-        self.pairs: list[Thread] = []
+        self.pairs: list[PairDraft] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
         """Yield each stage with its distinct calls, whose answers must be logged before the next stage is taken.
 
         Advancing collects `kept` and `rejected`, and after the last stage sets `pairs`.
         """
-        threads = self.unknown("seeds", [Thread(seed) for seed in self.seeds])
-        self.kept["seeds"] = len(threads)
+        drafts = self._reject_known("seeds", [PairDraft(seed) for seed in self.seeds])
+        self.kept["seeds"] = len(drafts)
         for stage in STAGES:
-            calls = [self.call(stage, thread) for thread in threads]
+            calls = [self._build_call(stage, draft) for draft in drafts]
             self.calls[stage] = list({call.key: call for call in calls}.values())
             yield stage, self.calls[stage]
-            threads = list(self.answered(stage, threads, calls))
+            drafts = list(self._advance(stage, drafts, calls))
             if stage in DISTINCT:
-                threads = self.unknown(stage, self.distinct(stage, threads))
-            self.kept[stage] = len(threads)
-        self.pairs = threads
+                drafts = self._reject_known(stage, self._reject_duplicates(stage, drafts))
+            self.kept[stage] = len(drafts)
+        self.pairs = drafts
 
-    def call(self, stage: StageName, thread: Thread) -> Call:
-        """Build the call of a stage for a thread: filled-in prompt, model and parameters."""
+    def _build_call(self, stage: StageName, draft: PairDraft) -> Call:
+        """Build the call of a stage for a draft: filled-in prompt, model and parameters."""
         count = {"personas": self.job.personas, "queries": self.job.queries}.get(stage, 1)
         prompt = self.prompts[stage]
         return Call(
             stage=stage,
-            prompt=prompt.fill(**thread.values(count)),
+            prompt=prompt.fill(**draft.values(count)),
             model=self.job.model_of(stage),
             parameters=self.job.parameters_of(stage),
             template=prompt.hash,
-            seed=thread.seed.key,
+            seed=draft.seed.key,
             count=count,
-            sample=thread.seed.text,
+            sample=draft.seed.text,
         )
 
-    def answered(self, stage: StageName, threads: Sequence[Thread], calls: Sequence[Call]) -> Iterator[Thread]:
-        """Yield a new thread for each item of the threads' logged answers; record unusable items and rejected queries.
+    def _advance(self, stage: StageName, drafts: Sequence[PairDraft], calls: Sequence[Call]) -> Iterator[PairDraft]:
+        """Yield a new draft for each item of the drafts' logged answers; record unusable items and rejected queries.
 
-        A thread whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
+        A draft whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
         """
-        for thread, call in zip(threads, calls, strict=True):
+        for draft, call in zip(drafts, calls, strict=True):
             record = self.log.find_usable(call.key)
             attempts = self.log.attempts(call.key)
             if record is None and len(attempts) >= self.job.limits.attempts:
                 reason, text = attempts[-1].dropped[0]
-                self.reject(stage, reason, text, thread, attempts=len(attempts))
+                self._reject(stage, reason, text, draft, attempts=len(attempts))
             if record is None:
                 continue
             for reason, text in record.dropped:
-                self.reject(stage, reason, text, thread)
+                self._reject(stage, reason, text, draft)
             for item in record.items:
                 if stage == "filter" and item == "no":
-                    self.reject(stage, NO_DOCUMENT, thread.query, thread)
+                    self._reject(stage, NO_DOCUMENT, draft.query, draft)
                 else:
-                    yield thread.grown(stage, item, call.key)
+                    yield draft.with_item(stage, item, call.key)
 
-    def distinct(self, stage: StageName, threads: Sequence[Thread]) -> list[Thread]:
-        """Return the threads whose new text is no near duplicate of an earlier one; record the others as rejected."""
-        known, kept = NearTexts(self.job.similarity), []
-        for thread in threads:
-            (text,) = thread.new_texts(stage)
-            near = known.closest(text)
+    def _reject_duplicates(self, stage: StageName, drafts: Sequence[PairDraft]) -> list[PairDraft]:
+        """Return the drafts whose new text is no near duplicate of an earlier one; record the others as rejected."""
+        known, kept = NearDuplicates(self.job.similarity), []
+        for draft in drafts:
+            (text,) = draft.new_texts(stage)
+            near = known.find_closest(text)
             if near is None:
                 known.add(text)
-                kept.append(thread)
+                kept.append(draft)
             else:
                 reason = "duplicate" if normalize_text(near[0]) == normalize_text(text) else "near duplicate"
-                self.reject(stage, reason, text, thread, of=near[0], similarity=round(near[1], 3))
+                self._reject(stage, reason, text, draft, of=near[0], similarity=round(near[1], 3))
         return kept
 
-    def unknown(self, stage: str, threads: Sequence[Thread]) -> list[Thread]:
-        """Return the threads of which no new text matches a test set; record the others as rejected."""
-        texts = [(place, text) for place, thread in enumerate(threads) for text in thread.new_texts(stage)]
-        matches = self.held_out.matches([text for _, text in texts])
+    def _reject_known(self, stage: str, drafts: Sequence[PairDraft]) -> list[PairDraft]:
+        """Return the drafts of which no new text matches a test set; record the others as rejected."""
+        texts = [(place, text) for place, draft in enumerate(drafts) for text in draft.new_texts(stage)]
+        matches = self.held_out.find_matches([text for _, text in texts])
         known: dict[int, int] = {}
         for index in sorted(matches, reverse=True):
             known[texts[index][0]] = index
         for place, index in sorted(known.items()):
             match = matches[index]
             details = {"test_set": match.test_set, "how": match.how, "theirs": match.theirs}
-            self.reject(stage, "known to a test set", texts[index][1], threads[place], **details)
-        return [thread for place, thread in enumerate(threads) if place not in known]
+            self._reject(stage, "known to a test set", texts[index][1], drafts[place], **details)
+        return [draft for place, draft in enumerate(drafts) if place not in known]
 
-    def reject(self, stage: str, reason: str, text: str, thread: Thread, **details: Any) -> None:
+    def _reject(self, stage: str, reason: str, text: str, draft: PairDraft, **details: Any) -> None:
         """Record a text as rejected, with reason and details."""
-        self.rejected.append(Rejected(stage, reason, text, thread.seed, details))
+        self.rejected.append(Rejected(stage, reason, text, draft.seed, details))

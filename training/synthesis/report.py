@@ -12,11 +12,11 @@ import orjson
 
 from training.digests import digest
 from training.synthesis.answer_log import AnswerLog
-from training.synthesis.asking import Asker
 from training.synthesis.endpoint import Endpoint
-from training.synthesis.estimate import MILLION, money
+from training.synthesis.estimate import MILLION, format_amount
 from training.synthesis.job import STAGES, StageName, SynthesisJob
-from training.synthesis.pipeline import Pipeline, Thread
+from training.synthesis.pipeline import PairDraft, Pipeline
+from training.synthesis.sender import Sender
 from transforms.files import replace_synced
 
 PAIRS, REJECTED, REPORT = "pairs.jsonl", "rejected.jsonl", "report.json"
@@ -31,7 +31,7 @@ class Outcome:
         job: settings of the job.
         pipeline: pipeline, with pairs and rejected texts.
         log: answer log.
-        asker: sender, with failures and the reason for a stop.
+        sender: sender, with failures and the reason for a stop.
         endpoint: the endpoint.
         seconds: duration of the run.
     """
@@ -39,14 +39,14 @@ class Outcome:
     job: SynthesisJob
     pipeline: Pipeline
     log: AnswerLog
-    asker: Asker
+    sender: Sender
     endpoint: Endpoint
     seconds: float
 
     @property
     def is_complete(self) -> bool:
         """Whether every call is settled: no budget was spent, no error stopped the run, and no call was given up."""
-        return self.asker.spent is None and self.asker.error is None and not self.asker.unanswered
+        return self.sender.spent is None and self.sender.error is None and not self.sender.unanswered
 
 
 def write(outcome: Outcome, out: Path) -> None:
@@ -61,7 +61,7 @@ def lines(rows: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(orjson.dumps(row) + b"\n" for row in rows)
 
 
-def pair_row(pair: Thread, outcome: Outcome) -> dict[str, Any]:
+def pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
     """Build the JSON object of a pair, which a training reads as a source, with seed and provenance of each stage."""
     good = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
@@ -80,18 +80,18 @@ def rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
     for one in outcome.pipeline.rejected:
         row = {"stage": one.stage, "reason": one.reason, "text": one.text, "seed": one.seed.key}
         yield row | {"seed_place": one.seed.place} | one.details
-    for call, message in outcome.asker.unanswered.values():
+    for call, message in outcome.sender.unanswered.values():
         yield {"stage": call.stage, "reason": "not answered", "text": call.prompt, "seed": call.seed, "error": message}
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """Return all statistics of a run and its answer log as a JSON-serializable dict: the contents of report.json."""
-    job, asker = outcome.job, outcome.asker
+    job, sender = outcome.job, outcome.sender
     prompt_tokens = sum(record.prompt_tokens for record in outcome.log)
     completion_tokens = sum(record.completion_tokens for record in outcome.log)
     found: dict[str, Any] = {
         "complete": outcome.is_complete,
-        "stopped": asker.spent,
+        "stopped": sender.spent,
         "pairs": len(outcome.pipeline.pairs),
         "seeds": {
             "read": len(outcome.pipeline.seeds),
@@ -105,9 +105,9 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             "counted_by_endpoint": all(record.counted for record in outcome.log),
         },
         "this_run": {
-            "requests": asker.sent,
-            "failures": dict(asker.failures),
-            "unanswered": len(asker.unanswered),
+            "requests": sender.sent,
+            "failures": dict(sender.failures),
+            "unanswered": len(sender.unanswered),
             "seconds": round(outcome.seconds, 1),
         },
         "test_sets": outcome.pipeline.held_out.counts,
@@ -171,7 +171,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
         + (f"; failed: {counted(run['failures'])}" if run["failures"] else "")
     ]
     guessed = "" if tokens["counted_by_endpoint"] else ", guessed by length where the endpoint does not count"
-    cost = f", {money(found['cost']['amount'])} {found['cost']['currency']}" if "cost" in found else ""
+    cost = f", {format_amount(found['cost']['amount'])} {found['cost']['currency']}" if "cost" in found else ""
     said.append(f"{tokens['prompt']:,} tokens asked, {tokens['completion']:,} answered in all runs{guessed}{cost}")
     if found["stopped"]:
         said.append(f"Stopped: {found['stopped']}. With a larger one the same command goes on from there.")

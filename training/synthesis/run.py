@@ -23,7 +23,6 @@ from training.digests import digest
 from training.errors import JobError
 from training.journal import find_changed_setting
 from training.synthesis.answer_log import AnswerLog
-from training.synthesis.asking import Asker
 from training.synthesis.chat import Chat
 from training.synthesis.endpoint import Endpoint
 from training.synthesis.estimate import Estimate, estimate
@@ -32,7 +31,8 @@ from training.synthesis.job import STAGES, StageName, SynthesisJob
 from training.synthesis.pipeline import Pipeline
 from training.synthesis.report import Outcome, write
 from training.synthesis.seeds import Seed, read_seeds
-from training.synthesis.templates import Prompt, file_of, read_templates
+from training.synthesis.sender import Sender
+from training.synthesis.templates import Prompt, read_templates, template_file_name
 from training.workspace import exclusive
 from transforms.files import replace_synced
 from transforms.progress import Progress
@@ -95,14 +95,14 @@ def prepare(job: SynthesisJob) -> Prepared:
     return Prepared(job, prompts, seeds, read_held_out(job.test_sets, job.similarity, job.shared_words))
 
 
-def foresee(prepared: Prepared, out: Path) -> Estimate:
+def estimate_run(prepared: Prepared, out: Path) -> Estimate:
     """Estimate calls, tokens and cost of a run in the folder, without sending a request.
 
     Raises:
         JobError: if the folder holds another job's answers, or another run uses it.
     """
-    with exclusive(out, at_work(out)) if out.is_dir() else nullcontext():
-        require_same_job(prepared, out)
+    with exclusive(out, _build_busy_error(out)) if out.is_dir() else nullcontext():
+        _require_same_job(prepared, out)
         log = AnswerLog(out / "answers")
         return estimate(prepared.pipeline(log), prepared.job, log)
 
@@ -116,45 +116,45 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
         JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
             another run uses it.
     """
-    with exclusive(out, at_work(out)):
-        require_same_job(prepared, out)
-        write_job(prepared, out)
+    with exclusive(out, _build_busy_error(out)):
+        _require_same_job(prepared, out)
+        _write_job_record(prepared, out)
         log, begun = AnswerLog(out / "answers"), time.monotonic()
         pipeline = prepared.pipeline(log)
-        asker = asyncio.run(ask_all(pipeline, endpoint, prepared.job, log, on_progress))
-        outcome = Outcome(prepared.job, pipeline, log, asker, endpoint, time.monotonic() - begun)
+        sender = asyncio.run(_ask_all(pipeline, endpoint, prepared.job, log, on_progress))
+        outcome = Outcome(prepared.job, pipeline, log, sender, endpoint, time.monotonic() - begun)
         write(outcome, out)  # what was answered makes pairs, however it ended
-        if asker.error is not None:
-            raise asker.error
+        if sender.error is not None:
+            raise sender.error
         return outcome
 
 
-async def ask_all(
+async def _ask_all(
     pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, log: AnswerLog, on_progress: Progress
-) -> Asker:
+) -> Sender:
     """Ask the calls of each stage, in order, and return the sender; if they stopped, `error` or `spent` says why."""
     async with Chat(endpoint, job.endpoint) as chat:
-        asker = Asker(chat, log, job, on_progress)
+        sender = Sender(chat, log, job, on_progress)
         for stage, calls in pipeline.stages():
-            await asker.ask(stage, calls)
-        return asker
+            await sender.ask(stage, calls)
+        return sender
 
 
-def at_work(out: Path) -> JobError:
+def _build_busy_error(out: Path) -> JobError:
     """Build, without raising, the error for a folder that another run uses."""
     return JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
 
 
-def require_same_job(prepared: Prepared, out: Path) -> None:
+def _require_same_job(prepared: Prepared, out: Path) -> None:
     """Raise `JobError` if the folder holds answers that depend on other settings; accept a folder without answers."""
     if any((out / "answers").glob("*.jsonl")) and (changed := find_changed_setting(out / JOB, prepared.identity())):
         name = changed.partition(".")[0]
         raise JobError(f"{out} holds answers of other {name}; name another folder with --out")
 
 
-def write_job(prepared: Prepared, out: Path) -> None:
+def _write_job_record(prepared: Prepared, out: Path) -> None:
     """Write job.json and the prompt templates to the folder."""
     (out / "templates").mkdir(exist_ok=True)
     for name, prompt in prepared.prompts.items():
-        replace_synced(out / "templates" / file_of(name), prompt.text.encode())
+        replace_synced(out / "templates" / template_file_name(name), prompt.text.encode())
     replace_synced(out / JOB, orjson.dumps(prepared.identity(), option=orjson.OPT_INDENT_2))

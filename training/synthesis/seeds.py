@@ -50,7 +50,7 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
     found: dict[str, Seed] = {}
     lacking: dict[str, list[str]] = {"question": [], "answer": []}
     for record in file_records(settings.jsonl):
-        texts = {part: text_in(record, getattr(settings, part)) for part in ("question", "answer", "context")}
+        texts = {part: _read_text_field(record, getattr(settings, part)) for part in ("question", "answer", "context")}
         missing = next((part for part in lacking if not texts[part]), None)
         if missing:
             lacking[missing].append(record.place)
@@ -69,7 +69,7 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
     return list(found.values())
 
 
-def text_in(record: Record, field: str) -> str:
+def _read_text_field(record: Record, field: str) -> str:
     """Return a field of a row, stripped; "" if the field is missing or null.
 
     Raises:

@@ -53,15 +53,15 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
     folder = job.templates.folder if job.templates else SHIPPED
     if not folder.is_dir():
         raise JobError(f"there is no folder {folder}")
-    known = [file_of(name) for name in STAGES]
+    known = [template_file_name(name) for name in STAGES]
     odd = sorted(path.name for path in folder.glob("*.txt") if path.name not in known)
     if odd:
         raise JobError(f"{folder.name} has a template {odd[0]} that nothing asks with; there are {', '.join(known)}")
     wanted = {"personas": job.personas, "queries": job.queries}
-    return {name: read_template(folder, name, wanted.get(name, 1)) for name in STAGES}
+    return {name: _read_template(folder, name, wanted.get(name, 1)) for name in STAGES}
 
 
-def read_template(folder: Path, name: StageName, count: int) -> Prompt:
+def _read_template(folder: Path, name: StageName, count: int) -> Prompt:
     """Read and check one stage's template, the shipped one if the folder lacks it.
 
     Args:
@@ -72,7 +72,7 @@ def read_template(folder: Path, name: StageName, count: int) -> Prompt:
     Raises:
         JobError: if the template is not UTF-8, lacks a required placeholder or has an unknown one.
     """
-    path = folder / file_of(name)
+    path = folder / template_file_name(name)
     path = path if path.is_file() else SHIPPED / path.name
     try:
         text = path.read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def read_template(folder: Path, name: StageName, count: int) -> Prompt:
     return Prompt(text)
 
 
-def file_of(name: StageName) -> str:
+def template_file_name(name: StageName) -> str:
     """Return the file name of a stage's template."""
     return f"{name}.txt"
 
@@ -107,7 +107,7 @@ def write_templates(folder: Path) -> list[Path]:
     Raises:
         JobError: if one of the files exists already; then nothing is copied.
     """
-    places = [folder / file_of(name) for name in STAGES]
+    places = [folder / template_file_name(name) for name in STAGES]
     taken = next((place for place in places if place.exists()), None)
     if taken is not None:
         raise JobError(f"{taken} exists already; templates are never overwritten")

@@ -6,10 +6,10 @@ from email.utils import format_datetime
 
 import pytest
 
-from training.synthesis.chat import Chat, ChatError, seconds_of
+from training.synthesis.chat import Chat, ChatError, parse_retry_after
 from training.synthesis.endpoint import Endpoint
 from training.synthesis.job import EndpointSettings
-from training.synthesis.pace import Pace
+from training.synthesis.rate_limiter import RateLimiter
 
 KEY = "sk-secret"
 
@@ -131,9 +131,9 @@ def test_proxies_of_the_environment_get_nothing(ask, free_port, monkeypatch):
 
 
 def test_a_retry_after_is_seconds_or_a_date():
-    assert (seconds_of("2.5"), seconds_of("-1"), seconds_of(None), seconds_of("soon")) == (2.5, 0, None, None)
+    assert [parse_retry_after(header) for header in ("2.5", "-1", None, "soon")] == [2.5, 0, None, None]
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=90))
-    assert 85 < seconds_of(later) <= 90
+    assert 85 < parse_retry_after(later) <= 90
 
 
 class Clock:
@@ -144,28 +144,28 @@ class Clock:
 
 
 def test_no_minute_holds_more_requests_than_its_limit():
-    pace = Pace(30, None, Clock())
-    starts = [pace.claim(500) for _ in range(90)]
+    limiter = RateLimiter(30, None, Clock())
+    starts = [limiter.reserve_slot(500) for _ in range(90)]
     assert starts[0] == 100 and all(b - a == 2 for a, b in zip(starts, starts[1:], strict=False))
 
 
 def test_tokens_space_requests_and_what_was_not_used_is_given_back():
-    pace = Pace(None, 6000, Clock())
-    assert [pace.claim(1000), pace.claim(500)] == [100, 110]
-    pace.correct(-300)
-    assert pace.claim(1) == 112
+    limiter = RateLimiter(None, 6000, Clock())
+    assert [limiter.reserve_slot(1000), limiter.reserve_slot(500)] == [100, 110]
+    limiter.correct_tokens(-300)
+    assert limiter.reserve_slot(1) == 112
 
 
 def test_a_hold_keeps_everybody_waiting_and_a_clock_that_was_idle_gives_no_burst():
     clock = Clock()
-    pace = Pace(60, None, clock)
-    start = pace.claim(1)
-    pace.hold(5)
-    assert pace.left(start) == 5
+    limiter = RateLimiter(60, None, clock)
+    start = limiter.reserve_slot(1)
+    limiter.hold(5)
+    assert limiter.seconds_until(start) == 5
     clock.now = 200.0
-    assert [pace.claim(1), pace.claim(1)] == [200, 201] and pace.left(200) == 0
+    assert [limiter.reserve_slot(1), limiter.reserve_slot(1)] == [200, 201] and limiter.seconds_until(200) == 0
 
 
 def test_without_limits_nobody_waits():
-    pace = Pace(None, None, Clock())
-    assert {pace.claim(10**6) for _ in range(5)} == {100}
+    limiter = RateLimiter(None, None, Clock())
+    assert {limiter.reserve_slot(10**6) for _ in range(5)} == {100}

@@ -91,7 +91,7 @@ def test_the_endpoint_that_asks_to_wait_is_left_alone_by_all(synthesize, chat_se
 
     chat_server.script = busy
     outcome = synthesize(limits={"requests_per_minute": 6000})
-    assert outcome.asker.failures == {"rate limit": 1} and outcome.is_complete
+    assert outcome.sender.failures == {"rate limit": 1} and outcome.is_complete
     meanwhile = [when for when in chat_server.times if 0 < when - refused[0] < 0.38]
     assert len(meanwhile) <= 3, "those that were under way"
     assert len(outcome.pipeline.pairs) == 8
@@ -121,7 +121,7 @@ def test_failures_that_pass_are_tried_again_and_counted(synthesize, chat_server,
     chat_server.script = lambda server, body: None if is_probe(body) or next(turns) % 3 else failure
     outcome = synthesize()
     assert outcome.is_complete and len(outcome.pipeline.pairs) == 8
-    assert outcome.asker.failures.keys() == {kind} and outcome.asker.failures[kind] >= 7
+    assert outcome.sender.failures.keys() == {kind} and outcome.sender.failures[kind] >= 7
 
 
 def test_a_slow_answer_is_given_up_and_asked_for_again(synthesize, chat_server):
@@ -134,7 +134,7 @@ def test_a_slow_answer_is_given_up_and_asked_for_again(synthesize, chat_server):
 
     chat_server.script = wait
     outcome = synthesize(seeds=1, endpoint={"timeout": 0.5})
-    assert outcome.asker.failures["time-out"] >= 1 and outcome.is_complete
+    assert outcome.sender.failures["time-out"] >= 1 and outcome.is_complete
 
 
 def test_a_call_the_endpoint_refuses_is_left_for_the_next_run_and_the_others_go_on(synthesize, chat_server):

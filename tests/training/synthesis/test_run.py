@@ -9,7 +9,7 @@ from training.errors import JobError
 from training.finetuning.job import SourceSettings, read_settings
 from training.synthesis.job import SynthesisJob
 from training.synthesis.report import as_json, sentences
-from training.synthesis.run import foresee, prepare
+from training.synthesis.run import estimate_run, prepare
 
 PROVENANCE = {"key", "attempt", "model", "endpoint", "template", "parameters", "created_at", "prompt_tokens", "seconds"}
 
@@ -74,7 +74,7 @@ def test_a_finished_folder_asks_nothing_more_and_writes_the_same(synthesize, tmp
     synthesize()
     files = [tmp_path / "out" / name for name in ("pairs.jsonl", "rejected.jsonl")]
     before, asked = [path.read_bytes() for path in files], len(chat_server.bodies)
-    assert synthesize().asker.sent == 0
+    assert synthesize().sender.sent == 0
     assert len(chat_server.bodies) == asked and [path.read_bytes() for path in files] == before
 
 
@@ -85,7 +85,7 @@ def test_a_spent_budget_stops_cleanly_and_a_larger_one_goes_on_to_the_same_pairs
     asked = sorted(chat_server.prompts)
     chat_server.reset()
     outcome = synthesize(limits={"max_requests": 7})
-    assert not outcome.is_complete and outcome.asker.sent == len(chat_server.bodies) == 7
+    assert not outcome.is_complete and outcome.sender.sent == len(chat_server.bodies) == 7
     assert "the budget of 7 requests is spent" in " ".join(sentences(as_json(outcome)))
     for most in (15, 100):
         outcome = synthesize(limits={"max_requests": most})
@@ -102,7 +102,7 @@ def test_a_budget_of_tokens_is_never_passed(synthesize, chat_server, chat_comple
     chat_server.script = lambda server, body: passage if of_stage("documents")(body["messages"][0]["content"]) else None
     outcome = synthesize(limits={"max_tokens": 5000, "concurrency": 1})
     spent = sum(record.tokens for record in outcome.log)
-    assert "5,000 tokens leaves nothing" in outcome.asker.spent
+    assert "5,000 tokens leaves nothing" in outcome.sender.spent
     assert 5000 - 1200 < spent <= 5000  # a passage may have 1,000, with its prompt
 
 
@@ -154,7 +154,7 @@ def test_limits_prices_and_the_address_may_change_between_runs(synthesize, chat_
     synthesize(seeds=1)
     other = {"base_url": chat_server.url.replace("127.0.0.1", "localhost")}
     outcome = synthesize(seeds=1, endpoint=other, limits={"concurrency": 1}, prices={"input": 1, "output": 2})
-    assert outcome.asker.sent == 0
+    assert outcome.sender.sent == 0
     assert as_json(outcome)["cost"] == {"amount": (6 * 50 + 2 * 6 * 20) / 1e6, "currency": "USD"}
 
 
@@ -246,13 +246,13 @@ def test_progress_says_how_far_how_fast_and_how_long(synthesize):
 def test_the_estimate_is_what_is_asked_where_nothing_is_left_out(synthesize, synthesis_job, chat_server, tmp_path):
     def ahead():
         job = synthesis_job(limits={"max_requests": 9}, prices={"input": 1, "output": 10})
-        return foresee(prepare(read_settings(job, SynthesisJob)), tmp_path / "out")
+        return estimate_run(prepare(read_settings(job, SynthesisJob)), tmp_path / "out")
 
     before = ahead()
-    assert [need.calls for need in before.needs] == [4, 4, 8, 8] and before.cost() < before.cost(most=True)
+    assert [stage.calls for stage in before.stages] == [4, 4, 8, 8] and before.cost() < before.cost(most=True)
     assert not (tmp_path / "out").exists() and chat_server.bodies == []
     synthesize(limits={"max_requests": 9})  # a probe, 4 personas, 4 queries
     after = ahead()
-    assert [need.calls for need in after.needs] == [0, 0, 8, 8] and after.calls == 16
+    assert [stage.calls for stage in after.stages] == [0, 0, 8, 8] and after.calls == 16
     synthesize()
     assert len(chat_server.prompts) == before.calls and ahead().calls == 0

@@ -2,7 +2,7 @@
 
 call ─ answered well, or badly often enough? ─ yes ─ done
   │ no
-wait for a slot (pace.py), check the budget (budget.py), send the request (chat.py)
+wait for a slot (rate_limiter.py), check the budget (budget.py), send the request (chat.py)
   ├── an answer       logged (answer_log.py); if it cannot be used, the call is asked again
   ├── retryable       429, 5xx, a cut connection …: retried after a pause that doubles, or that the endpoint asks for
   └── not retryable, or retries used up: left for the next run; several such calls in a row stop this run
@@ -18,23 +18,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from training.errors import JobError
-from training.synthesis.answer_log import AnswerLog, Record
+from training.synthesis.answer_log import AnswerLog, LoggedAnswer
 from training.synthesis.budget import Budget
-from training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Answer, Chat, ChatError, guessed_tokens
+from training.synthesis.calls import Call, parse_answer
+from training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Answer, Chat, ChatError, estimate_tokens
 from training.synthesis.job import STAGES, StageName, SynthesisJob
-from training.synthesis.pace import MINUTE, Pace
-from training.synthesis.stages import Call, read
+from training.synthesis.rate_limiter import MINUTE, RateLimiter
 from transforms.progress import Progress
 
-LONGEST_PAUSE = 60.0
+MAX_PAUSE = 60.0
 """Maximum pause between retries in seconds, unless the endpoint asks for more."""
-LONGEST_WAIT = 600.0
+MAX_WAIT = 600.0
 """Maximum wait in seconds that an endpoint may ask for; a longer one, such as of a daily limit, ends the run."""
-IN_A_ROW = 5
+MAX_FAILED_CALLS = 5
 """Number of consecutive calls without an answer after which the run stops."""
-OF_THE_PROMPT = (400, 403, 413, 422)
-"""HTTP statuses that may be due to one prompt, too long or flagged by a moderator; they do not count for `IN_A_ROW`."""
-WARMER = 0.7
+PROMPT_STATUSES = (400, 403, 413, 422)
+"""HTTP statuses that may be due to one prompt, too long or flagged by a moderator; they do not stop the run."""
+MIN_RETRY_TEMPERATURE = 0.7
 """Minimum temperature of a second attempt: at temperature 0 a model would repeat its answer."""
 PROBE = "Say yes."
 """Prompt of the request that checks the endpoint."""
@@ -42,7 +42,7 @@ PROBE_TOKENS = 16
 """Maximum number of tokens of the answer to `PROBE`."""
 
 
-class Asker:
+class Sender:
     """Sender of a run's requests, with rate limits, budget and retries.
 
     Args:
@@ -65,7 +65,7 @@ class Asker:
         self.chat, self.log, self.job, self.on_progress = chat, log, job, on_progress
         limits = job.limits
         spent = list(log)
-        self.pace = Pace(limits.requests_per_minute, limits.tokens_per_minute)
+        self.limiter = RateLimiter(limits.requests_per_minute, limits.tokens_per_minute)
         self.budget = Budget(limits.max_requests, limits.max_tokens, len(spent), sum(record.tokens for record in spent))
         self.sent = 0
         self.failures: Counter[str] = Counter()
@@ -85,7 +85,7 @@ class Asker:
         distinct = {call.key: call for call in calls}.values()
         waiting = [call for call in distinct if not self.log.is_settled(call.key, attempts)]
         if waiting and not self.probed:
-            await self.probe()
+            await self._probe()
         queue, begun, done = iter(waiting), time.monotonic(), 0
 
         async def work() -> None:
@@ -94,9 +94,9 @@ class Asker:
             for call in queue:  # one queue for all who work
                 if self.halted.is_set():
                     return
-                await self.settle(call)
+                await self._ask_until_settled(call)
                 done += 1
-                self.tell(stage, done, len(waiting), time.monotonic() - begun)
+                self._report_progress(stage, done, len(waiting), time.monotonic() - begun)
 
         workers = [asyncio.create_task(work()) for _ in range(min(self.job.limits.concurrency, len(waiting)))]
         try:
@@ -106,21 +106,21 @@ class Asker:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    async def probe(self) -> None:
+    async def _probe(self) -> None:
         """Send a short request to each model; stop the run with an error if one fails and a retry would not help."""
         self.probed = True
         for model, stage in {self.job.model_of(stage): stage for stage in STAGES}.items():
             parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
             try:
-                if await self.send(model, PROBE, parameters) is None:
+                if await self._send(model, PROBE, parameters) is None:
                     return
             except ChatError as error:
                 if error.again and (error.status or error.kind == TIME_OUT):
                     continue
-                self.end(f"the endpoint {self.chat.endpoint.url} does not answer as {model} should: {error}")
+                self._halt(f"the endpoint {self.chat.endpoint.url} does not answer as {model} should: {error}")
                 return
 
-    async def settle(self, call: Call) -> None:
+    async def _ask_until_settled(self, call: Call) -> None:
         """Ask a call until the log has a usable answer, or as many unusable ones as allowed; log every answer.
 
         Returns early if the run is halted or the call gets no answer.
@@ -128,20 +128,20 @@ class Asker:
         attempts = self.job.limits.attempts
         while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):
             attempt = len(self.log.attempts(call.key)) + 1
-            parameters = warmer(call.parameters) if attempt > 1 else call.parameters
+            parameters = _raise_temperature(call.parameters) if attempt > 1 else call.parameters
             begun = time.monotonic()
-            answer = await self.answer(call, parameters)
+            answer = await self._send_with_retries(call, parameters)
             if answer is None:
                 return
-            reading = read(answer, call, self.job.stages[call.stage])
+            parsed = parse_answer(answer, call, self.job.stages[call.stage])
             self.log.add(
-                Record(
+                LoggedAnswer(
                     key=call.key,
                     stage=call.stage,
                     seed=call.seed,
                     attempt=attempt,
-                    items=reading.items,
-                    dropped=reading.dropped,
+                    items=parsed.items,
+                    dropped=parsed.dropped,
                     model=call.model,
                     endpoint=self.chat.endpoint.host,
                     template=call.template,
@@ -155,42 +155,42 @@ class Asker:
                 )
             )
 
-    async def answer(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
+    async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
         """Send a call, with retries, and return the answer, usable or not; None if there is none or the run must stop.
 
         A rejected key stops the run.
         """
         for tried in range(self.job.limits.retries + 1):
             try:
-                answer = await self.send(call.model, call.prompt, parameters)
+                answer = await self._send(call.model, call.prompt, parameters)
             except ChatError as error:
                 if error.status == UNAUTHORIZED:
-                    self.fail(f"the endpoint does not take the key: {error}")
+                    self._fail(f"the endpoint does not take the key: {error}")
                     return None
                 if not error.again or tried == self.job.limits.retries:
-                    self.give_up(call, error)
+                    self._give_up(call, error)
                     return None
-                await self.pause(error, tried)
+                await self._pause(error, tried)
             else:
                 if answer is not None:
                     self.in_a_row = 0
                 return answer
         return None
 
-    async def send(self, model: str, prompt: str, parameters: dict[str, Any]) -> Answer | None:
+    async def _send(self, model: str, prompt: str, parameters: dict[str, Any]) -> Answer | None:
         """Wait for a slot and send one request; return its answer, or None if the run is halted or over budget.
 
-        Charges the tokens to budget and pace, and counts a failure by its kind.
+        Charges the tokens to budget and rate limits, and counts a failure by its kind.
 
         Raises:
             ChatError: if no answer comes.
         """
-        most = guessed_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
-        await self.until(self.pace.claim(most))
-        if self.halted.is_set() or self.lacks(most):
+        most = estimate_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
+        await self._wait_until(self.limiter.reserve_slot(most))
+        if self.halted.is_set() or self._halt_if_over_budget(most):
             return None
         self.sent += 1
-        self.budget.promise(most)
+        self.budget.reserve(most)
         try:
             answer = await self.chat.ask(model, prompt, parameters)
         except ChatError as error:
@@ -199,54 +199,54 @@ class Asker:
             raise
         used = answer.prompt_tokens + answer.completion_tokens
         self.budget.settle(most, used)
-        self.pace.correct(used - most)
+        self.limiter.correct_tokens(used - most)
         return answer
 
-    async def pause(self, error: ChatError, tried: int) -> None:
+    async def _pause(self, error: ChatError, tried: int) -> None:
         """Wait before a retry: with exponential backoff and jitter, or as long as the endpoint asks.
 
-        If the endpoint asks for more than `LONGEST_WAIT`, the run is stopped instead.
+        If the endpoint asks for more than `MAX_WAIT`, the run is stopped instead.
         """
-        seconds = min(LONGEST_PAUSE, self.job.limits.backoff * 2**tried) * random.uniform(0.5, 1)
+        seconds = min(MAX_PAUSE, self.job.limits.backoff * 2**tried) * random.uniform(0.5, 1)
         if error.after is not None:
-            if error.after > LONGEST_WAIT:
-                self.fail(f"the endpoint asks to wait {error.after / MINUTE:,.0f} minutes ({error})")
+            if error.after > MAX_WAIT:
+                self._fail(f"the endpoint asks to wait {error.after / MINUTE:,.0f} minutes ({error})")
                 return
             seconds = error.after + random.uniform(0, 0.1) * self.job.limits.backoff
-            self.pace.hold(seconds)
-        await self.until(self.pace.clock() + seconds)
+            self.limiter.hold(seconds)
+        await self._wait_until(self.limiter.clock() + seconds)
 
-    async def until(self, start: float) -> None:
-        """Wait until `start` by the pace's clock, and while the pace is on hold; return early if the run is halted."""
-        while (left := self.pace.left(start)) > 0 and not self.halted.is_set():
+    async def _wait_until(self, start: float) -> None:
+        """Wait until `start` on the limiter's clock, and while requests are on hold; return early if halted."""
+        while (left := self.limiter.seconds_until(start)) > 0 and not self.halted.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.halted.wait(), left)
 
-    def lacks(self, tokens: int) -> bool:
+    def _halt_if_over_budget(self, tokens: int) -> bool:
         """Return whether the budget lacks so many tokens, or a request; if so, halt the run and say why in `spent`."""
-        lacking = self.budget.lacking(tokens)
+        lacking = self.budget.refusal_reason(tokens)
         if lacking is not None:
             self.spent = self.spent or lacking
             self.halted.set()
         return lacking is not None
 
-    def give_up(self, call: Call, error: ChatError) -> None:
-        """Leave a call for the next run; stop the run if `IN_A_ROW` calls in a row failed because of the endpoint."""
+    def _give_up(self, call: Call, error: ChatError) -> None:
+        """Leave a call for the next run; stop the run if the endpoint failed `MAX_FAILED_CALLS` calls in a row."""
         self.unanswered[call.key] = (call, str(error))
-        self.in_a_row += error.status not in OF_THE_PROMPT
-        if self.in_a_row >= IN_A_ROW:
-            self.fail(f"{IN_A_ROW} calls in a row were not answered, the last: {error}")
+        self.in_a_row += error.status not in PROMPT_STATUSES
+        if self.in_a_row >= MAX_FAILED_CALLS:
+            self._fail(f"{MAX_FAILED_CALLS} calls in a row were not answered, the last: {error}")
 
-    def fail(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         """Stop the run with a reason; the error says that answers are kept and the run can be resumed."""
-        self.end(f"{reason}. What was answered is kept; the same command goes on from there")
+        self._halt(f"{reason}. What was answered is kept; the same command goes on from there")
 
-    def end(self, reason: str) -> None:
+    def _halt(self, reason: str) -> None:
         """Halt the run and set `error`, unless it is set; requests under way are still waited for."""
         self.error = self.error or JobError(reason)
         self.halted.set()
 
-    def tell(self, stage: StageName, done: int, count: int, seconds: float) -> None:
+    def _report_progress(self, stage: StageName, done: int, count: int, seconds: float) -> None:
         """Report progress: calls done in the stage, calls a minute, and remaining time of the stage."""
         rate = done / max(seconds, 1e-9)
         left = (count - done) / rate
@@ -255,8 +255,8 @@ class Asker:
         self.on_progress(fraction, f"{stage}: {done:,} of {count:,}, {MINUTE * rate:,.0f} a minute, {wait} left")
 
 
-def warmer(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return request parameters with a temperature of at least `WARMER`; unchanged if they have no temperature."""
+def _raise_temperature(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return request parameters with a temperature of at least `MIN_RETRY_TEMPERATURE`; add none if they have none."""
     if "temperature" not in parameters:
         return parameters
-    return parameters | {"temperature": max(WARMER, parameters["temperature"])}
+    return parameters | {"temperature": max(MIN_RETRY_TEMPERATURE, parameters["temperature"])}

@@ -20,7 +20,7 @@ RUN = 3
 runs."""
 PERMUTATIONS = 128
 """Number of hash functions of a MinHash sketch."""
-MISSES, FALSE_ALARMS = 0.9, 0.1
+MISS_WEIGHT, FALSE_ALARM_WEIGHT = 0.9, 0.1
 """Weights of false negatives and false positives in tuning the hash: candidates are confirmed, so a false positive
 costs only time."""
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
@@ -44,15 +44,15 @@ def jaccard(one: set[str], other: set[str]) -> float:
 
 
 @lru_cache
-def bands(similarity: float) -> tuple[int, int]:
+def _lsh_bands(similarity: float) -> tuple[int, int]:
     """Return the numbers of bands and of rows per band that suit a similarity in LSH; cached, as this takes 0.1 s."""
     from datasketch import MinHashLSH
 
-    buckets = MinHashLSH(min(similarity, 0.99), PERMUTATIONS, weights=(FALSE_ALARMS, MISSES))
+    buckets = MinHashLSH(min(similarity, 0.99), PERMUTATIONS, weights=(FALSE_ALARM_WEIGHT, MISS_WEIGHT))
     return buckets.b, buckets.r
 
 
-class NearTexts:
+class NearDuplicates:
     """Index of texts that finds the nearest one to a text, if it is a near duplicate.
 
     Args:
@@ -70,25 +70,22 @@ class NearTexts:
         self.similarity = similarity
         self.texts: list[str] = []
         self.empty = MinHash(PERMUTATIONS, hashfunc=zlib.crc32)
-        self.buckets = MinHashLSH(num_perm=PERMUTATIONS, params=bands(similarity))
+        self.buckets = MinHashLSH(num_perm=PERMUTATIONS, params=_lsh_bands(similarity))
 
     def add(self, text: str) -> None:
         """Add a text to the index."""
-        self.buckets.insert(len(self.texts), self.hashed(shingles(text)))
+        self.buckets.insert(len(self.texts), self._sketch(shingles(text)))
         self.texts.append(text)
 
-    def closest(self, text: str) -> tuple[str, float] | None:
+    def find_closest(self, text: str) -> tuple[str, float] | None:
         """Return the most similar text of the index and its similarity; None if none reaches the minimum similarity."""
         found = shingles(text)
-        near = ((self.texts[place], jaccard(found, shingles(self.texts[place]))) for place in self.candidates(found))
-        best = max(near, key=lambda one: one[1], default=None)
-        return best if best is not None and best[1] >= self.similarity else None
+        places = self.buckets.query(self._sketch(found))
+        alike = [(jaccard(found, shingles(self.texts[place])), -place) for place in places]  # the earliest of equals
+        similarity, place = max(alike, default=(0.0, 0))
+        return (self.texts[-place], similarity) if similarity >= self.similarity else None
 
-    def candidates(self, found: set[str]) -> list[int]:
-        """Return the indices of the texts that may be similar to a set of shingles, ascending."""
-        return sorted(self.buckets.query(self.hashed(found)))
-
-    def hashed(self, found: set[str]) -> "MinHash":
+    def _sketch(self, found: set[str]) -> "MinHash":
         """Return the MinHash sketch of a set of shingles."""
         sketch = self.empty.copy()
         sketch.update_batch(shingle.encode("utf-8", "surrogatepass") for shingle in found)

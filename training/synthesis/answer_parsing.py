@@ -21,13 +21,13 @@ TRIES = 50
 """Maximum number of brackets in a text that are tried as the start of JSON."""
 
 
-def without_thought(text: str) -> str:
+def remove_thoughts(text: str) -> str:
     """Return an answer without a reasoning model's thoughts, also if only their closing tag is there."""
     said = THOUGHT.sub("", text)
     return said.rpartition("</think>")[2].strip()
 
 
-def json_values(text: str) -> Iterator[Any]:
+def _find_json_values(text: str) -> Iterator[Any]:
     """Yield each JSON list or object in a text, outermost only, in order; other text between them is skipped."""
     decoder, place = json.JSONDecoder(), 0
     for _ in range(TRIES):
@@ -42,45 +42,47 @@ def json_values(text: str) -> Iterator[Any]:
             yield value
 
 
-def inner(value: Any) -> list[Any]:
+def _unwrap_items(value: Any) -> list[Any]:
     """Return the items of a list, or of an object whose only value is a list; any other value as a list of one."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), list):
         return list(only)
     return list(value) if isinstance(value, list) else [value]
 
 
-def read_personas(text: str) -> list[str]:
+def parse_personas(text: str) -> list[str]:
     """Return "persona. task" for each JSON object that has both; an empty list if none has."""
-    for value in json_values(text):
-        found = [item for item in inner(value) if isinstance(item, dict)]
-        parts = [[tidy(item.get(name)) for name in ("persona", "task")] for item in found]
+    for value in _find_json_values(text):
+        found = [item for item in _unwrap_items(value) if isinstance(item, dict)]
+        parts = [[_clean_text(item.get(name)) for name in ("persona", "task")] for item in found]
         if whole := [f"{persona.rstrip('.')}. {task}" for persona, task in parts if persona and task]:
             return whole
     return []
 
 
-def read_queries(text: str) -> list[str]:
+def parse_queries(text: str) -> list[str]:
     """Return the texts of a JSON list of strings or one-text objects, else the items of a bulleted or numbered list."""
-    for value in json_values(text):
-        items = [only_text(item) for item in inner(value)]
+    for value in _find_json_values(text):
+        items = [_extract_only_text(item) for item in _unwrap_items(value)]
         if found := [item for item in items if item]:
             return found
-    return [tidy(item.strip("\"'“”")) for item in LISTED.findall(text)]
+    return [_clean_text(item.strip("\"'“”")) for item in LISTED.findall(text)]
 
 
-def read_verdict(text: str) -> list[str]:
+def parse_verdict(text: str) -> list[str]:
     """Return ["yes"] or ["no"], from JSON or from the beginning of the text; an empty list if neither is found."""
-    for value in json_values(text):
+    for value in _find_json_values(text):
         items = [
-            verdict_of(item) for one in inner(value) for item in (one.values() if isinstance(one, dict) else [one])
+            _find_verdict(item)
+            for one in _unwrap_items(value)
+            for item in (one.values() if isinstance(one, dict) else [one])
         ]
         if found := [item for item in items if item]:
             return found[:1]
-    said = verdict_of(text)
+    said = _find_verdict(text)
     return [said] if said else []
 
 
-def read_document(text: str) -> list[str]:
+def parse_document(text: str) -> list[str]:
     """Return the passage as a list of one, without a code fence, an announcing sentence, or JSON around it.
 
     The list is empty if the JSON does not hold exactly one text.
@@ -88,12 +90,12 @@ def read_document(text: str) -> list[str]:
     if whole := WHOLE_FENCE.fullmatch(text):
         text = whole[1].strip()
     if text.startswith("{"):
-        for value in json_values(text):
-            return [item for item in [only_text(value)] if item]
+        for value in _find_json_values(text):
+            return [item for item in [_extract_only_text(value)] if item]
     return [PREAMBLE.sub("", text, count=1).strip()] if PREAMBLE.match(text) else [text]
 
 
-def verdict_of(value: Any) -> str | None:
+def _find_verdict(value: Any) -> str | None:
     """Return "yes" or "no" for a bool or a string that begins with yes, no, true or false; None for other values."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -101,14 +103,14 @@ def verdict_of(value: Any) -> str | None:
     return None if found is None else "yes" if found[1].lower() in ("yes", "true") else "no"
 
 
-def only_text(item: Any) -> str:
+def _extract_only_text(item: Any) -> str:
     """Return a string, or the only string in an object's values, stripped; "" for other values."""
     if isinstance(item, dict):
         texts = [value for value in item.values() if isinstance(value, str)]
         item = texts[0] if len(texts) == 1 else None
-    return tidy(item)
+    return _clean_text(item)
 
 
-def tidy(value: Any) -> str:
+def _clean_text(value: Any) -> str:
     """Return a string stripped, with unpaired surrogates replaced by "?"; "" for other values."""
     return value.encode("utf-8", "replace").decode().strip() if isinstance(value, str) else ""

@@ -9,7 +9,7 @@ from training.errors import JobError
 from training.sources.docstrings import docstrings, keep
 from training.synthesis.held_out import HeldOut, read_held_out
 from training.synthesis.job import HeldOutSettings
-from training.synthesis.near import NearTexts, jaccard, shingles, words
+from training.synthesis.near_duplicates import NearDuplicates, jaccard, shingles, words
 
 TEXT = "The central bank left its rates where they were because prices rose less than it had feared in spring."
 
@@ -35,30 +35,30 @@ def test_the_index_of_jaccard_is_what_is_shared_of_all():
 
 
 def test_a_text_with_a_changed_word_is_near_and_says_how_near():
-    near = NearTexts(0.5)
+    near = NearDuplicates(0.5)
     near.add("Something else entirely, which has nothing to do with it whatsoever.")
     near.add(TEXT)
-    found = near.closest(TEXT.replace("spring", "summer").upper())
+    found = near.find_closest(TEXT.replace("spring", "summer").upper())
     assert found == (TEXT, pytest.approx(16 / 18))  # of 17 runs the last one is another
-    assert near.closest(TEXT.replace(" ", " not ")) is None
+    assert near.find_closest(TEXT.replace(" ", " not ")) is None
 
 
 def test_among_real_texts_what_is_found_is_what_comparing_all_of_them_finds(real_texts):
-    near, found, truth = NearTexts(0.6), [], []
+    near, found, truth = NearDuplicates(0.6), [], []
     for text in real_texts:
         alike = ((other, jaccard(shingles(text), shingles(other))) for other in near.texts)
         best = max(alike, key=lambda one: one[1], default=("", 0.0))
         truth.append(best if best[1] >= 0.6 else None)
-        found.append(near.closest(text))
+        found.append(near.find_closest(text))
         near.add(text)
     assert found == truth and 0 < sum(one is not None for one in truth) < len(real_texts) / 2
 
 
 def test_real_texts_are_found_with_a_word_changed(real_texts):
-    near = NearTexts(0.6)
+    near = NearDuplicates(0.6)
     for text in real_texts:
         near.add(text)
-    assert all(near.closest(" ".join([*words(text)[:-1], "changed"])) is not None for text in real_texts)
+    assert all(near.find_closest(" ".join([*words(text)[:-1], "changed"])) is not None for text in real_texts)
 
 
 def held_out(*texts, similarity=0.5):
@@ -66,12 +66,12 @@ def held_out(*texts, similarity=0.5):
 
 
 def test_the_same_text_is_known_whatever_its_case():
-    match = held_out("What is a bond?").matches(["Who?", "what IS a bond"])[1]
+    match = held_out("What is a bond?").find_matches(["Who?", "what IS a bond"])[1]
     assert (match.test_set, match.theirs, match.how) == ("tests", "What is a bond?", "the same text")
 
 
 def test_nearly_the_same_text_is_known():
-    matches = held_out(TEXT).matches([TEXT.replace("spring", "summer")])
+    matches = held_out(TEXT).find_matches([TEXT.replace("spring", "summer")])
     assert matches[0].how == "nearly the same text, 0.89 alike"
 
 
@@ -81,12 +81,14 @@ def test_thirteen_words_in_a_row_are_known_and_twelve_are_not():
         " ".join(["before", *spoken[2 : 2 + count], "and", *"this goes on about other things".split()])
         for count in (12, 13)
     ]
-    matches = held_out(f"{TEXT} " + "It said so on another day too, at length and in detail. " * 5).matches(passages)
+    matches = held_out(f"{TEXT} " + "It said so on another day too, at length and in detail. " * 5).find_matches(
+        passages
+    )
     assert matches.keys() == {1} and matches[1].how.startswith("13 words in a row: bank left its rates")
 
 
 def test_without_test_sets_nothing_is_known():
-    assert HeldOut({}, 0.5, 13).matches([TEXT]) == {}
+    assert HeldOut({}, 0.5, 13).find_matches([TEXT]) == {}
 
 
 def test_every_text_of_a_file_is_read_or_those_of_its_fields(tmp_path, write_lines):
@@ -106,7 +108,7 @@ def test_the_tests_of_a_suite_are_read_and_not_what_is_trained_on(tmp_path, writ
     )
     found = read_held_out([HeldOutSettings(folder=tmp_path / "s")], 0.5, 13)
     assert found.counts == {"c": 4, "r": 3}
-    assert found.matches(["train 0", "test 0", "t DOC", "asked?"]).keys() == {1, 2, 3}
+    assert found.find_matches(["train 0", "test 0", "t DOC", "asked?"]).keys() == {1, 2, 3}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ MINUTE = 60.0
 """Seconds of a minute."""
 
 
-class Pace:
+class RateLimiter:
     """Schedule of requests that keeps within the rate limits.
 
     A request occupies its share of a minute before the next may start, so no window of a minute exceeds the limits.
@@ -26,14 +26,14 @@ class Pace:
         self.token_seconds = MINUTE / tokens if tokens else 0.0
         self.requests_free = self.tokens_free = self.held = -float("inf")
 
-    def claim(self, tokens: float) -> float:
+    def reserve_slot(self, tokens: float) -> float:
         """Reserve the next slot for a request of about `tokens` tokens; return its start on the clock, in seconds."""
         start = max(self.clock(), self.requests_free, self.tokens_free)
         self.requests_free = start + self.request_seconds
         self.tokens_free = start + tokens * self.token_seconds
         return start
 
-    def correct(self, tokens: float) -> None:
+    def correct_tokens(self, tokens: float) -> None:
         """Move the next slots by `tokens`, the number used minus the number claimed, which may be negative."""
         self.tokens_free += tokens * self.token_seconds
 
@@ -41,6 +41,6 @@ class Pace:
         """Let no request start for so many seconds from now, because the endpoint asked for a pause."""
         self.held = max(self.held, self.clock() + seconds)
 
-    def left(self, start: float) -> float:
+    def seconds_until(self, start: float) -> float:
         """Return the seconds until a request with this slot may be sent; 0 or less if it may be sent now."""
         return max(start, self.held) - self.clock()

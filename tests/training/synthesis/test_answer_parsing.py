@@ -2,11 +2,17 @@ import json
 
 import pytest
 
+from training.synthesis.answer_parsing import (
+    parse_document,
+    parse_personas,
+    parse_queries,
+    parse_verdict,
+    remove_thoughts,
+)
+from training.synthesis.calls import Call, parse_answer
 from training.synthesis.chat import Answer
-from training.synthesis.faults import fault_of, is_another_script, is_refusal
+from training.synthesis.faults import find_fault, is_another_script, is_refusal
 from training.synthesis.job import DocumentStage, FilterStage, PersonaStage, QueryStage
-from training.synthesis.reading import read_document, read_personas, read_queries, read_verdict, without_thought
-from training.synthesis.stages import Call, read
 
 PERSONA = {"persona": "A risk officer at a bank.", "task": "Checks limits."}
 SPOKEN = "A risk officer at a bank. Checks limits."
@@ -28,14 +34,14 @@ ENGLISH, CHINESE = "What is a bond? A debt.", "什么是债券？债券是一种
     ],
 )
 def test_personas_are_found_however_they_are_wrapped(said):
-    assert read_personas(without_thought(said)) == [SPOKEN]
+    assert parse_personas(remove_thoughts(said)) == [SPOKEN]
 
 
 @pytest.mark.parametrize(
     "said", ["", "A risk officer.", '[{"persona": "A risk officer"}]', '[{"persona": 1, "task": 2}]', "[" * 9000, "[1]"]
 )
 def test_what_holds_no_persona_gives_none(said):
-    assert read_personas(said) == []
+    assert parse_personas(said) == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,7 @@ def test_what_holds_no_persona_gives_none(said):
     ],
 )
 def test_queries_are_found_however_they_are_wrapped(said):
-    assert read_queries(said) == QUERIES
+    assert parse_queries(said) == QUERIES
 
 
 @pytest.mark.parametrize(
@@ -69,7 +75,7 @@ def test_queries_are_found_however_they_are_wrapped(said):
     ],
 )
 def test_a_verdict_is_one_word_or_a_truth_value(said, verdict):
-    assert read_verdict(said) == verdict
+    assert parse_verdict(said) == verdict
 
 
 @pytest.mark.parametrize(
@@ -82,11 +88,11 @@ def test_a_verdict_is_one_word_or_a_truth_value(said, verdict):
     ],
 )
 def test_a_passage_loses_what_is_around_it(said):
-    assert read_document(said) == ["A passage.\n\nIts end."]
+    assert parse_document(said) == ["A passage.\n\nIts end."]
 
 
 def test_halves_of_characters_become_what_can_be_written_down():
-    (found,) = read_queries('["What is \\ud83d a bond?"]')
+    (found,) = parse_queries('["What is \\ud83d a bond?"]')
     assert found.encode() and found == "What is ? a bond?"
 
 
@@ -106,7 +112,7 @@ def test_halves_of_characters_become_what_can_be_written_down():
     ],
 )
 def test_faults_of_a_passage(text, sample, fault):
-    assert fault_of(text, DocumentStage(), sample) == fault
+    assert find_fault(text, DocumentStage(), sample) == fault
 
 
 def test_scripts_are_compared_with_those_of_the_seed():
@@ -128,7 +134,7 @@ def test_what_only_sounds_like_a_refusal_is_none(text):
 
 def reading(stage, settings, text, reason="stop", count=2):
     call = Call(stage, "?", "m", {}, "t", "s", count, ENGLISH)
-    found = read(Answer(text, reason, 1, 1, True), call, settings)
+    found = parse_answer(Answer(text, reason, 1, 1, True), call, settings)
     return found.items, [fault for fault, _ in found.dropped]
 
 
@@ -159,4 +165,4 @@ def test_a_verdict_counts_though_its_reasons_were_cut_off():
 
 def test_a_verdict_in_another_language_than_the_seed_is_one():
     call = Call("filter", "?", "m", {}, "t", "s", 1, CHINESE)
-    assert read(Answer("yes", "stop", 1, 1, True), call, FilterStage()).items == ["yes"]
+    assert parse_answer(Answer("yes", "stop", 1, 1, True), call, FilterStage()).items == ["yes"]

@@ -5,16 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.digests import digest
+from training.synthesis.answer_parsing import (
+    parse_document,
+    parse_personas,
+    parse_queries,
+    parse_verdict,
+    remove_thoughts,
+)
 from training.synthesis.chat import Answer
-from training.synthesis.faults import fault_of, is_refusal
+from training.synthesis.faults import find_fault, is_refusal
 from training.synthesis.job import StageName, StageSettings
-from training.synthesis.reading import read_document, read_personas, read_queries, read_verdict, without_thought
 
-READERS: Mapping[StageName, Callable[[str], list[str]]] = {
-    "personas": read_personas,
-    "queries": read_queries,
-    "filter": read_verdict,
-    "documents": read_document,
+PARSERS: Mapping[StageName, Callable[[str], list[str]]] = {
+    "personas": parse_personas,
+    "queries": parse_queries,
+    "filter": parse_verdict,
+    "documents": parse_document,
 }
 """Function that parses an answer into items, by stage."""
 CUT = {"length": "cut off", "content_filter": "refused"}
@@ -52,7 +58,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ParsedAnswer:
     """Answer, parsed.
 
     Attributes:
@@ -64,7 +70,7 @@ class Reading:
     dropped: list[tuple[str, str]]
 
 
-def read(answer: Answer, call: Call, settings: StageSettings) -> Reading:
+def parse_answer(answer: Answer, call: Call, settings: StageSettings) -> ParsedAnswer:
     """Parse an answer into at most `call.count` distinct usable items, and unusable ones with reasons.
 
     If the answer was cut off, refused or empty, or not as asked, there are no items and one reason.
@@ -74,15 +80,15 @@ def read(answer: Answer, call: Call, settings: StageSettings) -> Reading:
         call: the call that it answers.
         settings: settings of the stage, with limits of length.
     """
-    said = without_thought(answer.text)
-    if answer.finish_reason in CUT and not (call.stage == "filter" and read_verdict(said)):  # which says no more
-        return Reading([], [(CUT[answer.finish_reason], said)])
+    said = remove_thoughts(answer.text)
+    if answer.finish_reason in CUT and not (call.stage == "filter" and parse_verdict(said)):  # which says no more
+        return ParsedAnswer([], [(CUT[answer.finish_reason], said)])
     if not said:
-        return Reading([], [("empty", said)])
+        return ParsedAnswer([], [("empty", said)])
     if is_refusal(said):
-        return Reading([], [("refused", said)])
-    found = list(dict.fromkeys(READERS[call.stage](said)))
-    faults = [fault_of(item, settings, "" if call.stage == "filter" else call.sample) for item in found]
+        return ParsedAnswer([], [("refused", said)])
+    found = list(dict.fromkeys(PARSERS[call.stage](said)))
+    faults = [find_fault(item, settings, "" if call.stage == "filter" else call.sample) for item in found]
     items = [item for item, fault in zip(found, faults, strict=True) if fault is None][: call.count]
     dropped = [(fault, item) for item, fault in zip(found, faults, strict=True) if fault is not None]
-    return Reading(items, dropped or ([] if items else [("not as asked", said)]))
+    return ParsedAnswer(items, dropped or ([] if items else [("not as asked", said)]))
