@@ -64,22 +64,21 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def run_server(settings: Settings, processes: ProcessStarter) -> None:
+def run_server(settings: Settings, processes: ProcessStarter, sockets: list[socket.socket]) -> None:
     """Serve until told to stop.
 
     Args:
         settings: of the server.
         processes: starts the processes of encoders and jobs.
+        sockets: bound to the server's addresses, not listening yet.
 
     Raises:
-        OSError: if the address cannot be had.
         ValueError: for settings that make no sense together.
     """
     keep_freed_blocks()
     torch.set_num_threads(settings.threads)
     logs.configure(settings.log_level)
     app = create_app(settings, processes)
-    sockets = listen(settings.host, settings.port)
     limits = Limits(settings.max_connections, settings.body_seconds, descriptor_limit())
     config = uvicorn.Config(
         app,
@@ -98,16 +97,6 @@ def run_server(settings: Settings, processes: ProcessStarter) -> None:
         runner.run(run(server, sockets, settings, app.state.services))
     if not server.started:
         sys.exit(1)
-
-
-def listen(host: str, port: int) -> list[socket.socket]:
-    """Take the address; done here, an address in use is a line on the terminal and not one of the log.
-
-    Raises:
-        OSError: if it cannot be had.
-    """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return [socket.create_server(address[:2], family=family) for family, *_, address in dict.fromkeys(found)]
 
 
 async def run(server: uvicorn.Server, sockets: list[socket.socket], settings: Settings, services: Services) -> None:

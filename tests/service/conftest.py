@@ -98,7 +98,6 @@ class LiveServer:
                 raise AssertionError("".join(self.greeting))
             found = re.search(r"http://127\.0\.0\.1:\d+", "".join(self.greeting))
             if found and "fit-transform" in "".join(self.greeting):
-                self.seconds = time.monotonic() - self.begun
                 return found[0]
             time.sleep(0.05)
         raise AssertionError("the server did not greet in time")

@@ -25,6 +25,7 @@ def texts(tmp_path_factory, paragraphs):
     return path
 
 
+@pytest.mark.trial
 def test_fit_and_embed_give_what_they_give_without_it(run, home, texts, tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32))
     for name, engine in (("here", []), ("there", RAY)):
@@ -54,6 +55,7 @@ def test_an_address_where_nothing_answers_is_one_line(run, texts, free_port):
     assert status == 1 and err.startswith("lathe: no Ray cluster answers at") and len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.trial
 def test_ctrl_c_ends_ray_and_its_workers(home, texts):
     before = set(Path("/tmp").glob("lathe-ray-*"))
     words = ["embed", "--source", str(texts), "--out", "/dev/null/x.npy", *map(str, RAY)]

@@ -184,6 +184,7 @@ def test_overload_is_answered_by_lathe(served, sentences):
     assert all(int(answer.headers["retry-after"]) >= 1 and "try again" in answer.text for answer in refused)
 
 
+@pytest.mark.trial
 def test_requests_in_flight_call_for_a_replica(served, sentences):
     assert served.replicas() == 1
     job = submit(served, sentences)

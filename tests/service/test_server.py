@@ -40,7 +40,6 @@ def server(serving, home):
 
 
 def test_the_whole_path_over_http(first, run, paragraphs, tmp_path):
-    assert first.seconds < 30
     assert first.client.get("/health/ready").status_code == 200
     greeting = "".join(first.greeting)
     assert greeting.count("curl") == 3 and first.admin["authorization"][7:] not in greeting
@@ -87,7 +86,6 @@ def test_after_a_kill_a_server_serves_as_before_and_jobs_have_gone_on(first, tex
     (worker,) = first.workers()
     first.stop(signal.SIGKILL)
     server = request.getfixturevalue("server")
-    assert server.seconds < 30
     assert server.wait(running, "succeeded", "failed")["state"] == "succeeded"
     assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
     after = server.client.post("/embed", json=body)

@@ -61,6 +61,7 @@ def test_nothing_is_asked_without_agreement(synthesize, synthesis_job, chat_serv
     assert chat_server.bodies == []
 
 
+@pytest.mark.trial
 def test_a_killed_run_goes_on_without_asking_anything_twice(synthesize, synthesis_job, tmp_path, chat_server, home):
     enough = threading.Event()
 

@@ -134,6 +134,7 @@ def test_a_replica_that_is_killed_under_load_costs_no_caller_an_answer(replicas,
     callers.check(replicas.expected)
 
 
+@pytest.mark.trial
 def test_a_rolling_restart_costs_no_caller_an_answer(replicas, eventually):
     with Callers(replicas) as callers:
         for number in (0, 1):

@@ -295,6 +295,7 @@ def test_a_job_whose_worker_was_killed_is_queued_again_and_done_by_another_once(
     assert np.load(io.BytesIO(api.client.get(f"/jobs/{job_id}/vectors").content)).shape == (200, 16)
 
 
+@pytest.mark.trial
 def test_a_job_whose_worker_was_killed_before_it_began_is_queued_again_too(api, crew, eventually):
     worker = crew.one()
     job_id = api.submit("early", QUICK)
@@ -358,6 +359,7 @@ def test_workers_that_cannot_begin_say_why_and_one_without_redis_waits(
     assert own_redis.password not in waiting.log.read_text() + waiting.errors.read_text()
 
 
+@pytest.mark.trial
 def test_whether_a_worker_of_this_machine_lives_can_be_asked(run, start_worker, own_redis, eventually):
     status, _, err = run("worker", "--check", LATHE_REDIS_URL=own_redis.url)
     assert status == 1 and f"no worker of {socket.gethostname()}" in err

@@ -29,6 +29,7 @@ def test_a_port_where_nothing_listens_is_named(free_port):
         pass
 
 
+@pytest.mark.trial
 @pytest.mark.services  # it waits as long as a user would
 def test_something_that_listens_and_is_no_ray_is_given_up_within_twenty_seconds():
     with socket.create_server(("127.0.0.1", 0)) as bound:
