@@ -211,7 +211,7 @@ def wanted_encoders(settings: "Settings", written: str | None, suite: "Suite", d
 
 def fitted_chains(names: Sequence[str]) -> "list[Method]":
     """Chains of the registry as methods."""
-    from training.evaluation.methods import Method, chain_key
+    from training.evaluation.methods import Method, hash_chain
 
     if not names:
         return []
@@ -223,7 +223,7 @@ def fitted_chains(names: Sequence[str]) -> "list[Method]":
             one.ref,
             size=reduced(one),
             chain=one.chain,
-            key=chain_key(one.chain),
+            key=hash_chain(one.chain),
             only=one.encoder_fingerprint,
         )
         for one in map(registry.load, dict.fromkeys(names))

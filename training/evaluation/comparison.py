@@ -14,12 +14,12 @@ from training.evaluation.statistics import (
     bootstrap,
     correlate,
     is_large,
-    leave_out,
-    outstanding,
+    leave_one_out,
+    outlier_shares,
     paired_test,
 )
 
-TASKS_LEAST = 5
+MIN_TASKS = 5
 """Minimum number of tasks of a family on an encoder for its t to count in tables by family (Section 2 of the paper)."""
 NORM_BINS = (0.0, 0.3, 0.6, 0.75, 1.05)
 """Boundaries of four intervals of ‖μ‖: the paper's quartiles (its Table 3)."""
@@ -93,7 +93,7 @@ class LargeEffect:
     difference: float
 
 
-def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
+def compare_with_raw(grid: Grid, labels: Sequence[str]) -> list[Cell]:
     """Compare every label with the raw vectors on every encoder; return one `Cell` for each pair that has scores.
 
     On an encoder, all labels are compared on the same tasks: those that all of them completed.
@@ -101,10 +101,10 @@ def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
     found = []
     for encoder in grid.encoders:
         methods = {label: grid.methods(encoder, label) for label in labels}
-        tasks = grid.complete(encoder, [method for some in methods.values() for method in some])
+        tasks = grid.complete_tasks(encoder, [method for some in methods.values() for method in some])
         if not tasks:
             continue
-        control = grid.control(encoder, tasks)
+        control = grid.control_scores(encoder, tasks)
         for label, some in methods.items():
             if not some:
                 continue
@@ -117,21 +117,21 @@ def cells(grid: Grid, labels: Sequence[str]) -> list[Cell]:
                     tasks=len(tasks),
                     difference=bootstrap(100 * (scores - control)),
                     test=paired_test(scores, control),
-                    families=tests(scores, control, grid.families(tasks)),
-                    types=tests(scores, control, grid.types(tasks)),
+                    families=_group_tests(scores, control, grid.group_by_family(tasks)),
+                    types=_group_tests(scores, control, grid.group_by_type(tasks)),
                     spread=float(np.std(each, ddof=1)) if len(each) > 1 else None,
-                    outstanding=outstanding(100 * (scores - control)),
+                    outstanding=outlier_shares(100 * (scores - control)),
                 )
             )
     return found
 
 
-def tests(scores: Array, control: Array, groups: dict[str, list[int]]) -> dict[str, PairedTest]:
+def _group_tests(scores: Array, control: Array, groups: dict[str, list[int]]) -> dict[str, PairedTest]:
     """Return the paired test of each group of tasks, given as lists of positions in `scores` and `control`."""
     return {name: paired_test(scores[places], control[places]) for name, places in groups.items()}
 
 
-def overall(grid: Grid, labels: Sequence[str]) -> dict[str, Interval]:
+def average_differences(grid: Grid, labels: Sequence[str]) -> dict[str, Interval]:
     """Return the mean difference to raw vectors in points over all encoders, with an interval, for each label.
 
     Labels without a common task are left out. The bootstrap resamples tasks, the same ones for all encoders, because
@@ -140,41 +140,41 @@ def overall(grid: Grid, labels: Sequence[str]) -> dict[str, Interval]:
     found = {}
     for label in labels:
         encoders = [encoder for encoder in grid.encoders if grid.methods(encoder, label)]
-        tasks = grid.common({e: [m for one in labels for m in grid.methods(e, one)] for e in encoders})
+        tasks = grid.common_tasks({e: [m for one in labels for m in grid.methods(e, one)] for e in encoders})
         if encoders and tasks:
-            columns = [100 * (grid.label_scores(e, label, tasks) - grid.control(e, tasks)) for e in encoders]
+            columns = [100 * (grid.label_scores(e, label, tasks) - grid.control_scores(e, tasks)) for e in encoders]
             found[label] = bootstrap(np.stack(columns, axis=1))
     return found
 
 
-def family_rows(grid: Grid, found: Sequence[Cell]) -> list[FamilyRow]:
+def summarize_families(grid: Grid, found: Sequence[Cell]) -> list[FamilyRow]:
     """Summarize t, wins, ties and losses by label and family of tasks, with and without each family of encoders."""
     rows = []
     for label in dict.fromkeys(cell.label for cell in found):
         for family in dict.fromkeys(name for cell in found for name in cell.families):
             some = [cell for cell in found if cell.label == label and family in cell.families]
-            some = [cell for cell in some if cell.families[family].n >= TASKS_LEAST]
+            some = [cell for cell in some if cell.families[family].n >= MIN_TASKS]
             if not some:
                 continue
             tests = [cell.families[family] for cell in some]
             kin = [grid.encoders[cell.encoder].member.family for cell in some]
             without = {
-                name: tally([test for test, stays in zip(tests, rest, strict=True) if stays])
-                for name, rest in leave_out(kin)
+                name: _tally_tests([test for test, stays in zip(tests, rest, strict=True) if stays])
+                for name, rest in leave_one_out(kin)
                 if rest.any()
             }
-            rows.append(FamilyRow(label, family, tally(tests), without))
+            rows.append(FamilyRow(label, family, _tally_tests(tests), without))
     return rows
 
 
-def tally(some: Sequence[PairedTest]) -> Tally:
+def _tally_tests(some: Sequence[PairedTest]) -> Tally:
     """Return the mean t of paired tests, an undefined t as 0, and the counts of their verdicts."""
     verdicts = [test.verdict for test in some]
     mean = float(np.mean([test.t or 0.0 for test in some]))
     return Tally(len(some), mean, verdicts.count("win"), verdicts.count("tie"), verdicts.count("loss"))
 
 
-def norm_correlations(grid: Grid, found: Sequence[Cell], label: str) -> dict[str, Correlation | None]:
+def correlate_gain_with_norm(grid: Grid, found: Sequence[Cell], label: str) -> dict[str, Correlation | None]:
     """Correlate a method's gain with ‖μ‖ over encoders: its t in classification, and its mean difference.
 
     The correlation of t is also computed without each family of encoders. A correlation is None if it is undefined. The
@@ -182,7 +182,7 @@ def norm_correlations(grid: Grid, found: Sequence[Cell], label: str) -> dict[str
     """
     some = [cell for cell in found if cell.label == label and grid.encoders[cell.encoder].mean_norm is not None]
     norms = np.array([grid.encoders[cell.encoder].mean_norm for cell in some], dtype=float)
-    classified = [family_t(cell, CLASSIFICATION) for cell in some]
+    classified = [_family_t(cell, CLASSIFICATION) for cell in some]
     tested = np.array([t is not None for t in classified], dtype=bool)
     t = np.array([value for value in classified if value is not None])
     kin = [grid.encoders[cell.encoder].member.family for cell, stays in zip(some, tested, strict=True) if stays]
@@ -191,12 +191,12 @@ def norm_correlations(grid: Grid, found: Sequence[Cell], label: str) -> dict[str
         "mean difference": correlate(norms, np.array([cell.difference.value for cell in some])),
     }
     if len(set(kin)) > 1:
-        for name, rest in leave_out(kin):
+        for name, rest in leave_one_out(kin):
             correlations[f"classification t without {name}"] = correlate(norms[tested][rest], t[rest])
     return correlations
 
 
-def norm_bins(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[str, float | int | str | None]]:
+def average_by_norm(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[str, float | int | str | None]]:
     """Return the mean t of each family of tasks in each interval of ‖μ‖, one row per interval (Table 3 of the paper).
 
     The keys of a row are `bin`, `encoders` (their number) and the families; a mean without encoders is None.
@@ -204,28 +204,30 @@ def norm_bins(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[str, f
     rows: list[dict[str, float | int | str | None]] = []
     for low, high in zip(NORM_BINS, NORM_BINS[1:], strict=False):
         some = [
-            cell for cell in found if cell.label == label and within(grid.encoders[cell.encoder].mean_norm, low, high)
+            cell
+            for cell in found
+            if cell.label == label and _is_within(grid.encoders[cell.encoder].mean_norm, low, high)
         ]
         row: dict[str, float | int | str | None] = {"bin": f"[{low:.2f}, {high:.2f})", "encoders": len(some)}
         for family in dict.fromkeys(name for cell in found for name in cell.families):
-            known = [t for t in (family_t(cell, family) for cell in some) if t is not None]
+            known = [t for t in (_family_t(cell, family) for cell in some) if t is not None]
             row[family] = float(np.mean(known)) if known else None
         rows.append(row)
     return rows
 
 
-def within(norm: float | None, low: float, high: float) -> bool:
+def _is_within(norm: float | None, low: float, high: float) -> bool:
     """Return whether a norm is known and lies in [low, high)."""
     return norm is not None and low <= norm < high
 
 
-def family_t(cell: Cell, family: str) -> float | None:
-    """Return a cell's t in a family of tasks; None if undefined or if the family has under `TASKS_LEAST` tasks."""
+def _family_t(cell: Cell, family: str) -> float | None:
+    """Return a cell's t in a family of tasks; None if undefined or if the family has under `MIN_TASKS` tasks."""
     test = cell.families.get(family)
-    return test.t if test is not None and test.n >= TASKS_LEAST else None
+    return test.t if test is not None and test.n >= MIN_TASKS else None
 
 
-def head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[str, int]]:
+def count_head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[str, int]]:
     """Count the encoders on which method `one` has a higher or lower t than `other`, by family (Table 4 of the paper).
 
     The keys of each count are `ahead`, `behind` and `of`, the number of encoders that have both methods.
@@ -237,7 +239,7 @@ def head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[
         if label != one or rival is None:
             continue
         for family, test in cell.families.items():
-            if test.n < TASKS_LEAST:
+            if test.n < MIN_TASKS:
                 continue
             count = counts.setdefault(family, {"ahead": 0, "behind": 0, "of": 0})
             count["of"] += 1
@@ -247,16 +249,16 @@ def head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[
     return counts
 
 
-def large_effects(grid: Grid, labels: Sequence[str]) -> list[LargeEffect]:
+def list_large_effects(grid: Grid, labels: Sequence[str]) -> list[LargeEffect]:
     """List the tasks where a method changes the score by more than 0.1 and 2 %, largest change first (Tables 8, 9)."""
     found = []
     for encoder in grid.encoders:
         for label in labels:
             methods = grid.methods(encoder, label)
-            tasks = grid.complete(encoder, methods) if methods else []
+            tasks = grid.complete_tasks(encoder, methods) if methods else []
             if not tasks:
                 continue
-            scores, control = grid.label_scores(encoder, label, tasks), grid.control(encoder, tasks)
+            scores, control = grid.label_scores(encoder, label, tasks), grid.control_scores(encoder, tasks)
             found += [
                 LargeEffect(label, encoder, task, float(before), float(after - before))
                 for task, after, before in zip(tasks, scores, control, strict=True)
@@ -286,7 +288,7 @@ class EstimationRow:
     r2_ahead: Interval
 
 
-def estimation_rows(grid: Grid) -> list[EstimationRow]:
+def compare_estimated_means(grid: Grid) -> list[EstimationRow]:
     """Compare R1 and R2 with means of few sentences to those with all, one row for each number of sentences.
 
     A number is left out unless all encoders have both methods with it and with all sentences. The bootstrap resamples
@@ -295,20 +297,20 @@ def estimation_rows(grid: Grid) -> list[EstimationRow]:
     counts = {m.sentences for e in grid.encoders.values() for m in e.methods.values() if m.sentences}
     found = []
     for count in sorted(counts):
-        methods = {e: [m for label in estimated(count) for m in grid.methods(e, label)] for e in grid.encoders}
-        tasks = grid.common(methods)
-        if tasks and all({m.label for m in some} == set(estimated(count)) for some in methods.values()):
-            intervals = {name: bootstrap(rows) for name, rows in estimation(grid, count, tasks).items()}
+        methods = {e: [m for label in _estimation_labels(count) for m in grid.methods(e, label)] for e in grid.encoders}
+        tasks = grid.common_tasks(methods)
+        if tasks and all({m.label for m in some} == set(_estimation_labels(count)) for some in methods.values()):
+            intervals = {name: bootstrap(rows) for name, rows in _estimation_values(grid, count, tasks).items()}
             found.append(EstimationRow(count, **intervals))
     return found
 
 
-def estimated(count: int) -> tuple[str, ...]:
+def _estimation_labels(count: int) -> tuple[str, ...]:
     """Return the labels of the four methods that are compared at a number of sentences."""
     return f"R1 of {count}", f"R2 of {count}", "R1", "R2"
 
 
-def estimation(grid: Grid, count: int, tasks: Sequence[str]) -> dict[str, Array]:
+def _estimation_values(grid: Grid, count: int, tasks: Sequence[str]) -> dict[str, Array]:
     """Return the values of an `EstimationRow` in points, by field, each `(tasks, encoders)`."""
     columns: dict[str, list[Array]] = {"r1": [], "r2": [], "r1_error": [], "r2_error": [], "r2_ahead": []}
     for encoder in grid.encoders:

@@ -44,22 +44,22 @@ class Findings:
     cross_lingual: Sequence[CrossLingual]
 
 
-def find(results: Results) -> Findings:
+def compute_findings(results: Results) -> Findings:
     """Compute all statistics that the scores of an evaluation allow."""
     grid = Grid(results)
     labels = grid.labels("ladder", "chain")
-    cells = comparison.cells(grid, labels)
+    cells = comparison.compare_with_raw(grid, labels)
     return Findings(
         labels=labels,
         cells=cells,
-        overall=comparison.overall(grid, labels),
-        families=comparison.family_rows(grid, cells),
-        norm_correlations={label: comparison.norm_correlations(grid, cells, label) for label in labels},
-        norm_bins=comparison.norm_bins(grid, cells, "R2") if "R2" in labels else [],
-        head_to_head=comparison.head_to_head(cells, "R2", "R1"),
-        large_effects=comparison.large_effects(grid, labels),
-        estimation=comparison.estimation_rows(grid),
-        retentions=reduction.retentions(grid),
-        intrinsic=reduction.intrinsic_correlations(grid),
-        cross_lingual=reduction.cross_lingual(grid),
+        overall=comparison.average_differences(grid, labels),
+        families=comparison.summarize_families(grid, cells),
+        norm_correlations={label: comparison.correlate_gain_with_norm(grid, cells, label) for label in labels},
+        norm_bins=comparison.average_by_norm(grid, cells, "R2") if "R2" in labels else [],
+        head_to_head=comparison.count_head_to_head(cells, "R2", "R1"),
+        large_effects=comparison.list_large_effects(grid, labels),
+        estimation=comparison.compare_estimated_means(grid),
+        retentions=reduction.compute_retentions(grid),
+        intrinsic=reduction.correlate_intrinsic(grid),
+        cross_lingual=reduction.compare_languages(grid),
     )

@@ -15,7 +15,7 @@ OTHER = "Other"
 """Family of all other types of tasks."""
 
 
-def family_of(task_type: str) -> str:
+def task_family(task_type: str) -> str:
     """Return the family of a task type of mteb: Retrieval, Classification or Other."""
     return FAMILIES.get(task_type, OTHER)
 
@@ -44,9 +44,9 @@ class Grid:
     def methods(self, encoder: str, label: str) -> list[Method]:
         """List the methods of a label that have a score on an encoder: its seeds or samples, but no `sweep` methods."""
         methods = self.encoders[encoder].methods.values()
-        return [m for m in methods if m.label == label and m.group != "sweep" and self.scored(encoder, m)]
+        return [m for m in methods if m.label == label and m.group != "sweep" and self.has_scores(encoder, m)]
 
-    def scored(self, encoder: str, method: Method) -> bool:
+    def has_scores(self, encoder: str, method: Method) -> bool:
         """Return whether a method has any score on an encoder, so that one that always failed can be left out."""
         return any((encoder, method.name, task) in self.values for task in self.tasks)
 
@@ -55,21 +55,21 @@ class Grid:
         found = [m.label for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
         return list(dict.fromkeys(found))
 
-    def complete(self, encoder: str, methods: Iterable[Method]) -> list[str]:
+    def complete_tasks(self, encoder: str, methods: Iterable[Method]) -> list[str]:
         """List the tasks that the control and all the methods completed on an encoder."""
         names = [CONTROL, *(method.name for method in methods)]
         return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
 
-    def common(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
+    def common_tasks(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
         """List the tasks that are complete on every encoder, each with its own methods; all tasks without encoders."""
-        complete = [set(self.complete(encoder, some)) for encoder, some in methods.items()]
+        complete = [set(self.complete_tasks(encoder, some)) for encoder, some in methods.items()]
         return [task for task in self.tasks if all(task in some for some in complete)]
 
     def scores(self, encoder: str, method: str, tasks: Sequence[str]) -> Array:
         """Return the scores `(n,)` of a method on an encoder for the tasks; raise `KeyError` if one is missing."""
         return np.array([self.values[encoder, method, task] for task in tasks])
 
-    def control(self, encoder: str, tasks: Sequence[str]) -> Array:
+    def control_scores(self, encoder: str, tasks: Sequence[str]) -> Array:
         """Return the raw vectors' scores `(n,)` on an encoder for the tasks; raise `KeyError` if one is missing."""
         return self.scores(encoder, CONTROL, tasks)
 
@@ -78,16 +78,16 @@ class Grid:
         found = [self.scores(encoder, method.name, tasks) for method in self.methods(encoder, label)]
         return np.asarray(np.mean(found, axis=0))
 
-    def types(self, tasks: Sequence[str]) -> dict[str, list[int]]:
+    def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
         """Return the positions of the tasks in the list, by mteb's type."""
         found: dict[str, list[int]] = {}
-        for place, task in enumerate(tasks):
-            found.setdefault(self.tasks[task].type, []).append(place)
+        for position, task in enumerate(tasks):
+            found.setdefault(self.tasks[task].type, []).append(position)
         return found
 
-    def families(self, tasks: Sequence[str]) -> dict[str, list[int]]:
+    def group_by_family(self, tasks: Sequence[str]) -> dict[str, list[int]]:
         """Return the positions of the tasks in the list, by family."""
         found: dict[str, list[int]] = {}
-        for kind, places in self.types(tasks).items():
-            found.setdefault(family_of(kind), []).extend(places)
+        for kind, positions in self.group_by_type(tasks).items():
+            found.setdefault(task_family(kind), []).extend(positions)
         return found

@@ -84,7 +84,7 @@ class Method:
     key: str = ""
     only: str | None = None
 
-    def unsuited(self, fingerprint: str, dimensions: int) -> str | None:
+    def unsuited_reason(self, fingerprint: str, dimensions: int) -> str | None:
         """Return the reason why the method cannot take an encoder's vectors; None if it can."""
         if self.only not in (None, fingerprint):
             return "it was fitted on another encoder's vectors"
@@ -114,12 +114,12 @@ class Method:
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
-def control() -> Method:
+def control_method() -> Method:
     """Return the method that leaves vectors unchanged, with which all others are compared."""
     return Method(CONTROL, "control", CONTROL)
 
 
-def ladder() -> list[Method]:
+def ladder_methods() -> list[Method]:
     """List the debiasing methods of the mean-bias paper, without the control."""
     return [
         Method(name, "ladder", "random direction" if name.startswith("random") else name, steps, name != MEAN_CENTRING)
@@ -127,16 +127,16 @@ def ladder() -> list[Method]:
     ]
 
 
-def sweep(sizes: Iterable[int]) -> list[Method]:
+def sweep_methods(sizes: Iterable[int]) -> list[Method]:
     """List every reducer at every number of dimensions, as methods to fit."""
     return [
-        Method(reducer.format(k=size), "sweep", reducer_label(reducer), reducer.format(k=size), size=size)
+        Method(reducer.format(k=size), "sweep", label_reducer(reducer), reducer.format(k=size), size=size)
         for size in sizes
         for reducer in REDUCERS
     ]
 
 
-def reducer_label(reducer: str) -> str:
+def label_reducer(reducer: str) -> str:
     """Return the name of a reducer at all sizes: the kinds of its steps up to the first parameter."""
     kinds, _, rest = reducer.partition(":")
     return f"{kinds} uncentred" if "center=none" in rest else kinds
@@ -157,19 +157,19 @@ def parse_size(written: str) -> Fraction:
     return size
 
 
-def size_of(size: Fraction, dimensions: int) -> int | None:
+def resolve_size(size: Fraction, dimensions: int) -> int | None:
     """Convert a size to a number of dimensions; return None unless it is below `dimensions` and at least 1."""
     found = int(size * dimensions) if size < 1 else int(size)
     return found if 1 <= found < dimensions else None
 
 
-def chain_key(chain: Chain) -> str:
+def hash_chain(chain: Chain) -> str:
     """Return a hash of a fitted chain's tensors, steps and normalization; the chain must come from disk."""
     what = [chain.metadata["tensors_sha256"], chain.normalize, chain.specs()]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
-def means(counts: Iterable[int]) -> list[Method]:
+def mean_methods(counts: Iterable[int]) -> list[Method]:
     """List R1 and R2 fitted on so many sentences, three random samples each, to measure the error of the mean."""
     return [
         Method(f"{name} of {count}, draw {draw}", "means", f"{name} of {count}", steps, sentences=count, draw=draw)

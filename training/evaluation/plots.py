@@ -85,7 +85,7 @@ def geometry_and_scores(results: Results, findings: Findings) -> Any:
     figure, (axis,) = new_panels(1)
     for encoder, result in grid.encoders.items():
         names = list(result.intrinsic)
-        tasks = grid.complete(encoder, [result.methods[name] for name in names])
+        tasks = grid.complete_tasks(encoder, [result.methods[name] for name in names])
         if names and tasks:
             x = [result.intrinsic[name]["local_spearman"] for name in names]
             axis.scatter(x, [100 * grid.scores(encoder, name, tasks).mean() for name in names], s=14, label=encoder)

@@ -11,7 +11,7 @@ from training.evaluation.statistics import Array, Correlation, Interval, bootstr
 
 ALL = "all"
 """Key of all tasks beside the types of tasks."""
-CONTROL_LEAST = 0.05
+MIN_CONTROL_SCORE = 0.05
 """Minimum mean score of the raw vectors; a share of a smaller score is mostly noise."""
 LANGUAGE_SUFFIX = re.compile(r"[_-]([a-z]{2})$")
 """Pattern of a two-letter language at the end of a data set's name."""
@@ -46,16 +46,25 @@ class Retention:
     types: dict[str, Interval]
     ahead: dict[str, Interval]
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether the reducer was compared with centred PCA, and is another one."""
+        return bool(self.ahead) and self.label != RIVAL
 
-def retentions(grid: Grid) -> list[Retention]:
+    def types_apart(self, sign: int) -> list[str]:
+        """List the types of tasks whose retained share is above (sign 1) or below (sign −1) that of centred PCA."""
+        return [kind for kind, interval in self.ahead.items() if kind != ALL and interval.sign == sign]
+
+
+def compute_retentions(grid: Grid) -> list[Retention]:
     """Compute the retention of every reducer and nested chain at every size, over the tasks that all of them completed.
 
-    The largest share of the dimensions comes first. Groups of tasks whose raw score is below `CONTROL_LEAST` for an
+    The largest share of the dimensions comes first. Groups of tasks whose raw score is below `MIN_CONTROL_SCORE` for an
     encoder are left out; the list is empty without a common task.
     """
     sized = {name: [m for m in e.methods.values() if m.size is not None] for name, e in grid.encoders.items()}
     sized = {name: methods for name, methods in sized.items() if methods}
-    tasks = grid.common(sized)
+    tasks = grid.common_tasks(sized)
     if not sized or not tasks:
         return []
     scores: dict[tuple[str, float], dict[str, Array]] = {}
@@ -64,13 +73,16 @@ def retentions(grid: Grid) -> list[Retention]:
         for method in methods:
             key = method.label, round((method.size or width) / width, 4)
             scores.setdefault(key, {})[encoder] = grid.scores(encoder, method.name, tasks)
-    groups = {ALL: list(range(len(tasks)))} | grid.types(tasks)
+    groups = {ALL: list(range(len(tasks)))} | grid.group_by_type(tasks)
     found = []
     for (label, share), columns in scores.items():
-        rows, control = together(columns), together({name: grid.control(name, tasks) for name in columns})
+        rows, control = (
+            _stack_columns(columns),
+            _stack_columns({name: grid.control_scores(name, tasks) for name in columns}),
+        )
         rival = scores.get((RIVAL, share), {})
-        matched = together({name: rival[name] for name in columns}) if set(columns) <= set(rival) else None
-        told = {name: places for name, places in groups.items() if (control[places].mean(0) >= CONTROL_LEAST).all()}
+        matched = _stack_columns({name: rival[name] for name in columns}) if set(columns) <= set(rival) else None
+        told = {name: places for name, places in groups.items() if (control[places].mean(0) >= MIN_CONTROL_SCORE).all()}
         kept = {name: bootstrap_ratio(rows[places], control[places]) for name, places in told.items()}
         ahead = {
             name: bootstrap_ratio(rows[places], control[places], matched[places])
@@ -83,12 +95,12 @@ def retentions(grid: Grid) -> list[Retention]:
     return sorted(found, key=lambda one: (-one.share, order.index(one.label)))
 
 
-def together(columns: dict[str, Array]) -> Array:
+def _stack_columns(columns: dict[str, Array]) -> Array:
     """Stack scores of m encoders, `(n,)` each, as columns of an array `(n, m)`."""
     return np.stack(list(columns.values()), axis=1)
 
 
-def intrinsic_correlations(grid: Grid) -> dict[str, Correlation]:
+def correlate_intrinsic(grid: Grid) -> dict[str, Correlation]:
     """Correlate each intrinsic measure with the mean score, over encoders, reducers and sizes (Table 1 of the paper).
 
     Errors are negated, so that more is better for all measures. Undefined correlations are left out; the result is
@@ -135,7 +147,7 @@ class CrossLingual:
     against_english: float
 
 
-def cross_lingual(grid: Grid) -> list[CrossLingual]:
+def compare_languages(grid: Grid) -> list[CrossLingual]:
     """Compare retention in other languages with that in English, for data sets that exist in both.
 
     Data sets are parallel if they have the same type, and the last parts of their names differ only in the language at
@@ -143,28 +155,28 @@ def cross_lingual(grid: Grid) -> list[CrossLingual]:
     is ambiguous.
     """
     found = []
-    for (_, stem), languages in parallel(grid).items():
+    for (_, stem), languages in _parallel_tasks(grid).items():
         english = languages.pop(ENGLISH, None)
         for encoder, result in grid.encoders.items():
             for method in (m for m in result.methods.values() if m.size is not None):
-                against = kept_share(grid, encoder, method, english)
+                against = _retained_share(grid, encoder, method, english)
                 for language, task in languages.items():
-                    share = kept_share(grid, encoder, method, task)
+                    share = _retained_share(grid, encoder, method, task)
                     if share is not None and against is not None:
                         row = encoder, method.label, method.size or 0, stem, language, share, share - against
                         found.append(CrossLingual(*row))
     return found
 
 
-def kept_share(grid: Grid, encoder: str, method: Method, task: str | None) -> float | None:
+def _retained_share(grid: Grid, encoder: str, method: Method, task: str | None) -> float | None:
     """Return a task's score with the method divided by its raw score; None if not scored, or the raw one is too low."""
     if task is None or not all((encoder, name, task) in grid.values for name in (CONTROL, method.name)):
         return None
     control = grid.values[encoder, CONTROL, task]
-    return grid.values[encoder, method.name, task] / control if control >= CONTROL_LEAST else None
+    return grid.values[encoder, method.name, task] / control if control >= MIN_CONTROL_SCORE else None
 
 
-def parallel(grid: Grid) -> dict[tuple[str, str], dict[str, str]]:
+def _parallel_tasks(grid: Grid) -> dict[tuple[str, str], dict[str, str]]:
     """Return the names of tasks by (type, common part of the name) and by language, without ambiguous ones."""
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name, task in grid.tasks.items():

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from training.evaluation.findings import Findings, find
+from training.evaluation.findings import Findings, compute_findings
 from training.evaluation.plots import draw_all
 from training.evaluation.run import Results
 from training.evaluation.summary import summarize
@@ -56,7 +56,7 @@ def write_report(results: Results, supplements: Sequence[Supplement] = ()) -> tu
     Returns:
         the findings, and the paths of the files.
     """
-    findings = find(results)
+    findings = compute_findings(results)
     section = Section(
         title=f"Evaluation: {results.request.suite.title}",
         sentences=summarize(findings),

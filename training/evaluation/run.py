@@ -25,7 +25,14 @@ from training.errors import EncoderError, EvaluationError, TrainingError
 from training.evaluation.corpus import Corpus, corpus_sentences, split_corpus
 from training.evaluation.encoders import Group, Member, Wanted, encode_checked, plan_groups
 from training.evaluation.inspection import EncodedGroup, Inspect
-from training.evaluation.methods import Method, control, ladder, means, size_of, sweep
+from training.evaluation.methods import (
+    Method,
+    control_method,
+    ladder_methods,
+    mean_methods,
+    resolve_size,
+    sweep_methods,
+)
 from training.evaluation.pool import Workers
 from training.evaluation.progress import StagedProgress
 from training.evaluation.scores import Collected, ResultsLog, Score
@@ -75,10 +82,17 @@ class Request:
 
     def methods(self, dimensions: int) -> list[Method]:
         """List all methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
-        sizes = list(dict.fromkeys(size for one in self.sizes if (size := size_of(one, dimensions)) is not None))
+        sizes = list(dict.fromkeys(size for one in self.sizes if (size := resolve_size(one, dimensions)) is not None))
         cut = [chain.cut(size) for chain in self.chains for size in sizes if chain.cuts_to(size)]
-        debiasing = ladder() if self.ladder else []
-        return [control(), *self.chains, *cut, *debiasing, *sweep(sizes), *means(dict.fromkeys(self.sentences))]
+        debiasing = ladder_methods() if self.ladder else []
+        return [
+            control_method(),
+            *self.chains,
+            *cut,
+            *debiasing,
+            *sweep_methods(sizes),
+            *mean_methods(dict.fromkeys(self.sentences)),
+        ]
 
 
 @dataclass(frozen=True)
@@ -254,7 +268,7 @@ class Evaluation:
             self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
             for member in group.members
             for method in self.request.methods(member.dimensions)
-            if method.unsuited(member.fingerprint, member.dimensions) is None
+            if method.unsuited_reason(member.fingerprint, member.dimensions) is None
         )
 
     def all_tasks(self) -> list[Collected]:
@@ -319,10 +333,10 @@ class Evaluation:
         if self.sentences:
             corpus = split_corpus(self.vectors_of_corpus(member, store), self.digest)
         asked = self.request.methods(member.dimensions)
-        reasons = {method.name: method.unsuited(member.fingerprint, member.dimensions) for method in asked}
+        reasons = {method.name: method.unsuited_reason(member.fingerprint, member.dimensions) for method in asked}
         methods = [method for method in asked if reasons[method.name] is None]
         problems = {name: reason for name, reason in reasons.items() if reason}
-        for size in (size for size in self.request.sizes if size_of(size, member.dimensions) is None):
+        for size in (size for size in self.request.sizes if resolve_size(size, member.dimensions) is None):
             problems[f"size {size}"] = f"it is not below the {member.dimensions} dimensions there are"
         fitted, measures = [], {}
         for done, method in enumerate(methods):

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 DECISIVE_T = 2.0
 """|t| beyond which a difference counts as a win or loss: the mean-bias paper's threshold of effect size, not a test of
 significance (its Section 2)."""
-RESAMPLED_LEAST = 5
+MIN_RESAMPLED_PAIRS = 5
 """Minimum number of pairs for a bootstrap of a correlation."""
 RESAMPLES = 10_000
 """Number of bootstrap resamples, as in the mean-bias paper (its Appendix U)."""
@@ -27,7 +27,7 @@ NEGLIGIBLE = 1e-9
 """Differences in points below this are rounding errors of equal differences."""
 MAX_ZERO_NORM = 1e-12
 """Norm of a mean of unit vectors up to which it counts as zero, since it is only rounding error."""
-OUTSTANDING_Z = 2.0
+OUTLIER_Z = 2.0
 """Number of standard deviations from an encoder's mean difference beyond which a difference is an outlier (its Table
 6)."""
 
@@ -176,17 +176,17 @@ def correlate(x: Array, y: Array, seed: int = 0) -> Correlation | None:
     ranks = stats.rankdata(x), stats.rankdata(y)
     return Correlation(
         n=len(x),
-        pearson=with_interval(row_correlation, x, y, drawn),
-        spearman=with_interval(rank_correlation, ranks[0], ranks[1], drawn),
+        pearson=_add_interval(row_correlation, x, y, drawn),
+        spearman=_add_interval(rank_correlation, ranks[0], ranks[1], drawn),
         p=float(stats.spearmanr(x, y).pvalue),
     )
 
 
-def with_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, drawn: NDArray[np.int64]) -> Interval:
+def _add_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, drawn: NDArray[np.int64]) -> Interval:
     """Return a correlation of all pairs with its 95 % bootstrap interval; resamples where it is undefined are ignored.
 
-    There are no bounds with fewer than `RESAMPLED_LEAST` pairs: nearly every resample repeats some, and three pairs in
-    a row give [1, 1].
+    There are no bounds with fewer than `MIN_RESAMPLED_PAIRS` pairs: nearly every resample repeats some, and three pairs
+    in a row give [1, 1].
 
     Args:
         measure: correlation of corresponding rows, `(b, n)` and `(b, n)` to `(b,)`.
@@ -195,7 +195,7 @@ def with_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, 
         drawn: resampled indices, `(resamples, n)`.
     """
     value = float(measure(x[None], y[None])[0])
-    if len(x) < RESAMPLED_LEAST:
+    if len(x) < MIN_RESAMPLED_PAIRS:
         return Interval(value, None, None)
     resampled = measure(x[drawn], y[drawn])
     resampled = resampled[np.isfinite(resampled)]
@@ -223,7 +223,7 @@ def is_large(score: float, control: float) -> bool:
     return difference > LARGE_SCORE and difference > LARGE_SHARE * abs(control)
 
 
-def standardized(differences: Array) -> Array:
+def standardize(differences: Array) -> Array:
     """Return the z-scores `(n,)` of an encoder's differences in points, (Δ − Δ̄) / s; zeros if all are equal."""
     spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
     if spread < NEGLIGIBLE:
@@ -231,18 +231,18 @@ def standardized(differences: Array) -> Array:
     return np.asarray((differences - differences.mean()) / spread)
 
 
-def outstanding(differences: Array) -> tuple[float, float]:
+def outlier_shares(differences: Array) -> tuple[float, float]:
     """Return the shares of an encoder's differences `(n,)` with z > 2 and with z < −2."""
-    return beyond(standardized(differences))
+    return shares_beyond(standardize(differences))
 
 
-def beyond(z: Array) -> tuple[float, float]:
+def shares_beyond(z: Array) -> tuple[float, float]:
     """Return the shares of z-scores `(n,)` above 2 and below −2; zeros for an empty array."""
     n = max(len(z), 1)
-    return int((z > OUTSTANDING_Z).sum()) / n, int((z < -OUTSTANDING_Z).sum()) / n
+    return int((z > OUTLIER_Z).sum()) / n, int((z < -OUTLIER_Z).sum()) / n
 
 
-def leave_out(names: Sequence[str]) -> list[tuple[str, NDArray[np.bool_]]]:
+def leave_one_out(names: Sequence[str]) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return, for each distinct name, the name and a mask `(n,)` of the items that have another name."""
     items = np.array(names)
     return [(name, items != name) for name in dict.fromkeys(names)]

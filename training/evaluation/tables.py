@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from training.evaluation.findings import Findings
-from training.evaluation.grid import Grid, family_of
+from training.evaluation.grid import Grid, task_family
 from training.evaluation.methods import CONTROL
 from training.evaluation.reduction import RIVAL, Retention
 from training.evaluation.run import EncoderResult, Results
@@ -46,10 +46,10 @@ def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
 def raw_score_table(results: Results) -> Table:
     """Build the table of the raw vectors' mean score by type, over the tasks that all encoders completed."""
     grid = Grid(results)
-    tasks = grid.common({name: [] for name in grid.encoders})
+    tasks = grid.common_tasks({name: [] for name in grid.encoders})
     types = {
         f"{kind} ({len(positions)})": [tasks[position] for position in positions]
-        for kind, positions in grid.types(tasks).items()
+        for kind, positions in grid.group_by_type(tasks).items()
     }
     return Table.from_records(
         (
@@ -70,7 +70,7 @@ def _format_norm(result: EncoderResult) -> str:
 
 def _mean_score(grid: Grid, encoder: str, tasks: Sequence[str]) -> float | None:
     """Return the mean raw score × 100 over tasks; None without tasks."""
-    return 100 * float(np.mean(grid.control(encoder, tasks))) if tasks else None
+    return 100 * float(np.mean(grid.control_scores(encoder, tasks))) if tasks else None
 
 
 def difference_table(results: Results, findings: Findings) -> Table:
@@ -223,7 +223,7 @@ def score_records(results: Results, metrics: bool = False) -> list[dict[str, Any
             {
                 "task": score.task,
                 "type": task.type if task else "",
-                "family": family_of(task.type) if task else "",
+                "family": task_family(task.type) if task else "",
                 "language": task.language if task else "",
                 "metric": task.main_score if task else "",
                 "encoder": result.member.name,

@@ -24,6 +24,19 @@ class Estimate(Protocol):
         """Upper bound of the interval."""
 
 
+class SignedEstimate(Protocol):
+    """Estimate whose interval may lie on one side of zero."""
+
+    @property
+    def sign(self) -> int:
+        """1 or −1 if the interval is above or below zero, else 0."""
+
+
+def format_by_sign(estimate: SignedEstimate, above: str, below: str, neither: str) -> str:
+    """Return the text for an interval above zero, for one below zero, or for one that holds zero or has no bounds."""
+    return {1: above, -1: below, 0: neither}[estimate.sign]
+
+
 def format_number(value: float | None, spec: str = ".2f", scale: float = 1) -> str:
     """Format `scale · value` by a format specification such as `+.2f`; return a dash for None."""
     return MISSING if value is None else f"{scale * value:{spec}}"

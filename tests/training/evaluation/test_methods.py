@@ -14,13 +14,13 @@ from training.evaluation.methods import (
     RANDOM_SEEDS,
     REDUCERS,
     Method,
-    chain_key,
-    control,
-    ladder,
-    means,
+    control_method,
+    hash_chain,
+    ladder_methods,
+    mean_methods,
     parse_size,
-    size_of,
-    sweep,
+    resolve_size,
+    sweep_methods,
 )
 from training.evaluation.run import Request
 from training.evaluation.shelf import MethodShelf
@@ -72,15 +72,16 @@ def files(folder: Path):
 
 
 def test_the_ladder_with_the_control_has_nine_methods_and_four_seeds_of_the_random_one():
-    labels = [method.label for method in ladder()]
+    labels = [method.label for method in ladder_methods()]
     assert len({CONTROL, *labels}) == 9
     assert labels.count("random direction") == len(set(RANDOM_SEEDS)) == 4
-    assert len({method.name for method in ladder()}) == len({method.steps for method in ladder()}) == len(labels) == 11
+    names, steps = {method.name for method in ladder_methods()}, {method.steps for method in ladder_methods()}
+    assert len(names) == len(steps) == len(labels) == 11
 
 
 def test_the_ladders_maps_are_what_their_names_say(shelf, corpus):
     outputs = {}
-    for method in ladder():
+    for method in ladder_methods():
         _, chain, measures = fitted(shelf, method, corpus)
         outputs[method.name] = chain.transform(corpus.heldout).astype(np.float64)
         assert measures == {}
@@ -97,12 +98,12 @@ def test_the_ladders_maps_are_what_their_names_say(shelf, corpus):
 
 def test_sizes_are_numbers_or_shares_of_the_width():
     written = {"96": 96, "1/4": 96, "1/3": 128, "0.5": 192, "383": 383, "1": 1}
-    assert {size: size_of(parse_size(size), 384) for size in written} == written
+    assert {size: resolve_size(parse_size(size), 384) for size in written} == written
 
 
 @pytest.mark.parametrize("written", ["384", "385", "1/1000"])
 def test_a_size_that_is_not_below_the_width_is_none(written):
-    assert size_of(parse_size(written), 384) is None
+    assert resolve_size(parse_size(written), 384) is None
 
 
 @pytest.mark.parametrize("written", ["x", "1/0", "", "nan", "a/b", "0", "-5", "3/2"])
@@ -119,13 +120,13 @@ def test_the_key_is_that_of_the_map_whatever_it_is_called():
     keys += [method.key_on("e" * 32, DIGEST), method.key_on(ENCODER, "d" * 32)]
     assert len(set(keys)) == len(keys) == 7
     assert replace(method, name="x", label="y", group="ladder").key_on(ENCODER, DIGEST) == key
-    everything = [*ladder(), *sweep([6, 12]), *means([50, 60])]
+    everything = [*ladder_methods(), *sweep_methods([6, 12]), *mean_methods([50, 60])]
     assert len({one.key_on(ENCODER, DIGEST) for one in everything}) == len(everything)
 
 
 def test_raw_vectors_and_fitted_chains_have_one_key_on_every_corpus(nested):
     for encoder, corpus in ((ENCODER, DIGEST), ("e" * 32, "")):
-        assert (control().key_on(encoder, corpus), nested.key_on(encoder, corpus)) == (CONTROL, "k")
+        assert (control_method().key_on(encoder, corpus), nested.key_on(encoder, corpus)) == (CONTROL, "k")
         assert nested.cut(6).key_on(encoder, corpus) == "k-6"
 
 
@@ -149,7 +150,7 @@ def test_a_method_is_fitted_once_and_then_loaded(shelf, corpus):
 
 
 def test_raw_vectors_need_no_corpus_and_leave_no_file(shelf):
-    one, measures = shelf.fitted(control(), ENCODER, None, DIGEST, lambda _: None)
+    one, measures = shelf.fitted(control_method(), ENCODER, None, DIGEST, lambda _: None)
     assert (one.name, one.key, one.folder, one.dimensions, measures) == (CONTROL, CONTROL, None, None, {})
     assert not shelf.folder.exists()
 
@@ -158,12 +159,12 @@ def test_chains_of_equal_tensors_have_equal_keys_only_if_they_are_the_same_map(c
     keys = []
     for number, (steps, normalize) in enumerate([("r2", True), ("r2", False), ("rand:seed=1", True), ("r2", True)]):
         Chain(parse_steps(steps), normalize).fit(corpus.fit).save(tmp_path / str(number))
-        keys.append(chain_key(Chain.load(tmp_path / str(number))))
+        keys.append(hash_chain(Chain.load(tmp_path / str(number))))
     assert len(set(keys[:3])) == 3 and keys[3] == keys[0]
 
 
 def test_every_reducer_gives_the_size_asked_for(shelf, corpus):
-    methods = sweep([6])
+    methods = sweep_methods([6])
     assert len(methods) == len(REDUCERS) == len({method.label for method in methods})
     for method in methods:
         one, chain, measures = fitted(shelf, method, corpus)
@@ -184,7 +185,7 @@ def test_what_a_reduction_keeps_is_measured_on_sentences_kept_aside(shelf, corpu
 
 
 def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(shelf, one_hot):
-    methods = means([50])
+    methods = mean_methods([50])
     assert [method.label for method in methods] == ["R1 of 50"] * 3 + ["R2 of 50"] * 3
     found = [fitted(shelf, method, one_hot)[1].transforms[0] for method in methods]
     for step, name, entry in zip(found, ["mean"] * 3 + ["direction"] * 3, [1 / 50] * 3 + [50**-0.5] * 3, strict=True):
@@ -197,8 +198,8 @@ def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(shelf, on
 
 def test_a_method_without_sentences_enough_is_an_error_and_leaves_nothing(shelf, corpus):
     for method, rows, message in (
-        (means([361])[0], corpus, "R1 of 361, draw 0: the corpus has 360 sentences"),
-        (ladder()[1], None, "R2 is fitted on sentences: name some with --corpus"),
+        (mean_methods([361])[0], corpus, "R1 of 361, draw 0: the corpus has 360 sentences"),
+        (ladder_methods()[1], None, "R2 is fitted on sentences: name some with --corpus"),
     ):
         with pytest.raises(EvaluationError, match=message):
             shelf.fitted(method, ENCODER, rows, DIGEST, lambda _: None)
@@ -223,16 +224,16 @@ def test_a_nested_chain_is_also_compared_at_the_smaller_sizes_asked_for(nested, 
 def test_a_chain_that_is_not_nested_is_never_cut(rows):
     chain = Chain(parse_steps("random_projection:12")).fit(rows)
     assert not Method("flat@1", "chain", "flat@1", size=12, chain=chain, key="k").cuts_to(6)
-    assert not ladder()[0].cuts_to(6)
+    assert not ladder_methods()[0].cuts_to(6)
 
 
 def test_a_chain_says_why_it_cannot_take_an_encoders_vectors(nested):
-    assert nested.unsuited(ENCODER, WIDTH) is None
-    assert nested.unsuited("e" * 32, WIDTH) == "it was fitted on another encoder's vectors"
+    assert nested.unsuited_reason(ENCODER, WIDTH) is None
+    assert nested.unsuited_reason("e" * 32, WIDTH) == "it was fitted on another encoder's vectors"
     anyones = replace(nested, only=None)
-    assert anyones.unsuited("e" * 32, WIDTH) is None
-    assert anyones.unsuited(ENCODER, 384) == "it takes vectors 24 wide, these are 384"
-    assert all(method.unsuited(ENCODER, 384) is None for method in [control(), *ladder()])
+    assert anyones.unsuited_reason("e" * 32, WIDTH) is None
+    assert anyones.unsuited_reason(ENCODER, 384) == "it takes vectors 24 wide, these are 384"
+    assert all(method.unsuited_reason(ENCODER, 384) is None for method in [control_method(), *ladder_methods()])
 
 
 def test_mteb_gets_each_texts_vector_under_its_prompt_and_through_the_map(nested, rows, tmp_path):

@@ -16,7 +16,7 @@ from training.encoder.spec import DEFAULT_ENCODER
 from training.errors import EvaluationError
 from training.evaluation.corpus import corpus_sentences
 from training.evaluation.encoders import Wanted
-from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder
+from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder_methods
 from training.evaluation.pool import Workers
 from training.evaluation.run import Request, evaluate, trial_key
 from training.evaluation.store import text_key
@@ -129,7 +129,12 @@ def silent(fraction, message):
 
 
 def test_every_method_has_a_score_on_every_task_that_can_be_read(first):
-    methods = [CONTROL, "first@1", "other@1", *(method.name for method in ladder() if method.name != "whitening")]
+    methods = [
+        CONTROL,
+        "first@1",
+        "other@1",
+        *(method.name for method in ladder_methods() if method.name != "whitening"),
+    ]
     methods += [reducer.format(k=8) for reducer in REDUCERS]
     found = by_cell(first.results)
     assert set(found) == {(task, method) for task in SCORED for method in methods}

@@ -45,7 +45,7 @@ class Block:
 def build_blocks(grid: Grid) -> dict[str, Block]:
     """Build the score matrix of each task type, by type; a type without any score is left out."""
     found = {}
-    for type_, places in grid.types(list(grid.tasks)).items():
+    for type_, places in grid.group_by_type(list(grid.tasks)).items():
         block = _build_block(grid, type_, [list(grid.tasks)[place] for place in places])
         if block is not None:
             found[type_] = block
@@ -67,7 +67,7 @@ def _build_block(grid: Grid, type_: str, tasks: list[str]) -> Block | None:
         type=type_,
         encoders=encoders,
         tasks=complete,
-        scores=np.array([grid.control(encoder, complete) for encoder in encoders]),
+        scores=np.array([grid.control_scores(encoder, complete) for encoder in encoders]),
         lacking=tuple(encoder for encoder in grid.encoders if encoder not in encoders),
         incomplete={task: failed for task, failed in missing.items() if failed},
     )

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from training.evaluation.statistics import OUTSTANDING_Z
+from training.evaluation.statistics import OUTLIER_Z
 from training.reporting.figures import draw_figures, new_panels, plot_heat_map, write_numbers
 from training.research.mean_bias_audit.findings import AuditFindings
 
-MAX_Z = 2 * OUTSTANDING_Z
+MAX_Z = 2 * OUTLIER_Z
 """|z| at which the colour scale of the map ends."""
 
 
@@ -72,7 +72,7 @@ def outstanding_map(findings: AuditFindings) -> Any:
     values = np.array([[z[encoder].get(task, np.nan) for encoder in encoders] for task in tasks])
     figure, (axis,) = new_panels(1, size=(3 + 0.5 * len(encoders), 1.5 + 0.22 * len(tasks)))
     plot_heat_map(axis, values, tasks, encoders, MAX_Z)
-    write_numbers(axis, values, "+.1f", MAX_Z, threshold=OUTSTANDING_Z, fontsize=7)
+    write_numbers(axis, values, "+.1f", MAX_Z, threshold=OUTLIER_Z, fontsize=7)
     return figure
 
 

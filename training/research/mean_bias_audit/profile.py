@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from training.evaluation.grid import Grid
-from training.evaluation.statistics import beyond, standardized
+from training.evaluation.statistics import shares_beyond, standardize
 
 R2, RANDOM = "R2", "random direction"
 """Labels of the two methods that are compared here, as in `methods.DEBIASING`."""
@@ -81,10 +81,10 @@ def measure_random_controls(grid: Grid) -> list[RandomControl]:
     found = []
     for encoder in grid.encoders:
         seeds, rivals = grid.methods(encoder, RANDOM), grid.methods(encoder, R2)
-        tasks = grid.complete(encoder, [*seeds, *rivals])
+        tasks = grid.complete_tasks(encoder, [*seeds, *rivals])
         if not seeds or not tasks:
             continue
-        control = grid.control(encoder, tasks)
+        control = grid.control_scores(encoder, tasks)
         gains = {m.name: float(100 * (grid.scores(encoder, m.name, tasks) - control).mean()) for m in [*seeds, *rivals]}
         each = [gains[seed.name] for seed in seeds]
         found.append(
@@ -105,17 +105,17 @@ def profile_outliers(grid: Grid) -> Profile:
     z: dict[str, dict[str, float]] = {}
     for encoder in grid.encoders:
         methods = grid.methods(encoder, R2)
-        tasks = grid.complete(encoder, methods) if methods else []
+        tasks = grid.complete_tasks(encoder, methods) if methods else []
         if tasks:
-            differences = 100 * (grid.label_scores(encoder, R2, tasks) - grid.control(encoder, tasks))
-            z[encoder] = dict(zip(tasks, standardized(differences).tolist(), strict=True))
+            differences = 100 * (grid.label_scores(encoder, R2, tasks) - grid.control_scores(encoder, tasks))
+            z[encoder] = dict(zip(tasks, standardize(differences).tolist(), strict=True))
     encoders = [
-        EncoderProfile(name, grid.encoders[name].mean_norm, len(row), *beyond(np.array(list(row.values()))))
+        EncoderProfile(name, grid.encoders[name].mean_norm, len(row), *shares_beyond(np.array(list(row.values()))))
         for name, row in z.items()
     ]
     columns = {task: np.array([row[task] for row in z.values() if task in row]) for task in grid.tasks}
     by_task = [
-        TaskProfile(task, grid.tasks[task].type, len(column), *beyond(column))
+        TaskProfile(task, grid.tasks[task].type, len(column), *shares_beyond(column))
         for task, column in columns.items()
         if len(column)
     ]

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from training.evaluation.comparison import cells
-from training.evaluation.findings import find
+from training.evaluation.comparison import compare_with_raw
+from training.evaluation.findings import compute_findings
 from training.evaluation.report import format_report, write_report
 from training.research.mean_bias_audit.findings import AuditFindings, compute_audit_findings
 from training.research.mean_bias_audit.means import (
@@ -70,7 +70,7 @@ def test_r2_stands_out_on_tasks_two_deviations_from_an_encoders_own_mean(grid_of
 
 def test_the_profile_agrees_with_what_the_comparison_says_of_an_encoder(grid_of, gained):
     grid = grid_of(gained("one", GAINS))
-    (cell,), (row,) = cells(grid, ["R2"]), profile_outliers(grid).encoders
+    (cell,), (row,) = compare_with_raw(grid, ["R2"]), profile_outliers(grid).encoders
     assert (row.up, row.down) == cell.outstanding == (1 / 8, 0)
 
 
@@ -231,7 +231,7 @@ def test_the_report_has_an_audit_of_its_own_in_all_forms(audited):
     assert re.findall(r"<h2>(.*?)</h2>\s*<div", audit) == list(audit_tables(findings))
     assert len(audit_tables(findings)) == 8
 
-    shown = format_report(audited, find(audited), supplements)
+    shown = format_report(audited, compute_findings(audited), supplements)
     assert "\n".join(summarize_audit(findings)) in shown
     assert ["two", "–", "–", "–", "–", "–", "–"] in overview_table(findings).cells
     assert "two: nothing can be measured." in shown
@@ -243,4 +243,4 @@ def test_without_an_audit_there_is_no_such_part(audited):
     write_report(plain, supplements)
     assert json.loads((plain.request.out / "evaluation.json").read_text())["audit"] is None
     assert "<h1>Audit" not in (plain.request.out / "report.html").read_text()
-    assert "Audit" not in format_report(plain, find(plain), supplements)
+    assert "Audit" not in format_report(plain, compute_findings(plain), supplements)

@@ -67,12 +67,12 @@ def panel(grid_of, table):
         values |= table(name, tasks, control=control, R1=r1, R2=r2)
         norms[name], families[name] = float(norm), name.partition("-")[0]
     grid = grid_of(values, dict.fromkeys(tasks, "Retrieval"), norms=norms, families=families)
-    return grid, comparison.cells(grid, ["R1", "R2"])
+    return grid, comparison.compare_with_raw(grid, ["R1", "R2"])
 
 
 def test_the_papers_panel_gives_the_papers_table_1(panel):
     grid, cells = panel
-    row = next(row for row in comparison.family_rows(grid, cells) if row.label == "R2")
+    row = next(row for row in comparison.summarize_families(grid, cells) if row.label == "R2")
     assert (row.family, row.all.encoders) == ("Retrieval", 38)
     assert (row.all.wins, row.all.ties, row.all.losses) == (22, 12, 4)
     assert row.all.mean_t == pytest.approx(2.99, abs=0.01)
@@ -80,16 +80,16 @@ def test_the_papers_panel_gives_the_papers_table_1(panel):
 
 
 def test_the_papers_panel_gives_the_papers_table_3(panel):
-    bins = comparison.norm_bins(*panel, "R2")
+    bins = comparison.average_by_norm(*panel, "R2")
     assert [row["bin"] for row in bins] == ["[0.00, 0.30)", "[0.30, 0.60)", "[0.60, 0.75)", "[0.75, 1.05)"]
     assert [row["encoders"] for row in bins] == [2, 6, 10, 20]
     assert [row["Retrieval"] for row in bins] == pytest.approx([2.34, 1.36, 2.15, 3.95], abs=0.01)
 
 
 def test_the_papers_panel_gives_the_papers_table_4(panel):
-    found = comparison.head_to_head(panel[1], "R2", "R1")
+    found = comparison.count_head_to_head(panel[1], "R2", "R1")
     assert found == {"Retrieval": {"ahead": 35, "behind": 2, "of": 38}}  # one has the same t to two digits
-    assert comparison.head_to_head(panel[1], "R1", "R2")["Retrieval"]["ahead"] == 2
+    assert comparison.count_head_to_head(panel[1], "R1", "R2")["Retrieval"]["ahead"] == 2
 
 
 def test_seeds_of_one_method_are_averaged_and_their_spread_is_the_papers(grid_of):
@@ -100,7 +100,7 @@ def test_seeds_of_one_method_are_averaged_and_their_spread_is_the_papers(grid_of
         ("e", f"random, seed {s}", t): values["e", "control", t] + d / 100 for s, d in seeds.items() for t in "ab"
     }
     values |= {("e", "R2", task): 0.5 for task in "ab"}
-    cells = {cell.label: cell for cell in comparison.cells(grid_of(values), ["random direction", "R2"])}
+    cells = {cell.label: cell for cell in comparison.compare_with_raw(grid_of(values), ["random direction", "R2"])}
     assert round(cells["random direction"].difference.value, 3) == 0.005
     assert round(cells["random direction"].spread, 3) == 0.005
     assert cells["R2"].spread is None
@@ -109,7 +109,7 @@ def test_seeds_of_one_method_are_averaged_and_their_spread_is_the_papers(grid_of
 def test_only_tasks_that_every_method_completed_count(grid_of, table):
     values = table("e", "abcd", control=[0.5, 0.5, 0.5, None], R1=[0.6, None, 0.8, 0.9], R2=[0.7, 0.9, 0.5, 0.9])
     del values["e", "R2", "c"]
-    cells = {cell.label: cell for cell in comparison.cells(grid_of(values), ["R1", "R2"])}
+    cells = {cell.label: cell for cell in comparison.compare_with_raw(grid_of(values), ["R1", "R2"])}
     assert {label: cell.tasks for label, cell in cells.items()} == {"R1": 1, "R2": 1}
     assert cells["R1"].difference.value == pytest.approx(10)
     assert cells["R2"].difference.value == pytest.approx(20)
@@ -118,7 +118,7 @@ def test_only_tasks_that_every_method_completed_count(grid_of, table):
 
 def test_methods_not_compared_do_not_take_tasks_away(grid_of, table):
     values = table("e", "ab", control=[0.5, 0.5], R1=[0.6, None], R2=[0.7, 0.9])
-    assert [cell.tasks for cell in comparison.cells(grid_of(values), ["R2"])] == [2]
+    assert [cell.tasks for cell in comparison.compare_with_raw(grid_of(values), ["R2"])] == [2]
 
 
 def test_what_one_encoder_failed_at_stays_with_the_others(grid_of, table):
@@ -126,7 +126,7 @@ def test_what_one_encoder_failed_at_stays_with_the_others(grid_of, table):
         "two", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]
     )
     values |= table("three", "ab", control=[None, None], R2=[0.6, 0.7])
-    assert [(cell.encoder, cell.tasks) for cell in comparison.cells(grid_of(values), ["R2"])] == [
+    assert [(cell.encoder, cell.tasks) for cell in comparison.compare_with_raw(grid_of(values), ["R2"])] == [
         ("one", 1),
         ("two", 2),
     ]
@@ -134,7 +134,7 @@ def test_what_one_encoder_failed_at_stays_with_the_others(grid_of, table):
 
 def test_a_cell_holds_the_statistics_of_its_differences(grid_of, table):
     raw, after = np.linspace(0.1, 0.8, 10), np.linspace(0.1, 0.8, 10) ** 0.9
-    (cell,) = comparison.cells(grid_of(table("e", MIXED, control=raw, R2=after), MIXED), ["R2"])
+    (cell,) = comparison.compare_with_raw(grid_of(table("e", MIXED, control=raw, R2=after), MIXED), ["R2"])
     assert cell.difference == bootstrap(100 * (after - raw))
     assert cell.families == cell.types
     assert cell.families["Retrieval"] == paired_test(after[:5], raw[:5])
@@ -152,8 +152,8 @@ def test_there_are_three_families_of_tasks(grid_of, table):
         "f": "Clustering",
     }
     grid = grid_of(table("e", types, control=[0.5] * 6, R2=[0.6] * 6), types)
-    assert grid.families(list(types)) == {"Retrieval": [0], "Classification": [1, 2], "Other": [3, 4, 5]}
-    (cell,) = comparison.cells(grid, ["R2"])
+    assert grid.group_by_family(list(types)) == {"Retrieval": [0], "Classification": [1, 2], "Other": [3, 4, 5]}
+    (cell,) = comparison.compare_with_raw(grid, ["R2"])
     assert {name: test.n for name, test in cell.types.items()} == dict.fromkeys(types.values(), 1)
 
 
@@ -162,7 +162,7 @@ def test_an_encoder_with_fewer_than_five_tasks_of_a_family_is_not_counted(grid_o
     values = table("five", MIXED, control=raw, R2=np.linspace(0.6, 0.7, 10))
     values |= table("four", few, control=raw[1:], R2=np.linspace(0.3, 0.2, 9))
     grid = grid_of(values, MIXED)
-    rows = {row.family: row for row in comparison.family_rows(grid, comparison.cells(grid, ["R2"]))}
+    rows = {row.family: row for row in comparison.summarize_families(grid, comparison.compare_with_raw(grid, ["R2"]))}
     assert (rows["Retrieval"].all.encoders, rows["Retrieval"].all.wins, rows["Retrieval"].all.losses) == (1, 1, 0)
     assert (
         rows["Classification"].all.encoders,
@@ -178,7 +178,7 @@ def test_a_family_of_encoders_is_left_out_as_a_whole(grid_of, table):
         after, raw = shifted(t, 5)
         values |= table(name, [f"r{i}" for i in range(5)], control=raw, R2=after)
     grid = grid_of(values, MIXED, families=families)
-    (row,) = comparison.family_rows(grid, comparison.cells(grid, ["R2"]))
+    (row,) = comparison.summarize_families(grid, comparison.compare_with_raw(grid, ["R2"]))
     assert row.all.mean_t == pytest.approx(7 / 3)
     assert {name: one.mean_t for name, one in row.without.items()} == pytest.approx({"kin": -1, "alone": 4})
 
@@ -186,14 +186,14 @@ def test_a_family_of_encoders_is_left_out_as_a_whole(grid_of, table):
 def test_a_family_that_is_all_there_is_cannot_be_left_out(grid_of, table):
     after, raw = shifted(1.5, 5)
     grid = grid_of(table("a", [f"r{i}" for i in range(5)], control=raw, R2=after), MIXED)
-    (row,) = comparison.family_rows(grid, comparison.cells(grid, ["R2"]))
+    (row,) = comparison.summarize_families(grid, comparison.compare_with_raw(grid, ["R2"]))
     assert row.without == {}
 
 
 def test_over_all_encoders_the_tasks_complete_on_all_of_them_count(grid_of, table):
     values = table("one", "abc", control=[0.5, 0.5, 0.5], R2=[0.6, 0.7, 0.9])
     values |= table("two", "abc", control=[0.5, 0.5, 0.5], R2=[0.5, 0.8, None])
-    found = comparison.overall(grid_of(values), ["R2"])
+    found = comparison.average_differences(grid_of(values), ["R2"])
     expected = bootstrap(np.array([[10.0, 0.0], [20.0, 30.0]]))
     assert expected.value == 15
     assert (found["R2"].value, found["R2"].low) == pytest.approx((expected.value, expected.low))
@@ -203,7 +203,7 @@ def test_one_encoder_more_of_the_same_kind_does_not_make_us_surer(grid_of, table
     scores = {"control": [0.5] * 10, "R2": np.linspace(0.4, 0.9, 10)}
     alone = grid_of(table("one", MIXED, **scores))
     thrice = grid_of(table("one", MIXED, **scores) | table("two", MIXED, **scores) | table("three", MIXED, **scores))
-    few, many = (comparison.overall(grid, ["R2"])["R2"] for grid in (alone, thrice))
+    few, many = (comparison.average_differences(grid, ["R2"])["R2"] for grid in (alone, thrice))
     assert (many.value, many.low, many.high) == pytest.approx((few.value, few.low, few.high))
 
 
@@ -214,7 +214,7 @@ def test_a_gain_that_follows_the_norm_is_found(grid_of, table):
         values |= table(f"e{place}", [f"c{i}" for i in range(5)], control=raw, R2=after)
         norms[f"e{place}"] = norm
     grid = grid_of(values, MIXED, norms=norms)
-    found = comparison.norm_correlations(grid, comparison.cells(grid, ["R2"]), "R2")
+    found = comparison.correlate_gain_with_norm(grid, comparison.compare_with_raw(grid, ["R2"]), "R2")
     counts = {what: one.n for what, one in found.items()}
     assert counts == {"classification t": 6, "mean difference": 6} | {
         f"classification t without e{place}": 5 for place in range(6)
@@ -227,13 +227,13 @@ def test_two_encoders_are_too_few_for_a_correlation_with_the_norm(grid_of, table
         "two", "ab", control=[0.5, 0.5], R2=[0.5, 0.4]
     )
     grid = grid_of(values, norms={"one": 0.2, "two": 0.7})
-    found = comparison.norm_correlations(grid, comparison.cells(grid, ["R2"]), "R2")
+    found = comparison.correlate_gain_with_norm(grid, comparison.compare_with_raw(grid, ["R2"]), "R2")
     assert found == {"classification t": None, "mean difference": None}
 
 
 def test_large_effects_are_named_the_largest_first(grid_of, table):
     values = table("e", "abcd", control=[0.5, 0.5, 0.5, 0.5], R1=[0.5, 0.5, 0.5, 0.65], R2=[0.55, 0.7, 0.1, 0.5])
-    found = comparison.large_effects(grid_of(values), ["R1", "R2"])
+    found = comparison.list_large_effects(grid_of(values), ["R1", "R2"])
     assert [(one.label, one.task) for one in found] == [("R2", "c"), ("R2", "b"), ("R1", "d")]
     assert [one.difference for one in found] == pytest.approx([-0.4, 0.2, 0.15])
     assert {one.control for one in found} == {0.5}
@@ -251,7 +251,7 @@ def few_sentences(table):
 
 
 def test_what_few_sentences_cost_is_averaged_over_draws_and_tasks(grid_of, few_sentences):
-    (row,) = comparison.estimation_rows(grid_of(few_sentences))
+    (row,) = comparison.compare_estimated_means(grid_of(few_sentences))
     assert row.sentences == 100
     assert row.r1.value == pytest.approx((0 - 2) / 2)  # of tasks a and b, in points; the draws of a cancel
     assert row.r2.value == pytest.approx((1 - 1) / 2)
@@ -264,26 +264,26 @@ def test_the_same_score_with_few_sentences_costs_nothing(grid_of, table):
     values = table("e", "ab", control=[0.1, 0.1], R1=[0.5, 0.6], R2=[0.5, 0.7])
     for name in ("R1", "R2"):
         values |= {("e", f"{name} of 50, draw 0", task): values["e", name, task] for task in "ab"}
-    (row,) = comparison.estimation_rows(grid_of(values))
+    (row,) = comparison.compare_estimated_means(grid_of(values))
     assert (row.r1.value, row.r2.value, row.r1_error.value, row.r2_error.value) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("missing", ["R1", "R2", "R1 of 100", "R2 of 100"])
 def test_few_sentences_are_compared_with_all_and_r1_with_r2(grid_of, few_sentences, missing):
     values = {key: score for key, score in few_sentences.items() if key[1].partition(",")[0] != missing}
-    assert comparison.estimation_rows(grid_of(values)) == []
+    assert comparison.compare_estimated_means(grid_of(values)) == []
 
 
 def test_numbers_of_sentences_are_in_order(grid_of, few_sentences):
     fewer = {(e, m.replace("100", "20"), t): score for (e, m, t), score in few_sentences.items()}
-    assert [row.sentences for row in comparison.estimation_rows(grid_of(few_sentences | fewer))] == [20, 100]
+    assert [row.sentences for row in comparison.compare_estimated_means(grid_of(few_sentences | fewer))] == [20, 100]
 
 
 def test_head_to_head_counts_encoders_that_have_both(grid_of, table):
     values = table("both", MIXED, control=[0.5] * 10, R1=np.linspace(0.5, 0.9, 10), R2=np.linspace(0.9, 0.5, 10))
     values |= table("one only", MIXED, control=[0.5] * 10, R2=np.linspace(0.9, 0.5, 10))
-    cells = comparison.cells(grid_of(values, MIXED), ["R1", "R2"])
-    assert comparison.head_to_head(cells, "R2", "R1") == {
+    cells = comparison.compare_with_raw(grid_of(values, MIXED), ["R1", "R2"])
+    assert comparison.count_head_to_head(cells, "R2", "R1") == {
         "Retrieval": {"ahead": 1, "behind": 0, "of": 1},
         "Classification": {"ahead": 0, "behind": 1, "of": 1},
     }

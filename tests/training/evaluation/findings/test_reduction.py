@@ -17,7 +17,7 @@ def chain(name, size):
 def test_retention_is_the_mean_score_over_the_mean_raw_one(grid_of, table):
     """Eq. 2 of the GeoPres paper, whose M is the mean over the data sets of a group."""
     values = table("e", "abc", control=[0.8, 0.5, 0.2], **{"geopres:4": [0.4, 0.5, 0.3]})
-    (one,) = reduction.retentions(grid_of(values))
+    (one,) = reduction.compute_retentions(grid_of(values))
     assert one.mean.value == pytest.approx(1.2 / 1.5)
     assert (one.label, one.share, one.encoders, one.tasks) == ("geopres", 0.5, 1, 3)
     assert (one.mean.low, one.mean.high) == pytest.approx((0.5, 1.5))
@@ -25,28 +25,28 @@ def test_retention_is_the_mean_score_over_the_mean_raw_one(grid_of, table):
 
 def test_keeping_every_score_is_a_retention_of_one(grid_of, table):
     values = table("e", "abc", control=[0.8, 0.5, 0.2], **{"geopres:4": [0.8, 0.5, 0.2]})
-    assert reduction.retentions(grid_of(values))[0].mean == Interval(1, 1, 1)
+    assert reduction.compute_retentions(grid_of(values))[0].mean == Interval(1, 1, 1)
 
 
 @pytest.mark.parametrize(("raw", "told"), [(0.049, False), (-0.3, False), (0.05, True)])
 def test_types_with_a_raw_score_near_nothing_have_no_retention_of_their_own(grid_of, table, raw, told):
     values = table("e", "ab", control=[0.9, raw], **{"geopres:4": [0.4, 0.9]})
-    (one,) = reduction.retentions(grid_of(values, {"a": "STS", "b": "Retrieval"}))
+    (one,) = reduction.compute_retentions(grid_of(values, {"a": "STS", "b": "Retrieval"}))
     assert set(one.types) == ({"STS", "Retrieval"} if told else {"STS"})
     assert one.mean.value == pytest.approx(1.3 / (0.9 + raw))
 
 
 def test_nothing_is_kept_of_noise(grid_of, table):
-    assert reduction.retentions(grid_of(table("e", "a", control=[0.01], **{"geopres:4": [0.4]}))) == []
+    assert reduction.compute_retentions(grid_of(table("e", "a", control=[0.01], **{"geopres:4": [0.4]}))) == []
 
 
 def test_methods_that_do_not_reduce_have_no_retention(grid_of, table):
-    assert reduction.retentions(grid_of(table("e", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]))) == []
+    assert reduction.compute_retentions(grid_of(table("e", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]))) == []
 
 
 def test_every_size_is_over_the_tasks_that_all_completed(grid_of, table):
     scores = {"geopres:4": [0.5, 0.25, 0.25], "geopres:2": [0.5, None, 0.25], "pca:4": [0.5, 0.25, 0.5]}
-    found = reduction.retentions(grid_of(table("e", "abc", control=[0.5] * 3, **scores)))
+    found = reduction.compute_retentions(grid_of(table("e", "abc", control=[0.5] * 3, **scores)))
     assert {one.tasks for one in found} == {2}
     assert {(one.label, one.share): one.mean.value for one in found} == {
         ("geopres", 0.5): 0.75,
@@ -57,7 +57,7 @@ def test_every_size_is_over_the_tasks_that_all_completed(grid_of, table):
 
 def test_larger_sizes_come_first_and_reducers_in_the_order_given(grid_of, table):
     scores = {f"{kind}:{size}": [0.5, 0.5] for kind in REDUCERS for size in (2, 4, 1)}
-    found = reduction.retentions(grid_of(table("e", "ab", control=[0.5, 0.5], **scores)))
+    found = reduction.compute_retentions(grid_of(table("e", "ab", control=[0.5, 0.5], **scores)))
     assert [(one.share, one.label) for one in found] == [
         (share, kind) for share in (0.5, 0.25, 0.125) for kind in REDUCERS
     ]
@@ -66,7 +66,7 @@ def test_larger_sizes_come_first_and_reducers_in_the_order_given(grid_of, table)
 def test_retentions_of_encoders_are_averaged(grid_of, table):
     values = table("one", "ab", control=[0.5, 0.5], **{"geopres:4": [0.5, 0.25]})
     values |= table("two", "ab", control=[0.4, 0.8], **{"geopres:4": [0.2, 0.8]})
-    (one,) = reduction.retentions(grid_of(values))
+    (one,) = reduction.compute_retentions(grid_of(values))
     assert (one.encoders, one.mean.value) == (2, pytest.approx((0.75 / 1.0 + 1.0 / 1.2) / 2))
     assert (one.mean.low, one.mean.high) == pytest.approx((0.75, (0.75 + 1.0 / 1.2) / 2))
 
@@ -74,7 +74,7 @@ def test_retentions_of_encoders_are_averaged(grid_of, table):
 def test_types_of_tasks_are_kept_apart(grid_of, table):
     types = {"a": "STS", "b": "STS", "c": "Retrieval"}
     values = table("e", "abc", control=[0.5] * 3, **{"geopres:4": [0.5, 0.25, 0.125], "pca:4": [0.25, 0.25, 0.25]})
-    one = next(one for one in reduction.retentions(grid_of(values, types)) if one.label == "geopres")
+    one = next(one for one in reduction.compute_retentions(grid_of(values, types)) if one.label == "geopres")
     assert {name: found.value for name, found in one.types.items()} == {"STS": 0.75, "Retrieval": 0.25}
     assert {name: found.value for name, found in one.ahead.items()} == pytest.approx(
         {"all": (0.5 + 0 - 0.25) / 3, "STS": 0.25, "Retrieval": -0.25}
@@ -85,7 +85,7 @@ def test_being_ahead_of_pca_is_paired_by_task(grid_of, table):
     """Tasks that differ by far more than the methods do not hide a difference that is in each of them."""
     pca = np.linspace(0.1, 0.8, 12)
     values = table("e", range(12), control=[0.8] * 12, **{"geopres:4": pca + 0.008, "pca:4": pca})
-    found = {one.label: one for one in reduction.retentions(grid_of(values))}
+    found = {one.label: one for one in reduction.compute_retentions(grid_of(values))}
     ahead = found["geopres"].ahead["all"]
     assert (ahead.value, ahead.low, ahead.high) == pytest.approx((0.01, 0.01, 0.01))
     assert found["geopres"].mean.low < found["pca"].mean.value < found["geopres"].mean.value
@@ -96,7 +96,7 @@ def test_pca_of_another_size_is_no_rival(grid_of, table):
     values = table(
         "e", "ab", control=[0.5, 0.5], **{"geopres:4": [0.5, 0.4], "pca:2": [0.3, 0.2], "geopres:2": [0.4, 0.3]}
     )
-    found = {(one.label, one.share): one.ahead for one in reduction.retentions(grid_of(values))}
+    found = {(one.label, one.share): one.ahead for one in reduction.compute_retentions(grid_of(values))}
     assert found["geopres", 0.5] == {}
     assert found["geopres", 0.25]["all"].value == pytest.approx(0.2)
 
@@ -106,7 +106,7 @@ def test_a_nested_chain_counts_at_each_of_its_sizes(grid_of, table):
     values = {
         (e, m.replace(" ", ", "), t): s for (e, m, t), s in table("e", "ab", control=[0.5, 0.5], **scores).items()
     }
-    found = reduction.retentions(grid_of(values, methods=[chain("compact", 4), chain("compact, 2", 2)]))
+    found = reduction.compute_retentions(grid_of(values, methods=[chain("compact", 4), chain("compact, 2", 2)]))
     kept = {one.share: (one.mean.value, one.ahead["all"].sign) for one in found if one.label == "compact@1"}
     assert kept == {0.5: (pytest.approx(0.8), 1), 0.25: (pytest.approx(0.6), -1)}
 
@@ -128,7 +128,7 @@ def measured(table, sizes=(1, 2, 4, 6)):
 
 def test_errors_of_geometry_count_as_what_is_kept(grid_of, table):
     values, measures = measured(table)
-    found = reduction.intrinsic_correlations(grid_of(values, intrinsic=measures))
+    found = reduction.correlate_intrinsic(grid_of(values, intrinsic=measures))
     assert {name: one.spearman.value for name, one in found.items()} == pytest.approx(
         {"local_spearman": 1, "positional": 1, "angular": 1, "recall_at_10": -1}
     )
@@ -139,20 +139,20 @@ def test_geometry_is_compared_with_the_tasks_every_reduction_completed(grid_of, 
     values, measures = measured(table)
     alone = {key: score for key, score in values.items() if key[2] == "a"}
     values = {key: None if key == ("e", "pca:2", "b") else score for key, score in values.items()}
-    both = [reduction.intrinsic_correlations(grid_of(some, intrinsic=measures)) for some in (values, alone)]
+    both = [reduction.correlate_intrinsic(grid_of(some, intrinsic=measures)) for some in (values, alone)]
     assert both[0]
     assert both[0] == both[1]
 
 
 def test_two_reductions_are_too_few_to_tell_which_measure_predicts(grid_of, table):
     values, measures = measured(table, sizes=(2, 4))
-    assert reduction.intrinsic_correlations(grid_of(values, intrinsic=measures)) == {}
+    assert reduction.correlate_intrinsic(grid_of(values, intrinsic=measures)) == {}
 
 
 def test_another_language_is_compared_with_english(grid_of, table):
     """R and Δ of the GeoPres paper (its Table 2), by hand."""
     values = table("e", PARALLEL, control=[0.8, 0.5, 0.4], **{"geopres:4": [0.6, 0.4, 0.2]})
-    found = {one.language: one for one in reduction.cross_lingual(grid_of(values, languages=PARALLEL))}
+    found = {one.language: one for one in reduction.compare_languages(grid_of(values, languages=PARALLEL))}
     assert {name: one.retention for name, one in found.items()} == pytest.approx({"de": 0.8, "fr": 0.5})
     assert {name: one.against_english for name, one in found.items()} == pytest.approx({"de": 0.05, "fr": -0.25})
     assert {(one.encoder, one.label, one.size, one.task) for one in found.values()} == {("e", "geopres", 4, "stsb")}
@@ -162,7 +162,7 @@ def test_each_size_and_encoder_has_its_own_row_of_languages(grid_of, table):
     scores = {"geopres:4": [0.6, 0.4, 0.2], "geopres:2": [0.6, 0.5, 0.4], "pca:2": [0.5, 0.5, 0.5]}
     values = table("one", PARALLEL, control=[0.8, 0.5, 0.4], **scores)
     values |= {("two", method, task): score for (_, method, task), score in values.items()}
-    found = reduction.cross_lingual(grid_of(values, languages=PARALLEL))
+    found = reduction.compare_languages(grid_of(values, languages=PARALLEL))
     assert len({(one.encoder, one.label, one.size, one.language) for one in found}) == len(found) == 2 * 3 * 2
 
 
@@ -178,7 +178,7 @@ def test_each_size_and_encoder_has_its_own_row_of_languages(grid_of, table):
 )
 def test_only_the_same_data_in_two_languages_are_compared(grid_of, table, languages):
     values = table("e", languages, control=[0.5, 0.5], **{"geopres:4": [0.4, 0.3]})
-    assert reduction.cross_lingual(grid_of(values, languages=languages)) == []
+    assert reduction.compare_languages(grid_of(values, languages=languages)) == []
 
 
 @pytest.mark.parametrize(
@@ -192,4 +192,4 @@ def test_only_the_same_data_in_two_languages_are_compared(grid_of, table, langua
 )
 def test_languages_without_a_share_to_compare_are_passed_over(grid_of, table, control, scores, left):
     grid = grid_of(table("e", PARALLEL, control=control, **{"geopres:4": scores}), languages=PARALLEL)
-    assert {one.language for one in reduction.cross_lingual(grid)} == left
+    assert {one.language for one in reduction.compare_languages(grid)} == left

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.evaluation.findings import find
+from training.evaluation.findings import compute_findings
 from training.evaluation.report import format_report, write_report
 from training.evaluation.summary import summarize
 from training.reporting.tables import Table
@@ -111,7 +111,7 @@ def test_the_json_holds_every_score_with_its_metrics(results, written):
 
 
 def test_the_json_holds_every_finding(results, written):
-    whole, findings = json.loads(written["evaluation.json"]), find(results)
+    whole, findings = json.loads(written["evaluation.json"]), compute_findings(results)
     found = whole["findings"]
     assert len(found["cells"]) == len(findings.cells) == 3 * 4
     assert [cell["test"]["t"] for cell in found["cells"]] == [cell.test.t for cell in findings.cells]
@@ -181,7 +181,7 @@ def test_everything_broken_is_named_among_the_problems(results, written):
     ]
     listed = Elements(written["report.html"].partition("<h2>Problems</h2>")[2].partition("<footer>")[0])
     assert [text for text in listed.text if text.strip()] == problems
-    assert format_report(results, find(results)).endswith("\n\nProblems\n" + "\n".join(problems))
+    assert format_report(results, compute_findings(results)).endswith("\n\nProblems\n" + "\n".join(problems))
 
 
 def test_cells_are_columns_the_first_to_the_left():
@@ -194,18 +194,18 @@ def test_cells_are_columns_the_first_to_the_left():
 
 
 def test_the_terminal_shows_the_scores_and_what_they_say(results):
-    shown = format_report(results, find(results)).split("\n\n")
+    shown = format_report(results, compute_findings(results)).split("\n\n")
     assert [part.split("\n")[0].split(" ")[0] for part in shown] == ["Mean", "Differences", "Share", "R1", "Problems"]
     for part in shown[:3]:
         lines = part.split("\n")[1:]
         assert len({len(line) for line in lines}) == 1
-    assert shown[3].split("\n") == summarize(find(results))
+    assert shown[3].split("\n") == summarize(compute_findings(results))
 
 
 def said(build, table, **scores):
     """What is said of scores by the method, for tasks of one type."""
     tasks = [f"task {i}" for i in range(len(scores["control"]))]
-    return summarize(find(build(table("e", tasks, **scores))))
+    return summarize(compute_findings(build(table("e", tasks, **scores))))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_gain_is_said_to_go_with_the_norm_where_it_does(build, table, sign, to
     values, norms = {}, {f"e{i}": 0.1 * i for i in range(1, 9)}
     for name, norm in norms.items():
         values |= table(name, "ab", control=[0.5, 0.6], R2=[0.5 + sign * norm / 10, 0.6 + sign * norm / 9])
-    found = [one for one in summarize(find(build(values, norms=norms))) if "‖μ‖" in one]
+    found = [one for one in summarize(compute_findings(build(values, norms=norms))) if "‖μ‖" in one]
     assert len(found) == 1  # nothing was classified
     assert f"R2's mean difference against ‖μ‖ over 8 encoders: r = {sign:.2f}" in found[0]
     assert told in found[0]
@@ -257,7 +257,9 @@ def test_the_better_of_r1_and_r2_with_few_sentences_is_named(build, table, r2, t
     values = table("e", "ab", control=[0.4, 0.4], R1=[0.5, 0.5], R2=[0.5, 0.5])
     values |= {("e", f"R1 of 2000, draw {draw}", task): 0.5 for draw in (0, 1) for task in "ab"}
     values |= {("e", f"R2 of 2000, draw {draw}", task): r2 for draw in (0, 1) for task in "ab"}
-    (found,) = [one for one in summarize(find(build(values))) if one.startswith("With means of 2,000 sentences")]
+    (found,) = [
+        one for one in summarize(compute_findings(build(values))) if one.startswith("With means of 2,000 sentences")
+    ]
     assert told in found
 
 
@@ -266,7 +268,7 @@ def test_the_better_of_r1_and_r2_with_few_sentences_is_named(build, table, r2, t
 )
 def test_other_languages_keep_more_or_less_than_english(build, table, german, told):
     values = table("e", ["set", "set_de"], control=[0.5, 0.5], **{"pca:4": [0.4, german]})
-    found = summarize(find(build(values, languages={"set_de": "de"})))[-1]
+    found = summarize(compute_findings(build(values, languages={"set_de": "de"})))[-1]
     assert found.startswith(f"pca keeps {told} in other languages than in English")
 
 

@@ -9,8 +9,8 @@ from training.evaluation.statistics import (
     bootstrap_ratio,
     correlate,
     is_large,
-    leave_out,
-    outstanding,
+    leave_one_out,
+    outlier_shares,
     paired_test,
 )
 
@@ -185,18 +185,18 @@ def test_an_effect_is_large_beyond_a_tenth_and_two_per_cent(score, control, larg
 
 def test_what_lies_two_deviations_from_an_encoders_own_mean_stands_out():
     usual = np.resize([1.0, -1.0], 38)
-    assert outstanding(np.append(usual, [20.0, 20.0])) == (2 / 40, 0)
-    assert outstanding(np.append(usual, [20.0, -20.0])) == (1 / 40, 1 / 40)
-    assert outstanding(np.append(usual, [20.0, -20.0]) + 50) == (1 / 40, 1 / 40)
+    assert outlier_shares(np.append(usual, [20.0, 20.0])) == (2 / 40, 0)
+    assert outlier_shares(np.append(usual, [20.0, -20.0])) == (1 / 40, 1 / 40)
+    assert outlier_shares(np.append(usual, [20.0, -20.0]) + 50) == (1 / 40, 1 / 40)
 
 
 @pytest.mark.parametrize("differences", [[], [3.0], [3.0, 3.0, 3.0]])
 def test_nothing_stands_out_where_nothing_varies(differences):
-    assert outstanding(np.array(differences)) == (0, 0)
+    assert outlier_shares(np.array(differences)) == (0, 0)
 
 
 def test_every_name_is_left_out_once():
-    found = {name: list(rest) for name, rest in leave_out(["b", "a", "b", "c"])}
+    found = {name: list(rest) for name, rest in leave_one_out(["b", "a", "b", "c"])}
     assert list(found) == ["b", "a", "c"]
     assert found["b"] == [False, True, False, True]
     assert found["a"] == [True, False, True, True]
