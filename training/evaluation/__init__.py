@@ -8,7 +8,7 @@ encoders.py    models, layers of models, bag of words       ┐
 store.py       their raw vectors on disk                    │
 corpus.py      sentences to fit on                          │ on what
 methods.py     chains, debiasing methods, reducers          │
-shelf.py       cache of fitted methods                      ┘
+method_cache.py  cache of fitted methods                    ┘
 run.py         the whole run, resumed where it stopped
 pool.py        scoring processes; worker.py is what they run, model.py what mteb sees as a model
 scores.py      results log: scores and tasks as JSON lines

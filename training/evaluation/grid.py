@@ -6,7 +6,7 @@ import numpy as np
 
 from training.evaluation.methods import CONTROL, Method
 from training.evaluation.run import EncoderResult, Results
-from training.evaluation.scores import Collected
+from training.evaluation.scores import TaskDescription
 from training.evaluation.statistics import Array
 
 FAMILIES = {"Retrieval": "Retrieval", "Classification": "Classification", "MultilabelClassification": "Classification"}
@@ -33,7 +33,7 @@ class Grid:
     """
 
     def __init__(self, results: Results) -> None:
-        self.tasks: dict[str, Collected] = {task.task: task for task in results.tasks if task.error is None}
+        self.tasks: dict[str, TaskDescription] = {task.task: task for task in results.tasks if task.error is None}
         self.encoders: dict[str, EncoderResult] = {result.member.name: result for result in results.encoders}
         self.values: dict[tuple[str, str, str], float] = {
             (score.encoder, score.method, score.task): score.score

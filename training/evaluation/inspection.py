@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from training.evaluation.encoders import Group
-from training.evaluation.scores import Collected
+from training.evaluation.scores import TaskDescription
 from training.evaluation.store import VectorStore
 
 
@@ -32,7 +32,7 @@ class EncodedGroup:
     sentences: Sequence[str]
     digest: str
     task_keys: Sequence[str]
-    read_tasks: Callable[[], Sequence[Collected]]
+    read_tasks: Callable[[], Sequence[TaskDescription]]
     encode: Callable[[Sequence[tuple[str | None, str]]], None]
     report: Callable[[str], None]
 

@@ -40,9 +40,9 @@ class StagedProgress:
         whole = (self.group + before + SHARES[stage] * fraction) / self.groups
         left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
         self.furthest = max(self.furthest, min(whole, 1.0))
-        self.on_progress(self.furthest, sentence + (f", {in_time(left)} left" if left > 1 else ""))
+        self.on_progress(self.furthest, sentence + (f", {format_seconds(left)} left" if left > 1 else ""))
 
 
-def in_time(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Format seconds as "42 s", or from 100 s on as "5 min"."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -2,7 +2,7 @@
 
 OUT/
 ├── vectors/       raw vectors of each encoder                      store.py
-├── methods/       fitted methods and their intrinsic measures      shelf.py
+├── methods/       fitted methods and their intrinsic measures      method_cache.py
 ├── audits/        audits of the encoders' vectors, if requested    ../research/mean_bias_audit/
 ├── tasks.jsonl    descriptions of the tasks                        scores.py
 ├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
@@ -25,6 +25,7 @@ from training.errors import EncoderError, EvaluationError, TrainingError
 from training.evaluation.corpus import Corpus, corpus_sentences, split_corpus
 from training.evaluation.encoders import Group, Member, Wanted, encode_checked, plan_groups
 from training.evaluation.inspection import EncodedGroup, Inspect
+from training.evaluation.method_cache import MethodCache
 from training.evaluation.methods import (
     Method,
     control_method,
@@ -35,8 +36,7 @@ from training.evaluation.methods import (
 )
 from training.evaluation.pool import Workers
 from training.evaluation.progress import StagedProgress
-from training.evaluation.scores import Collected, ResultsLog, Score
-from training.evaluation.shelf import MethodShelf
+from training.evaluation.scores import ResultsLog, Score, TaskDescription
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
@@ -130,7 +130,7 @@ class Results:
     """
 
     request: Request
-    tasks: Sequence[Collected]
+    tasks: Sequence[TaskDescription]
     encoders: Sequence[EncoderResult]
     scores: Sequence[Score]
     corpus_rows: int
@@ -171,12 +171,12 @@ class Evaluation:
         self.request = request
         self.progress = StagedProgress(on_progress)
         self.log = ResultsLog(request.out)
-        self.shelf = MethodShelf(request.out / "methods")
+        self.cache = MethodCache(request.out / "methods")
         self.trials = [Trial(entry, trial_key(entry, request.limit), request.limit) for entry in request.suite.entries]
         self.sentences = corpus_sentences(request.corpus) if self.needs_corpus() else []
         self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
-        self.tasks: dict[str, Collected] = self.log.read_tasks()
-        self.collected: dict[tuple[tuple[str, str], ...], dict[str, Collected]] = {}
+        self.tasks: dict[str, TaskDescription] = self.log.read_tasks()
+        self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
         self.problems: list[str] = []
         require_names(request.encoders)
 
@@ -271,12 +271,12 @@ class Evaluation:
             if method.unsuited_reason(member.fingerprint, member.dimensions) is None
         )
 
-    def all_tasks(self) -> list[Collected]:
+    def all_tasks(self) -> list[TaskDescription]:
         """List the description of every task of the suite, in its order, then of data sets that could not be read."""
-        unread = [Collected(name, "", error=why) for name, why in self.request.suite.problems.items()]
+        unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
 
-    def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[Collected]:
+    def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
         """Return each task's description with the texts it encodes under these prompts; new tasks run in the workers.
 
         Results are cached in memory. New tasks without an error are appended to the log of tasks; failed ones have an
@@ -287,7 +287,7 @@ class Evaluation:
         for done, (index, result) in enumerate(workers.run([(collect, (trial, prompts)) for trial in new]), 1):
             trial = new[index]
             failed = isinstance(result, Exception)
-            known[trial.key] = Collected(trial.entry.name, trial.key, error=str(result)) if failed else result
+            known[trial.key] = TaskDescription(trial.entry.name, trial.key, error=str(result)) if failed else result
             self.progress.report("collect", done / len(new), f"read {trial.entry.name}")
         fresh = [known[trial.key] for trial in new if trial.key not in self.tasks]
         self.log.add_tasks(one for one in fresh if one.error is None)
@@ -347,7 +347,7 @@ class Evaluation:
                 self.progress.report("fit", fraction, f"{message} on {member.name}")
 
             try:
-                one, intrinsic = self.shelf.fitted(method, member.output, corpus, self.digest, report)
+                one, intrinsic = self.cache.load_or_fit(method, member.output, corpus, self.digest, report)
             except (TransformError, TrainingError) as error:
                 problems[method.name] = str(error)
                 continue

@@ -45,7 +45,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Collected:
+class TaskDescription:
     """Description of a task from before its evaluation, or the reason why it cannot be evaluated.
 
     Attributes:
@@ -82,7 +82,7 @@ class ResultsLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.scores, self.tasks = Journal(folder / SCORES, Score), Journal(folder / TASKS, Collected)
+        self.scores, self.tasks = Journal(folder / SCORES, Score), Journal(folder / TASKS, TaskDescription)
         self.by_cell = {score.cell: score for score in self.scores.read()}
 
     def has_score(self, cell: tuple[str, str, str]) -> bool:
@@ -95,10 +95,10 @@ class ResultsLog:
         self.scores.append(scores)
         self.by_cell.update((score.cell, score) for score in scores)
 
-    def add_tasks(self, tasks: Iterable[Collected]) -> None:
+    def add_tasks(self, tasks: Iterable[TaskDescription]) -> None:
         """Append descriptions of tasks, without texts, to the log, so that finished tasks need not be read again."""
         self.tasks.append(replace(task, asked=(), texts=len(task.asked)) for task in tasks)
 
-    def read_tasks(self) -> dict[str, Collected]:
+    def read_tasks(self) -> dict[str, TaskDescription]:
         """Read the descriptions of tasks from the log, by key; the last entry of a key counts."""
         return {task.key: task for task in self.tasks.read()}

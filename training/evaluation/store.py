@@ -45,7 +45,7 @@ class VectorStore:
         self.dimensions = dimensions
         self.count = 0
         self.rows: dict[bytes, int] = {}
-        self.read()
+        self.reload()
 
     def __len__(self) -> int:
         """Return the number of stored vectors."""
@@ -55,14 +55,14 @@ class VectorStore:
         """Return whether there is a vector for the key."""
         return key in self.rows
 
-    def read(self) -> None:
+    def reload(self) -> None:
         """Read `rows` and `count` from disk again, ignoring incomplete vectors and keys."""
         keys = self.folder / KEYS
         data = keys.read_bytes() if keys.exists() else b""
-        self.count = min(len(data) // KEY_BYTES, self.vector_rows())
+        self.count = min(len(data) // KEY_BYTES, self._count_vectors())
         self.rows = {data[row * KEY_BYTES : (row + 1) * KEY_BYTES]: row for row in range(self.count)}
 
-    def vector_rows(self) -> int:
+    def _count_vectors(self) -> int:
         """Return the number of complete vectors in the file, 0 if it is missing."""
         vectors = self.folder / VECTORS
         return vectors.stat().st_size // (4 * self.dimensions) if vectors.exists() else 0
@@ -95,7 +95,7 @@ class VectorStore:
         if not keys:
             return np.empty((0, self.dimensions), np.float32)
         rows = [self.rows[key] for key in keys]
-        stored = np.memmap(self.folder / VECTORS, np.float32, "r", shape=(self.vector_rows(), self.dimensions))
+        stored = np.memmap(self.folder / VECTORS, np.float32, "r", shape=(self._count_vectors(), self.dimensions))
         return np.array(stored[rows])
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from training.datasets.records import Warnings
 from training.errors import EvaluationError
-from training.evaluation.scores import Collected, Score
+from training.evaluation.scores import Score, TaskDescription
 from training.evaluation.store import VECTORS, VectorStore
 from training.evaluation.suites import Entry
 from transforms.chain import Chain
@@ -126,7 +126,7 @@ def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     return task, tuple(found.sentences())
 
 
-def collect(trial: Trial, prompts: Mapping[str, str]) -> Collected:
+def collect(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
     """Run a task once on random vectors to record which texts it encodes; an exception becomes the `error`."""
     from training.datasets.mteb_tasks import LETTERS
     from training.evaluation.model import Collector
@@ -137,13 +137,13 @@ def collect(trial: Trial, prompts: Mapping[str, str]) -> Collected:
         collector = Collector(prompts)
         measure(collector, task)
     except EvaluationError as error:
-        return Collected(name, trial.key, error=str(error))
+        return TaskDescription(name, trial.key, error=str(error))
     except Exception as error:  # mteb and what it stands on raise anything
-        return Collected(name, trial.key, error=f"{type(error).__name__}: {error}")
+        return TaskDescription(name, trial.key, error=f"{type(error).__name__}: {error}")
     meta = task.metadata
     language = trial.entry.language or ",".join(LETTERS.get(code, code) for code in meta.languages)
     asked = tuple(collector.asked)
-    return Collected(name, trial.key, meta.type, language, meta.main_score, asked, len(asked), left_out)
+    return TaskDescription(name, trial.key, meta.type, language, meta.main_score, asked, len(asked), left_out)
 
 
 def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:

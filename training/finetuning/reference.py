@@ -42,7 +42,7 @@ class Reference:
         """
         self.store.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.store.folder / ".lock"):
-            self.store.read()
+            self.store.reload()
             wanted = {text_key(text): text for text in texts}
             missing = [(key, text) for key, text in wanted.items() if key not in self.store]
             for start in range(0, len(missing), ENCODE_TEXTS):

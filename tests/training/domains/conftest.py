@@ -8,7 +8,7 @@ import pytest
 from training.evaluation.encoders import Member
 from training.evaluation.methods import CONTROL, control_method
 from training.evaluation.run import EncoderResult, Request, Results, trial_key
-from training.evaluation.scores import Collected, Score
+from training.evaluation.scores import Score, TaskDescription
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite, open_suite
 from training.evaluation.worker import Raw, Trial, collect, loaded
@@ -20,8 +20,8 @@ PROMPTS = {"query": "ask: ", "document": "read: "}
 def build_results(values, types, title="finance", missing=None, broken=None):
     """Results of raw vectors by (encoder, task); None is a failure. The suite's only entry has no results."""
     encoders = list(dict.fromkeys(encoder for encoder, _ in values))
-    tasks = [Collected(task, f"key of {task}", type_, "en", "main") for task, type_ in types.items()]
-    tasks += [Collected(task, "", error=why) for task, why in (broken or {}).items()]
+    tasks = [TaskDescription(task, f"key of {task}", type_, "en", "main") for task, type_ in types.items()]
+    tasks += [TaskDescription(task, "", error=why) for task, why in (broken or {}).items()]
     members = [Member(name, f"print of {name}", f"output of {name}", DIMENSIONS, {}, None, name) for name in encoders]
     scores = [
         Score(task, f"key of {task}", encoder, f"print of {encoder}", CONTROL, CONTROL, value)

@@ -16,7 +16,7 @@ from training.evaluation.encoders import BagOfWords, Member, Wanted, plan_groups
 from training.evaluation.inspection import EncodedGroup
 from training.evaluation.report import write_report
 from training.evaluation.run import Evaluation, Request, evaluate
-from training.evaluation.scores import Collected
+from training.evaluation.scores import TaskDescription
 from training.evaluation.store import VectorStore
 from training.evaluation.suites import Suite, open_suite
 from training.research.mean_bias_audit.probe import Probe, audit_group
@@ -31,8 +31,8 @@ CORPUS = [
     for n in range(150)
 ]
 TASKS = [
-    Collected("english", "1" * 32, language="en", asked=tuple((None, text) for text in ENGLISH)),
-    Collected("german", "2" * 32, language="de", asked=tuple((None, text) for text in GERMAN)),
+    TaskDescription("english", "1" * 32, language="en", asked=tuple((None, text) for text in ENGLISH)),
+    TaskDescription("german", "2" * 32, language="de", asked=tuple((None, text) for text in GERMAN)),
 ]
 
 
@@ -245,7 +245,7 @@ def test_a_resumed_audit_encodes_nothing_again_and_other_data_does(tmp_path):
     group.batches.clear()
     assert scripted_audit(group, tmp_path) == audit
     assert group.batches == []
-    other = [*TASKS, Collected("more", "3" * 32, language="en", asked=((None, "one more"),))]
+    other = [*TASKS, TaskDescription("more", "3" * 32, language="en", asked=((None, "one more"),))]
     assert scripted_audit(group, tmp_path, other) != audit
     texts = {"one more", *ENGLISH, *GERMAN}
     assert len(group.batches[0]) == 131 < NORM_TEXTS and set(group.batches[0]) == texts
@@ -305,7 +305,7 @@ def test_vectors_that_are_all_alike_or_zero_are_measured(tmp_path):
 
 def test_a_bag_of_words_is_audited_by_its_counts_and_has_no_prompts(tmp_path):
     texts = ["a b", "cats see cats see dogs", "?"]
-    task = Collected("t", "1" * 32, language="en", asked=tuple((None, text) for text in texts))
+    task = TaskDescription("t", "1" * 32, language="en", asked=tuple((None, text) for text in texts))
     group = BagOfWords()
     stores = [VectorStore(tmp_path, group.members[0].dimensions)]
     probe = Probe(EncodedGroup(tmp_path, group, stores, CORPUS, "", [], lambda: [task], silent, silent))

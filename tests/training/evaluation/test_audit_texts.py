@@ -1,6 +1,6 @@
 import pytest
 
-from training.evaluation.scores import Collected
+from training.evaluation.scores import TaskDescription
 from training.research.mean_bias_audit.texts import (
     MAX_LANGUAGE_TEXTS,
     choose_language_texts,
@@ -14,7 +14,7 @@ def task(name, language, count, start=0):
     """A task that asks for so many texts, each of them twice, under two prompts."""
     texts = [f"{language} {number}" for number in range(start, start + count)]
     asked = tuple((prompt, text) for prompt in (None, "query") for text in texts)
-    return Collected(name, f"key of {name}", language=language, asked=asked, texts=len(asked))
+    return TaskDescription(name, f"key of {name}", language=language, asked=asked, texts=len(asked))
 
 
 def test_as_many_texts_of_each_language_are_drawn_english_first():

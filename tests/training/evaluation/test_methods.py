@@ -9,6 +9,7 @@ from training.datasets.contents import Search
 from training.datasets.layouts import LAYOUTS
 from training.errors import EvaluationError
 from training.evaluation.corpus import Corpus, split_corpus
+from training.evaluation.method_cache import MethodCache
 from training.evaluation.methods import (
     CONTROL,
     RANDOM_SEEDS,
@@ -23,7 +24,6 @@ from training.evaluation.methods import (
     sweep_methods,
 )
 from training.evaluation.run import Request
-from training.evaluation.shelf import MethodShelf
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Suite
 from transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
@@ -51,8 +51,8 @@ def one_hot():
 
 
 @pytest.fixture
-def shelf(tmp_path):
-    return MethodShelf(tmp_path / "methods")
+def cache(tmp_path):
+    return MethodCache(tmp_path / "methods")
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,9 @@ def nested(rows):
     return Method("mine@1", "chain", "mine@1", size=12, chain=chain, key="k", only=ENCODER)
 
 
-def fitted(shelf, method, corpus):
-    """What the shelf gives, with the map as it lies there."""
-    one, measures = shelf.fitted(method, ENCODER, corpus, DIGEST, lambda _: None)
+def fitted(cache, method, corpus):
+    """What the cache gives, with the map as it lies there."""
+    one, measures = cache.load_or_fit(method, ENCODER, corpus, DIGEST, lambda _: None)
     return one, Chain.load(one.folder), measures
 
 
@@ -79,10 +79,10 @@ def test_the_ladder_with_the_control_has_nine_methods_and_four_seeds_of_the_rand
     assert len(names) == len(steps) == len(labels) == 11
 
 
-def test_the_ladders_maps_are_what_their_names_say(shelf, corpus):
+def test_the_ladders_maps_are_what_their_names_say(cache, corpus):
     outputs = {}
     for method in ladder_methods():
-        _, chain, measures = fitted(shelf, method, corpus)
+        _, chain, measures = fitted(cache, method, corpus)
         outputs[method.name] = chain.transform(corpus.heldout).astype(np.float64)
         assert measures == {}
     mean = corpus.fit.astype(np.float64).mean(axis=0)
@@ -138,21 +138,21 @@ def test_a_corpus_is_split_in_two_without_loss_and_alike_each_time(rows, corpus)
     assert corpus.mean_norm == pytest.approx(np.linalg.norm(corpus.fit.astype(np.float64).mean(axis=0)), abs=1e-6)
 
 
-def test_a_method_is_fitted_once_and_then_loaded(shelf, corpus):
+def test_a_method_is_fitted_once_and_then_loaded(cache, corpus):
     told = []
-    first, measures = shelf.fitted(PCA, ENCODER, corpus, DIGEST, told.append)
+    first, measures = cache.load_or_fit(PCA, ENCODER, corpus, DIGEST, told.append)
     assert told == ["fitting pca:6"]
-    before = files(shelf.folder)
-    assert shelf.fitted(PCA, ENCODER, None, DIGEST, told.append) == (first, {})  # no corpus to fit or measure on
-    assert shelf.fitted(PCA, ENCODER, corpus, DIGEST, told.append) == (first, measures)
-    assert files(shelf.folder) == before and len(told) == 1
+    before = files(cache.folder)
+    assert cache.load_or_fit(PCA, ENCODER, None, DIGEST, told.append) == (first, {})  # no corpus to fit or measure on
+    assert cache.load_or_fit(PCA, ENCODER, corpus, DIGEST, told.append) == (first, measures)
+    assert files(cache.folder) == before and len(told) == 1
     assert Chain.load(first.folder) == Chain(parse_steps("pca:6")).fit(corpus.fit)
 
 
-def test_raw_vectors_need_no_corpus_and_leave_no_file(shelf):
-    one, measures = shelf.fitted(control_method(), ENCODER, None, DIGEST, lambda _: None)
+def test_raw_vectors_need_no_corpus_and_leave_no_file(cache):
+    one, measures = cache.load_or_fit(control_method(), ENCODER, None, DIGEST, lambda _: None)
     assert (one.name, one.key, one.folder, one.dimensions, measures) == (CONTROL, CONTROL, None, None, {})
-    assert not shelf.folder.exists()
+    assert not cache.folder.exists()
 
 
 def test_chains_of_equal_tensors_have_equal_keys_only_if_they_are_the_same_map(corpus, tmp_path):
@@ -163,17 +163,17 @@ def test_chains_of_equal_tensors_have_equal_keys_only_if_they_are_the_same_map(c
     assert len(set(keys[:3])) == 3 and keys[3] == keys[0]
 
 
-def test_every_reducer_gives_the_size_asked_for(shelf, corpus):
+def test_every_reducer_gives_the_size_asked_for(cache, corpus):
     methods = sweep_methods([6])
     assert len(methods) == len(REDUCERS) == len({method.label for method in methods})
     for method in methods:
-        one, chain, measures = fitted(shelf, method, corpus)
+        one, chain, measures = fitted(cache, method, corpus)
         assert chain.transform(corpus.heldout, one.dimensions).shape == (40, 6)
         assert all(np.isfinite(value) for value in measures.values()) and len(measures) == 4
 
 
-def test_what_a_reduction_keeps_is_measured_on_sentences_kept_aside(shelf, corpus):
-    _, _, measures = fitted(shelf, PCA, corpus)
+def test_what_a_reduction_keeps_is_measured_on_sentences_kept_aside(cache, corpus):
+    _, _, measures = fitted(cache, PCA, corpus)
     after = Chain(parse_steps("pca:6")).fit(corpus.fit).transform(corpus.heldout)
     expected = {
         "local_spearman": local_spearman(corpus.heldout, after),
@@ -184,10 +184,10 @@ def test_what_a_reduction_keeps_is_measured_on_sentences_kept_aside(shelf, corpu
     assert measures == pytest.approx(expected, abs=1e-6)
 
 
-def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(shelf, one_hot):
+def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(cache, one_hot):
     methods = mean_methods([50])
     assert [method.label for method in methods] == ["R1 of 50"] * 3 + ["R2 of 50"] * 3
-    found = [fitted(shelf, method, one_hot)[1].transforms[0] for method in methods]
+    found = [fitted(cache, method, one_hot)[1].transforms[0] for method in methods]
     for step, name, entry in zip(found, ["mean"] * 3 + ["direction"] * 3, [1 / 50] * 3 + [50**-0.5] * 3, strict=True):
         values = getattr(step, name).numpy()
         np.testing.assert_allclose(np.sort(values), [0] * 14 + [entry] * 50, atol=1e-7)
@@ -196,24 +196,24 @@ def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(shelf, on
     assert [tuple(np.flatnonzero(step.direction.numpy())) for step in found[3:]] == drawn  # R1 and R2 are paired
 
 
-def test_a_method_without_sentences_enough_is_an_error_and_leaves_nothing(shelf, corpus):
+def test_a_method_without_sentences_enough_is_an_error_and_leaves_nothing(cache, corpus):
     for method, rows, message in (
         (mean_methods([361])[0], corpus, "R1 of 361, draw 0: the corpus has 360 sentences"),
         (ladder_methods()[1], None, "R2 is fitted on sentences: name some with --corpus"),
     ):
         with pytest.raises(EvaluationError, match=message):
-            shelf.fitted(method, ENCODER, rows, DIGEST, lambda _: None)
-    assert files(shelf.folder) == {}
+            cache.load_or_fit(method, ENCODER, rows, DIGEST, lambda _: None)
+    assert files(cache.folder) == {}
 
 
-def test_a_nested_chain_is_also_compared_at_the_smaller_sizes_asked_for(nested, shelf, corpus, rows):
+def test_a_nested_chain_is_also_compared_at_the_smaller_sizes_asked_for(nested, cache, corpus, rows):
     sizes = [Fraction(size) for size in (6, 12, 18, 6)]
     request = Request(Suite("", "", ()), [], Path(), chains=[nested], sizes=sizes)
     methods = request.methods(WIDTH)
     assert len({method.name for method in methods}) == len(methods)
     chains = [(method.name, method.size) for method in methods if method.chain]
     assert chains == [("mine@1", 12), ("mine@1, 6", 6)]
-    one, chain, measures = fitted(shelf, nested.cut(6), corpus)
+    one, chain, measures = fitted(cache, nested.cut(6), corpus)
     first = nested.chain.transform(rows)[:, :6]
     cut = chain.transform(rows, one.dimensions)
     np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)

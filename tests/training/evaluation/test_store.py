@@ -54,7 +54,7 @@ def test_one_process_sees_what_another_added_once_it_looks_again(folder):
     writer.add(NAMES[6:], ROWS[6:])
     assert (len(reader), NAMES[6] in reader) == (6, False)
     assert reader.get(NAMES[:6]).tobytes() == ROWS[:6].tobytes()
-    reader.read()
+    reader.reload()
     assert reader.get(NAMES).tobytes() == ROWS.tobytes()
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.evaluation.shelf import unit
+from training.evaluation.method_cache import normalize_rows
 from training.evaluation.statistics import Array
 from transforms import R2
 from transforms.errors import TransformError
@@ -58,7 +58,7 @@ def build_similarity_map(encoder: str, names: Sequence[str], suites: Sequence[in
         suites: index of each data set's suite, 0 or 1.
         means: mean embedding of each data set `(n, d)`; normalized here.
     """
-    rows = np.asarray(unit(means), np.float64)
+    rows = np.asarray(normalize_rows(means), np.float64)
     return SimilarityMap(
         encoder, tuple(names), tuple(suites), _compute_cosines(rows, suites), _remove_common_direction(rows, suites)
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from training.evaluation.encoders import BAG_OF_WORDS, Member
 from training.evaluation.inspection import EncodedGroup
-from training.evaluation.shelf import unit
+from training.evaluation.method_cache import normalize_rows
 from training.evaluation.store import text_key
 from training.research.mean_bias_audit.means import (
     Norms,
@@ -181,7 +181,7 @@ class Probe:
         if missing:
             for store, vectors in zip(self.stores, self.group.unnormalized(missing, plain=True), strict=True):
                 new = [position for position, text in enumerate(missing) if text_key(text) not in store]
-                store.add([text_key(missing[position]) for position in new], unit(vectors[new]))
+                store.add([text_key(missing[position]) for position in new], normalize_rows(vectors[new]))
 
     def measure_corpus(self) -> list[CorpusMean | None]:
         """Measure the mean of the corpus by sample size, and its direction, for each member; None where this fails."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.evaluation.scores import Collected
+from training.evaluation.scores import TaskDescription
 
 NORM_TEXTS = 200
 """Number of texts of the suite that are encoded without normalization, as in the mean-bias paper (its Appendix C)."""
@@ -41,12 +41,12 @@ def sample_texts(texts: Sequence[str], count: int) -> list[str]:
     return [texts[position] for position in np.sort(chosen)]
 
 
-def list_suite_texts(tasks: Iterable[Collected]) -> list[str]:
+def list_suite_texts(tasks: Iterable[TaskDescription]) -> list[str]:
     """List the distinct texts of the tasks, in order of first use, whatever their prompts."""
     return list(dict.fromkeys(text for task in tasks for _, text in task.asked))
 
 
-def choose_language_texts(tasks: Sequence[Collected]) -> LanguageTexts:
+def choose_language_texts(tasks: Sequence[TaskDescription]) -> LanguageTexts:
     """Choose texts by language, as many of each as the smallest language with at least 50 texts has, at most 2,000."""
     clear = [task for task in tasks if is_one_language(task.language)]
     languages = sorted(dict.fromkeys(task.language for task in clear), key=lambda name: name != ENGLISH)

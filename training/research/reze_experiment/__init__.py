@@ -7,7 +7,7 @@ domain.py     held-out text of all sources, to measure drift on            │
 plan.py       the list of all units                                        ┘
 scoring.py    the score of an encoder on a target, by mteb's evaluators    ┐
 unit.py       one condition, target, learning rate and seed, start to end  │ measuring
-book.py       results logs on disk, a file per unit, a line per cell       ┘
+results.py    results of cells, as they are in the results logs            ┘
 run.py        runs all units in processes, resumes where it was stopped
 findings.py   averages, paired differences and their intervals             ┐
 tables.py     Tables 2 and 3, per task                                     │ output

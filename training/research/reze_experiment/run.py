@@ -18,7 +18,7 @@ from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import JobError, TrainingError
 from training.evaluation.pool import Workers
-from training.evaluation.progress import in_time
+from training.evaluation.progress import format_seconds
 from training.finetuning.reference import Reference
 from training.research.reze_experiment.arms import Arm, arms
 from training.research.reze_experiment.plan import Plan, Prepared, plan
@@ -127,7 +127,7 @@ def run_units(units: Sequence[Unit], processes: int, on_progress: Progress) -> I
         for done, (index, result) in enumerate(workers.run([(run_unit, (unit,)) for unit in waiting]), 1):
             left = (time.monotonic() - begun) / done * (len(waiting) - done)
             fraction = REFERENCE_SHARE + (1 - REFERENCE_SHARE) * done / len(waiting)
-            on_progress(fraction, f"{done} of {len(waiting)} units done, {in_time(left)} left")
+            on_progress(fraction, f"{done} of {len(waiting)} units done, {format_seconds(left)} left")
             if isinstance(result, Exception):
                 what = str(result) if isinstance(result, TrainingError) else f"{type(result).__name__}: {result}"
                 what = what.replace(f"{waiting[index].out}/", "")  # results say nothing of this machine

@@ -8,7 +8,7 @@ from training.evaluation.encoders import Member
 from training.evaluation.grid import Grid
 from training.evaluation.methods import Method, control_method, ladder_methods
 from training.evaluation.run import EncoderResult, Request, Results
-from training.evaluation.scores import Collected, Score
+from training.evaluation.scores import Score, TaskDescription
 from training.evaluation.suites import Suite
 
 WIDTH = 8
@@ -50,12 +50,12 @@ def build_results(
     given = {method.name: method for method in methods}
     names = list(dict.fromkeys(encoder for encoder, _, _ in values))
     tasks = [
-        Collected(
+        TaskDescription(
             task, f"key of {task}", types.get(task, "STS"), languages.get(task, "en"), "main", ((None, "text"),), 1
         )
         for task in dict.fromkeys(task for _, _, task in values)
     ]
-    tasks += [Collected(task, "", error=why) for task, why in (broken or {}).items()]
+    tasks += [TaskDescription(task, "", error=why) for task, why in (broken or {}).items()]
     encoders = [
         EncoderResult(
             Member(name, f"print of {name}", f"output of {name}", WIDTH, {}, None, families.get(name, name)),

@@ -19,7 +19,7 @@ from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray
 
 
-class MethodShelf:
+class MethodCache:
     """Cache of fitted methods on disk, by method, encoder and corpus.
 
     Args:
@@ -29,7 +29,7 @@ class MethodShelf:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def fitted(
+    def load_or_fit(
         self, method: Method, output: str, corpus: Corpus | None, digest: str, on_progress: Callable[[str], None]
     ) -> tuple[FittedMethod, dict[str, float]]:
         """Fit a method and store it, unless it is in the cache; return a reference to it and its intrinsic measures.
@@ -53,23 +53,25 @@ class MethodShelf:
         folder = self.folder / key
         if not folder.exists():
             on_progress(f"fitting {method.name}")
-            (method.chain or fit(method, corpus)).save(folder)
-        found = {} if corpus is None or method.size is None else self.measured(folder, method.size, corpus, output)
+            (method.chain or _fit(method, corpus)).save(folder)
+        measures: dict[str, float] = {}
+        if corpus is not None and method.size is not None:
+            measures = self._load_or_measure(folder, method.size, corpus, output)
         cut = method.size if method.chain is not None else None
-        return FittedMethod(method.name, key, folder, cut), found
+        return FittedMethod(method.name, key, folder, cut), measures
 
-    def measured(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
+    def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
         """Return a reduction's intrinsic measures on held-out rows, from the cache, or computed and stored."""
         key = hashlib.sha256(f"{folder.name} {output} {corpus.digest}".encode()).hexdigest()[:32]
-        kept = self.folder / f"{key}.json"
-        if not kept.exists():
-            measures = intrinsic(Chain.load(folder), size, corpus.heldout)
-            replace_synced(kept, json.dumps(measures).encode())
-        found: dict[str, float] = json.loads(kept.read_text())
+        path = self.folder / f"{key}.json"
+        if not path.exists():
+            measures = _measure_reduction(Chain.load(folder), size, corpus.heldout)
+            replace_synced(path, json.dumps(measures).encode())
+        found: dict[str, float] = json.loads(path.read_text())
         return found
 
 
-def fit(method: Method, corpus: Corpus | None) -> Chain:
+def _fit(method: Method, corpus: Corpus | None) -> Chain:
     """Fit a new chain with the method's steps on all sentences, or on its random sample of them, and return it.
 
     Raises:
@@ -86,12 +88,12 @@ def fit(method: Method, corpus: Corpus | None) -> Chain:
     return Chain(parse_steps(method.steps), method.normalize).fit(rows)
 
 
-def intrinsic(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
+def _measure_reduction(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
     """Measure how a reduction to `size` dimensions preserves the geometry of held-out rows; return measures by name.
 
     These are the measures of the GeoPres paper (its Table 1), and recall@10.
     """
-    before = unit(heldout)
+    before = normalize_rows(heldout)
     after = np.asarray(chain.floats(heldout, size if chain.nested else None), np.float32)
     return {
         "local_spearman": local_spearman(before, after),
@@ -101,6 +103,6 @@ def intrinsic(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
     }
 
 
-def unit(vectors: FloatArray) -> FloatArray:
+def normalize_rows(vectors: FloatArray) -> FloatArray:
     """Return the rows normalized to L2 norm 1; zero rows stay zero."""
     return unit_rows(torch.from_numpy(np.ascontiguousarray(vectors))).numpy()
