@@ -18,7 +18,7 @@ from benchmarks.starters import interval, sampled_vectors, show
 from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER
 from training.fitting.encoding import encode_source
-from training.fitting.fit import split
+from training.fitting.fit import split_heldout
 from training.fitting.rows import Rows
 from training.sources.source import open_source
 from transforms import Chain, parse_steps
@@ -68,7 +68,7 @@ def main() -> None:
     most = 300 if given.quick else MOST
     with tempfile.TemporaryDirectory() as folder:
         encoded = encode_source(open_source(given.source), encoder, Path(folder), show)
-        fit_rows, heldout = split(encoded.hashes, seed=0)
+        fit_rows, heldout = split_heldout(encoded.hashes, seed=0)
         corpora = {"held out": np.array(encoded.vectors[heldout[:most]])}
         for item in given.foreign or ["pydoc-topics=pydoc:topics"]:
             name, _, source = item.partition("=")

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from training.encoder.encoder import locate
+from training.encoder.encoder import locate_model
 from training.encoder.spec import DEFAULT_MODEL
 
 INFINITY = "infinity-emb[torch,server]==0.0.77"
@@ -43,7 +43,7 @@ class Infinity:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        command = [str(python.with_name("infinity_emb")), "v2", "--model-id", locate(DEFAULT_MODEL)]
+        command = [str(python.with_name("infinity_emb")), "v2", "--model-id", locate_model(DEFAULT_MODEL)]
         command += ["--served-model-name", "encoder", "--port", str(port), "--device", "cpu", "--engine", "torch"]
         command += ["--dtype", dtype, "--no-bettertransformer", "--no-model-warmup"]
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
@@ -101,7 +101,7 @@ def encode_on_request() -> None:
 
     torch.set_num_threads(os.cpu_count() or 1)
     model = SentenceTransformer(
-        locate(DEFAULT_MODEL), device="cpu", model_kwargs={"dtype": getattr(torch, sys.argv[1])}
+        locate_model(DEFAULT_MODEL), device="cpu", model_kwargs={"dtype": getattr(torch, sys.argv[1])}
     )
     texts: list[str] = []
     for line in sys.stdin:

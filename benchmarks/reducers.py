@@ -20,7 +20,7 @@ from benchmarks.starters import show
 from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER
 from training.fitting.encoding import EncodedSource, encode_source
-from training.fitting.fit import split
+from training.fitting.fit import split_heldout
 from training.sources.source import open_source
 from transforms import Chain, parse_steps
 from transforms.quality import local_spearman_of_anchors
@@ -137,7 +137,7 @@ class Trials:
         if key not in self.fitted:
             show(0, f"fitting {method} on {source}, seed {seed}")
             corpus = self.corpora[source]
-            fit_rows, _ = split(corpus.hashes, seed)
+            fit_rows, _ = split_heldout(corpus.hashes, seed)
             begun = time.monotonic()
             chain = Chain(parse_steps(seeded(method, seed))).fit(np.array(corpus.vectors[fit_rows]))
             self.fitted[key] = chain, time.monotonic() - begun
@@ -146,7 +146,7 @@ class Trials:
     def test_rows(self, pair: Sequence[str], seed: int) -> FloatArray:
         """Different texts to measure on: kept aside where the corpus is the one fitted on, else any."""
         corpus, (fit, test) = self.corpora[pair[1]], pair
-        rows = split(corpus.hashes, seed)[1] if fit == test else np.unique(corpus.hashes, return_index=True)[1]
+        rows = split_heldout(corpus.hashes, seed)[1] if fit == test else np.unique(corpus.hashes, return_index=True)[1]
         chosen = np.random.default_rng(seed).permutation(rows)[: self.most]
         return np.array(corpus.vectors[np.sort(chosen)])
 

@@ -18,7 +18,7 @@ from service.starters import STARTERS
 from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER
 from training.fitting.encoding import encode_source
-from training.fitting.fit import split
+from training.fitting.fit import split_heldout
 from training.sources.source import open_source
 from transforms import Chain
 from transforms.quality import local_spearman_of_anchors, recall_of_anchors
@@ -60,7 +60,7 @@ def heldout_vectors(sentences: str, encoder: Encoder) -> FloatArray:
         encoded = encode_source(open_source(sentences), encoder, Path(folder), show)
         if encoded.digest != provenance["rows_digest"]:
             sys.exit(f"{sentences} does not hold the sentences the starter chains were fitted on")
-        _, heldout = split(encoded.hashes, provenance["seed"])
+        _, heldout = split_heldout(encoded.hashes, provenance["seed"])
         return np.array(encoded.vectors[heldout])
 
 

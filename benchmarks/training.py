@@ -14,7 +14,7 @@ from benchmarks.report import markdown_table, parser, write_report
 from training.encoder.encoder import Encoder, load_model
 from training.encoder.precision import PROBES, has_bfloat16
 from training.encoder.spec import DEFAULT_ENCODER
-from training.encoder.unpadding import leave_padding_out
+from training.encoder.unpadding import try_unpadding
 from training.finetuning.job import RegularizerSettings
 from training.finetuning.loss import ContrastiveLoss
 from training.finetuning.mixture import Mixture
@@ -81,7 +81,7 @@ def measure(mixture: Mixture, rounds: int) -> dict[str, Any]:
         )
         offline = time.monotonic() - begun
         model = load_model(DEFAULT_ENCODER, "cpu").float()
-        position, _ = leave_padding_out(model.eval(), PROBES) or (None, "")
+        position, _ = try_unpadding(model.eval(), PROBES) or (None, "")
         model.train()
         losses = [
             ContrastiveLoss(model, 0.05, first_position=position),

@@ -29,7 +29,7 @@ from service.http.parse_queue import ParseTurn
 from service.live.plan import ROWS_READY
 from service.settings import Settings
 from training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS
-from training.fitting.fit_request import DISTINCT_LEAST
+from training.fitting.fit_request import MIN_DISTINCT_ROWS
 
 DRAINED_BODIES = 8
 """Multiple of the size limit up to which an oversized body is read and discarded: a client that is still sending would
@@ -160,7 +160,7 @@ class AdviseBody(Body):
     source: SourceBody
     encoder: str | None = None
     keep: Annotated[float, Field(ge=0, le=1)] = DEFAULT_KEEP
-    rows: Annotated[int, Field(ge=DISTINCT_LEAST, le=MAX_ROWS)] = DEFAULT_ROWS
+    rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     fit: str | None = None
 

@@ -15,8 +15,8 @@ from service.index.spec import IndexSpec
 from service.live.tap import Seen, Tap
 from service.registry import Registry
 from service.targets import Target, Targets
-from training.encoder.cutting import cut_by_words, too_long
-from training.encoder.space import space_id
+from training.encoder.cutting import build_too_long_error, cut_by_words
+from training.encoder.space import compute_space_id
 from training.encoder.spec import EncoderSpec
 from transforms.errors import ArtifactError
 
@@ -131,7 +131,7 @@ def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) ->
     if not options.truncate:
         for place, (text, part) in enumerate(zip(texts, cut, strict=True)):
             if part is not None:
-                raise too_long(place, text, encoder.name, encoder.max_length)
+                raise build_too_long_error(place, text, encoder.name, encoder.max_length)
     return [text if part is None else part for text, part in zip(texts, cut, strict=True)]
 
 
@@ -250,7 +250,7 @@ class Embedder:
             )
         encoder = engine.require_ready()
         if encoder.fingerprint != spec.encoder_fingerprint:
-            mine = space_id(encoder.fingerprint, None, None, encoder.dimensions)
+            mine = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
             raise ConflictError(
                 f"{spec.encoder} is no longer the encoder this index was made with: its vectors belong to the space "
                 f"{mine}, the index's to {spec.raw_space_id}; reindex with an encoder, or set the old one up again",

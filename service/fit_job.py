@@ -19,9 +19,9 @@ from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import FitError
 from training.fitting.engines import LOCAL, Engine
-from training.fitting.fit import Fitted, fit_chain
+from training.fitting.fit import FittedChain, fit_chain
 from training.fitting.fit_request import FitRequest
-from training.fitting.incremental import Earlier, Version
+from training.fitting.incremental import EarlierVersion, Version
 from training.sources.local import RootedFile
 from transforms.files import create_file
 from transforms.progress import Progress
@@ -92,7 +92,7 @@ def run_fit(
     }
 
 
-def earlier_version(registry: Registry, ref: str) -> Earlier:
+def earlier_version(registry: Registry, ref: str) -> EarlierVersion:
     """Load the version to which rows are to be added, with its stored moments.
 
     Raises:
@@ -101,7 +101,7 @@ def earlier_version(registry: Registry, ref: str) -> Earlier:
         ArtifactError: if its files are damaged.
     """
     found = registry.load(ref)
-    return Earlier.read(found.ref, found.chain, found.folder)
+    return EarlierVersion.read(found.ref, found.chain, found.folder)
 
 
 def replaced_version(registry: Registry, ref: str) -> Version:
@@ -131,7 +131,7 @@ def patiently(change: Callable[[], T]) -> T:
             time.sleep(1)
 
 
-def write_vectors(fitted: Fitted, path: Path) -> None:
+def write_vectors(fitted: FittedChain, path: Path) -> None:
     """Write the source's vectors, transformed by the new chain in blocks, to a .npy file `(n, k)`.
 
     The file appears under its name only when it is complete.

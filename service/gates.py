@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from service.errors import ConflictError
 from service.places import Places
 from service.registry import Pointer
-from training.fitting.gates import gated_figure, holds, require_gates, wants_little
+from training.fitting.gates import is_upper_bound, read_gate_value, require_gates, satisfies_gate
 from transforms.artifact import Manifest
 
 
@@ -81,7 +81,7 @@ def missed_gates(manifest: Manifest, asked: Mapping[str, float]) -> list[Miss]:
     found = []
     for whose, gates in (("set by its fit", fitted_with), ("asked for", asked)):
         for gate, wanted in gates.items():
-            figure = gated_figure(gate, certificate)
-            if not holds(gate, wanted, figure):
-                found.append(Miss(gate, wanted, figure, wants_little(gate), whose))
+            figure = read_gate_value(gate, certificate)
+            if not satisfies_gate(gate, wanted, figure):
+                found.append(Miss(gate, wanted, figure, is_upper_bound(gate), whose))
     return found

@@ -10,7 +10,7 @@ from service.engine.chain_ref import ChainRef
 from service.errors import BadValueError, ConflictError, WrongShapeError
 from service.places import Places
 from service.registry import LoadedChain, Registry
-from training.encoder.space import space_id
+from training.encoder.space import compute_space_id
 from training.encoder.spec import HasSpace
 from transforms.chain import Chain
 
@@ -77,7 +77,7 @@ class Targets:
         if chain is not None and chain != RAW:
             loaded = self.registry.load(chain)
         elif dimensions is None or dimensions == encoder.dimensions:
-            raw = space_id(encoder.fingerprint, None, None, encoder.dimensions)
+            raw = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
             return Target(None, None, None, encoder.dimensions, raw)
         else:
             loaded = self.places.chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
@@ -124,6 +124,6 @@ class Targets:
                 param="dimensions",
             )
         size = dimensions or loaded.chain.output_dimensions or width
-        space = space_id(fingerprint, loaded.ref, loaded.digest, size)
+        space = compute_space_id(fingerprint, loaded.ref, loaded.digest, size)
         asked = loaded.as_asked(dimensions, normalize)
         return Target(loaded, loaded.fold(dimensions, normalize), asked, size, space)

@@ -23,10 +23,10 @@ import orjson
 import pytest
 import torch
 
-from training.encoder.encoder import Encoder, locate
+from training.encoder.encoder import Encoder, locate_model
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
-from training.fitting.fit import built_in_name, kept_vectors
-from training.sources.docstrings import docstrings, keep
+from training.fitting.fit import built_in_cache_key, load_or_encode
+from training.sources.docstrings import distinct_paragraphs, read_docstrings
 from training.sources.source import open_source
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,9 +51,11 @@ def foreign(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
     root = tmp_path_factory.getbasetemp()
     folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "foreign"
     library = Path(sysconfig.get_paths()["stdlib"])
-    texts = keep(text for name in ("inspect", "tarfile", "doctest") for text in docstrings(library / f"{name}.py"))
-    of = built_in_name(open_source("pydoc:"))
-    kept_vectors(folder / encoder.fingerprint, of, lambda: encoder.encode(texts[:100]).vectors)
+    texts = distinct_paragraphs(
+        text for name in ("inspect", "tarfile", "doctest") for text in read_docstrings(library / f"{name}.py")
+    )
+    of = built_in_cache_key(open_source("pydoc:"))
+    load_or_encode(folder / encoder.fingerprint, of, lambda: encoder.encode(texts[:100]).vectors)
     return folder
 
 
@@ -65,7 +67,7 @@ def tiny_model(tmp_path_factory) -> Path:
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = AutoTokenizer.from_pretrained(locate(DEFAULT_MODEL))
+    tokenizer = AutoTokenizer.from_pretrained(locate_model(DEFAULT_MODEL))
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(tokenizer),

@@ -17,7 +17,7 @@ KEPT_SECONDS = 7 * 24 * 3600
 
 
 @contextmanager
-def claimed_folder(root: Path, key: str) -> Iterator[Path]:
+def claim_workspace_folder(root: Path, key: str) -> Iterator[Path]:
     """Create or resume `root/key.N`, locked against other runs; yield its path, and delete it if the block succeeds.
 
     If the block raises or the process is killed, the folder stays, and the next call with the same key resumes it. N is
@@ -25,12 +25,12 @@ def claimed_folder(root: Path, key: str) -> Iterator[Path]:
     Unlocked folders that were not modified for `KEPT_SECONDS` are deleted first.
     """
     make_root(root)
-    sweep(root)
+    _delete_stale_folders(root)
     number = 0
     while True:
         number += 1
         folder = root / f"{key}.{number}"
-        lock = lock_of(folder)
+        lock = folder_lock(folder)
         try:
             lock.acquire(blocking=False)
         except Timeout:
@@ -43,7 +43,7 @@ def claimed_folder(root: Path, key: str) -> Iterator[Path]:
 
 
 @contextmanager
-def exclusive(folder: Path, refusal: TrainingError) -> Iterator[None]:
+def lock_folder(folder: Path, refusal: TrainingError) -> Iterator[None]:
     """Create `folder` if missing, and hold its lock while the block runs; yield None.
 
     Raises:
@@ -57,18 +57,18 @@ def exclusive(folder: Path, refusal: TrainingError) -> Iterator[None]:
         raise refusal from None
 
 
-def sweep(root: Path) -> None:
+def _delete_stale_folders(root: Path) -> None:
     """Delete the folders `root/KEY.N` that were not modified for `KEPT_SECONDS` and that no process has locked."""
     for folder in root.glob("*.[0-9]*"):
         if not folder.is_dir() or time.time() - folder.stat().st_mtime < KEPT_SECONDS:
             continue
         try:
-            with lock_of(folder).acquire(blocking=False):
+            with folder_lock(folder).acquire(blocking=False):
                 shutil.rmtree(folder, ignore_errors=True)
         except Timeout:
             continue
 
 
-def lock_of(folder: Path) -> FileLock:
+def folder_lock(folder: Path) -> FileLock:
     """Return the lock of a workspace folder, `NAME.lock` beside it; the lock is not yet acquired."""
     return lock_file(folder.with_name(f"{folder.name}.lock"))

@@ -11,7 +11,7 @@ from service.cli.options import SOURCE, ProgressBar, command_line, flag, load_en
 from service.errors import BadValueError
 from training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS, AdviceRequest
 from training.errors import AdviceError
-from training.fitting.fit_request import DISTINCT_LEAST
+from training.fitting.fit_request import MIN_DISTINCT_ROWS
 from transforms.files import replace_synced
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def advise(
             max=1,
         ),
     ] = DEFAULT_KEEP,
-    rows: Annotated[int, flag("--rows", "Distinct rows, at most.", min=DISTINCT_LEAST, max=MAX_ROWS)] = DEFAULT_ROWS,
+    rows: Annotated[int, flag("--rows", "Distinct rows, at most.", min=MIN_DISTINCT_ROWS, max=MAX_ROWS)] = DEFAULT_ROWS,
     seed: Annotated[int, flag("--seed", "Of the draw of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:

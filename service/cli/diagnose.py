@@ -28,9 +28,8 @@ def diagnose(
     """
     from service.targets import Targets
     from training.fitting.encoding import encode_source
-    from training.fitting.keys import place_key
     from training.sources.source import open_source
-    from training.workspace import claimed_folder
+    from training.workspace import claim_workspace_folder
     from transforms.base import TransformedView
     from transforms.quality import diagnose as diagnose_vectors
 
@@ -40,7 +39,9 @@ def diagnose(
     if encoder is not None and not texts:
         raise BadValueError(f"{source} holds vectors: leave --encoder out")
     loaded = load_encoder(settings, encoder) if texts else None
-    with claimed_folder(home.vectors, place_key(opened, loaded)[:32]) as folder:
+    with claim_workspace_folder(
+        home.vectors, opened.workspace_key(loaded.fingerprint if loaded else None)[:32]
+    ) as folder:
         with ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress).vectors
         found = {"before": diagnose_vectors(vectors)}

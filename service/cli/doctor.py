@@ -93,9 +93,9 @@ def where_from(spec: EncoderSpec) -> tuple[str, bool]:
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HFValidationError
 
-    from training.encoder.encoder import locate
+    from training.encoder.encoder import locate_model
 
-    if locate(spec.model) != spec.model:
+    if locate_model(spec.model) != spec.model:
         return "from its offline package", True
     if Path(spec.model).expanduser().is_dir():
         return "a folder", True

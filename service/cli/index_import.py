@@ -12,7 +12,7 @@ import typer
 from service.cli.options import ProgressBar, find_encoder, flag, load_encoder, numbers, registry_with_places, state
 from service.errors import BadValueError
 from service.index.spec import Metric
-from training.fitting.gates import GATES_BELOW
+from training.fitting.gates import UPPER_BOUNDS
 
 if TYPE_CHECKING:
     from service.index.importing import Cost
@@ -86,7 +86,6 @@ def import_rows(
     from service.index.reducer import Reducer
     from service.index.specs import Specs
     from service.targets import RAW, Targets
-    from training.fitting.keys import source_key
     from training.sources.source import open_source
 
     settings, home = state()
@@ -122,7 +121,9 @@ def import_rows(
     require_quality(cost, numbers(gate, "--gate"))
     result: dict[str, Any] = {"index": name, "spec": spec.json(), "cost": asdict(cost)}
     if not dry_run:
-        key = hashlib.sha256(json.dumps([source_key(opened, reader), str(ids), id_field]).encode()).hexdigest()
+        key = hashlib.sha256(
+            json.dumps([opened.content_key(reader.fingerprint if reader else None), str(ids), id_field]).encode()
+        ).hexdigest()
         try:
             index = indexes.create(name, spec, artifact)
             require_same(name, index.spec, {field: spec.json()[field] for field in COMPARED})
@@ -158,7 +159,7 @@ def require_quality(cost: "Cost", gates: Mapping[str, float]) -> None:
     failed = []
     for key, wanted in gates.items():
         found = cost.quality[key]
-        if found is None or (found > wanted if key in GATES_BELOW else found < wanted):
+        if found is None or (found > wanted if key in UPPER_BOUNDS else found < wanted):
             failed.append(f"{key} {wanted} (it is {found})")
     if failed:
         raise BadValueError(f"nothing was written: on these vectors the chain does not reach {', '.join(failed)}")

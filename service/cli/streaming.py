@@ -15,13 +15,12 @@ from service.targets import Target, Targets
 from training.digests import digest
 from training.encoder.encoder import Encoder
 from training.errors import SourceError
-from training.fitting.encoding import encode_source, pace
-from training.fitting.keys import place_key
+from training.fitting.encoding import encode_source, format_progress
 from training.sources.kinds import Batch
 from training.sources.raw import Record
 from training.sources.source import Source, open_source
 from training.sources.writers import open_writer
-from training.workspace import claimed_folder
+from training.workspace import claim_workspace_folder
 from transforms.vectors import Vectors
 
 
@@ -53,7 +52,7 @@ def embed_source(
         return
     if prompt is not None:  # workers load the encoder as it is described, and know of no other prompt
         loaded = Encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device)
-    with claimed_folder(home.vectors, digest(place_key(opened, loaded), prompt)[:32]) as folder:
+    with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.fingerprint), prompt)[:32]) as folder:
         with open_engine(engine, address, workers, settings) as by, ProgressBar() as progress:
             stored = Stored(encode_source(opened, loaded, folder, progress, by).vectors, loaded)
         write_all(opened, out, target, lambda batch: target.apply(stored.of(batch)))
@@ -104,7 +103,7 @@ def write_all(source: Source, out: Path, target: Target, vectors_of: Callable[[B
         for batch in source.batches():
             writer.write(records_of(batch, source.field), target.codes(vectors_of(batch)))
             seen += len(batch)
-            progress(seen / max(total, 1), pace(seen, total, seen, time.monotonic() - begun))
+            progress(seen / max(total, 1), format_progress(seen, total, seen, time.monotonic() - begun))
     typer.echo(f"{out}: {seen:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)
 
 

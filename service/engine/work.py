@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.engine.chain_ref import ChainRef
-from training.encoder.batching import estimated_tokens, longest_first
+from training.encoder.batching import estimate_tokens, sort_longest_first
 from training.encoder.cutting import DENSE_CHARACTERS
 from training.encoder.spec import Side
 
@@ -81,7 +81,7 @@ class Work:
     def __post_init__(self) -> None:
         self.estimates = [estimated_cost(text, self.max_length) for text in self.texts]
         self.tokens_estimated = sum(self.estimates)
-        self.order = longest_first(self.estimates)
+        self.order = sort_longest_first(self.estimates)
         self.taken = 0
         self.tokens_waiting = self.tokens_estimated
         self.begun: float | None = None
@@ -153,7 +153,7 @@ class Work:
 def estimated_cost(text: str, max_length: int) -> int:
     """Estimate a text's cost for a worker in tokens; a very long text also costs the search for what is read."""
     searched = max(0, len(text) - DENSE_CHARACTERS * (max_length + 1))
-    return estimated_tokens(text, max_length) + searched // SEARCHED_CHARACTERS_PER_TOKEN
+    return estimate_tokens(text, max_length) + searched // SEARCHED_CHARACTERS_PER_TOKEN
 
 
 @dataclass(frozen=True)

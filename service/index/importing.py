@@ -16,7 +16,7 @@ from service.index.protocol import SearchIndex
 from service.index.reducer import Reducer, Vectors, require_lengths
 from service.index.spec import IndexSpec
 from training.encoder.encoder import Encoder
-from training.fitting.encoding import pace
+from training.fitting.encoding import format_progress
 from training.sources.kinds import Batch
 from training.sources.raw import Record
 from training.sources.source import Source
@@ -230,7 +230,7 @@ def fill(
             written = index.upsert(named, vectors[kept], said, None, note={NOTE: {"key": key, "rows": seen}}).result()
             replaced += written.gone or 0
         put, left_out = put + len(kept), left_out + len(batch) - len(kept)
-        on_progress(seen / max(total, 1), pace(seen, total, seen - done, time.monotonic() - begun))
+        on_progress(seen / max(total, 1), format_progress(seen, total, seen - done, time.monotonic() - begun))
     index.forget_note(NOTE)
     return {"imported": put, "left_out": left_out, "replaced": replaced}
 

@@ -12,7 +12,7 @@ from service.index.protocol import Artifact
 from service.index.spec import IndexSpec
 from service.registry import Registry
 from service.targets import RAW, Target, Targets
-from training.encoder.space import space_id
+from training.encoder.space import compute_space_id
 from training.encoder.spec import HasSpace
 
 
@@ -120,7 +120,7 @@ class Specs:
         if chain == RAW:
             if width is None or dimensions not in (None, width):
                 raise BadValueError("raw vectors of no encoder keep the width that is given", param="width")
-            return Target(None, None, None, width, space_id(None, None, None, width)), None, width
+            return Target(None, None, None, width, compute_space_id(None, None, None, width)), None, width
         loaded = self.registry.load(chain)
         wide = loaded.chain.input_dimensions or width
         if wide is None:
@@ -140,7 +140,7 @@ def spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, wi
         "encoder": encoder.name if encoder else None,
         "encoder_fingerprint": fingerprint,
         "width": width,
-        "raw_space_id": space_id(fingerprint, None, None, width),
+        "raw_space_id": compute_space_id(fingerprint, None, None, width),
         "chain": target.chain,
         "dimensions": target.dimensions,
         "space_id": target.space_id,

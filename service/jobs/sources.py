@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
 from training.errors import OutsideSourceError, SourceError
-from training.fitting.fit_request import DISTINCT_LEAST
+from training.fitting.fit_request import MIN_DISTINCT_ROWS
 from training.sources.hub import is_hub
 from training.sources.local import RootedFile
 from training.sources.readers import BUILT_IN
@@ -60,10 +60,10 @@ def receive(source: "SourceBody", data_root: Path | None) -> Received:
 
 
 def require_distinct(sent: Received, what: str) -> None:
-    """Raise `BadValueError` if fewer than `DISTINCT_LEAST` distinct rows were sent for the operation `what`."""
-    if sent.distinct is not None and sent.distinct < DISTINCT_LEAST:
+    """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent for the operation `what`."""
+    if sent.distinct is not None and sent.distinct < MIN_DISTINCT_ROWS:
         raise BadValueError(
-            f"{what} needs at least {DISTINCT_LEAST} different rows, the source has {sent.distinct}", param="source"
+            f"{what} needs at least {MIN_DISTINCT_ROWS} different rows, the source has {sent.distinct}", param="source"
         )
 
 

@@ -15,7 +15,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from benchmarks.server import Server
 from training.encoder.spec import DEFAULT_MODEL
-from training.sources.docstrings import docstrings, keep
+from training.sources.docstrings import distinct_paragraphs, read_docstrings
 
 KEY = "use-key"
 PATIENCE_MS = 30_000
@@ -26,7 +26,11 @@ PATIENCE_MS = 30_000
 def texts():
     """Short texts of the standard library."""
     source = Path(sysconfig.get_paths()["stdlib"]) / "turtle.py"
-    return list(dict.fromkeys(text for text in keep(docstrings(source)) if len(text) < 100 and "\n" not in text))
+    return list(
+        dict.fromkeys(
+            text for text in distinct_paragraphs(read_docstrings(source)) if len(text) < 100 and "\n" not in text
+        )
+    )
 
 
 @pytest.fixture(scope="session")

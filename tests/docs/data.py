@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.docs.workshop import Workshop
-from training.sources.docstrings import docstrings, keep
+from training.sources.docstrings import distinct_paragraphs, read_docstrings
 
 MODULES = """
 turtle _pydecimal statistics pathlib argparse ast calendar cgitb cmd codecs configparser contextlib datetime difflib
@@ -34,7 +34,11 @@ HEADER = "query-id\tcorpus-id\tscore\n"
 def texts_of(module: str) -> tuple[str, ...]:
     """Short paragraphs of one module's docstrings."""
     path = Path(sysconfig.get_paths()["stdlib"]) / f"{module}.py"
-    return tuple(text for text in keep(docstrings(path)) if len(text) <= LONGEST) if path.exists() else ()
+    return (
+        tuple(text for text in distinct_paragraphs(read_docstrings(path)) if len(text) <= LONGEST)
+        if path.exists()
+        else ()
+    )
 
 
 @cache

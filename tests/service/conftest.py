@@ -26,7 +26,7 @@ from service.settings import read_settings
 from service.shared.replica import Replica
 from service.starters import STARTERS
 from tests.service.memory import MemoryWatch
-from training.sources.docstrings import docstrings, keep
+from training.sources.docstrings import distinct_paragraphs, read_docstrings
 from transforms import Chain, certify, parse_steps
 
 LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
@@ -378,7 +378,11 @@ def paragraphs():
     """Some 200 short texts of the standard library; a fit on few of them takes seconds."""
     library = Path(sysconfig.get_paths()["stdlib"])
     files = [library / f"{name}.py" for name in ("turtle", "_pydecimal", "statistics", "pathlib", "argparse")]
-    return [text for text in keep(text for file in files for text in docstrings(file)) if len(text) < 100]
+    return [
+        text
+        for text in distinct_paragraphs(text for file in files for text in read_docstrings(file))
+        if len(text) < 100
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -436,7 +440,7 @@ def real_rows(client):
     """Raw vectors of 270 real texts."""
     library = Path(sysconfig.get_paths()["stdlib"])
     files = [library / f"{name}.py" for name in ("turtle", "statistics", "pathlib", "argparse", "datetime", "random")]
-    texts = sorted(keep(text for file in files for text in docstrings(file)), key=len)[:270]
+    texts = sorted(distinct_paragraphs(text for file in files for text in read_docstrings(file)), key=len)[:270]
     return np.array(client.post("/embed", json={"inputs": texts}).json(), np.float32)
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from training.advice.sizes import REDUCERS
-from training.sources.docstrings import docstring_paragraphs
+from training.sources.docstrings import read_docstring_paragraphs
 
 
 @pytest.fixture(scope="module")
 def texts():
-    return list(dict.fromkeys(" ".join(text.split()) for text in docstring_paragraphs()))[:1100]
+    return list(dict.fromkeys(" ".join(text.split()) for text in read_docstring_paragraphs()))[:1100]
 
 
 @pytest.fixture(autouse=True)

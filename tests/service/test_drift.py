@@ -17,7 +17,7 @@ from service.live.tap import Seen
 from service.registry import Registry
 from service.starters import STARTERS
 from training.fitting.fit_request import FitRequest
-from training.sources.docstrings import docstring_paragraphs
+from training.sources.docstrings import read_docstring_paragraphs
 from transforms import parse_steps
 from transforms.artifact import DISTRIBUTION, FitStatistics
 from transforms.progress import no_progress
@@ -246,7 +246,7 @@ def sentences_of(frames, words):
 @pytest.fixture(scope="module")
 def docs(app):
     """A chain fitted on English documentation, and texts of the same kind that it was not fitted on."""
-    texts = [text for text in docstring_paragraphs() if len(text) < 90][::3]
+    texts = [text for text in read_docstring_paragraphs() if len(text) < 90][::3]
     fitted_on, others = texts[0:800:2], texts[1:301:2]
     answers = [app.client.post("/embed", json={"inputs": fitted_on[at : at + 100]}) for at in range(0, 400, 100)]
     fit(app, "docs", np.array([row for answer in answers for row in answer.json()], np.float32), "r2,pca:32")

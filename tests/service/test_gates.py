@@ -7,7 +7,7 @@ import pytest
 from service.gates import promote_through_gates
 from service.places import Places
 from service.registry import Pointer, Registry
-from training.fitting.gates import gated_figure
+from training.fitting.gates import read_gate_value
 from transforms import Chain, parse_steps
 
 NAME = "gated"
@@ -137,6 +137,6 @@ def test_a_pointer_written_before_there_was_force_is_read(tmp_path, real_rows):
 
 def test_a_figure_that_is_no_number_holds_no_gate():
     certificate = {"recall_at_10": None, "local_spearman": "high", "foreign": {"a.b": {"recall_at_10": 0.4}}}
-    assert gated_figure("recall_at_10", certificate) is gated_figure("local_spearman", certificate) is None
-    assert gated_figure("foreign.a.b.recall_at_10", certificate) == 0.4
-    assert gated_figure("foreign.c.recall_at_10", certificate) is None
+    assert read_gate_value("recall_at_10", certificate) is read_gate_value("local_spearman", certificate) is None
+    assert read_gate_value("foreign.a.b.recall_at_10", certificate) == 0.4
+    assert read_gate_value("foreign.c.recall_at_10", certificate) is None

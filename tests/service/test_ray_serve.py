@@ -21,9 +21,9 @@ SERVING = """
 import json, sys
 from ray import serve
 from service.ray_serve import Arguments, build
-from training.distributed.cluster import cluster
+from training.distributed.cluster import connect_cluster
 
-with cluster(None, cores=4):
+with connect_cluster(None, cores=4):
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
     serve.run(build(Arguments(**json.loads(sys.argv[2]))), name="lathe")
     print("serving", flush=True)

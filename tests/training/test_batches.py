@@ -4,7 +4,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.encoder.batching import cut_to_budget, estimated_tokens, fill_budget, longest_first, split_features
+from training.encoder.batching import (
+    estimate_tokens,
+    sort_longest_first,
+    split_features,
+    split_padded_batches,
+    split_unpadded_batches,
+)
 
 LENGTHS = st.lists(st.integers(1, 60), max_size=40)
 BUDGET = st.integers(1, 200)
@@ -19,7 +25,7 @@ def rows(runs, count):
 @given(lengths=LENGTHS, budget=BUDGET, slack=SLACK)
 def test_runs_cut_to_a_budget_hold_every_text_once_and_keep_to_budget_and_slack(lengths, budget, slack):
     lengths = sorted(lengths, reverse=True)
-    runs = list(cut_to_budget(lengths, budget, slack))
+    runs = list(split_padded_batches(lengths, budget, slack))
     assert rows(runs, len(lengths)) == list(range(len(lengths)))
     for run in runs:
         some = lengths[run]
@@ -30,7 +36,7 @@ def test_runs_cut_to_a_budget_hold_every_text_once_and_keep_to_budget_and_slack(
 @given(lengths=LENGTHS, budget=BUDGET, slack=SLACK)
 def test_a_run_takes_the_next_text_wherever_it_fits(lengths, budget, slack):
     lengths = sorted(lengths, reverse=True)
-    runs = list(cut_to_budget(lengths, budget, slack))
+    runs = list(split_padded_batches(lengths, budget, slack))
     for run in runs[:-1]:
         wider = lengths[run.start : run.stop + 1]
         assert len(wider) * wider[0] > budget or len(wider) * wider[0] - sum(wider) > slack
@@ -38,7 +44,7 @@ def test_a_run_takes_the_next_text_wherever_it_fits(lengths, budget, slack):
 
 @given(lengths=LENGTHS, budget=BUDGET)
 def test_runs_that_fill_a_budget_hold_every_text_once_in_any_order_and_as_many_as_fit(lengths, budget):
-    runs = list(fill_budget(lengths, budget))
+    runs = list(split_unpadded_batches(lengths, budget))
     assert rows(runs, len(lengths)) == list(range(len(lengths)))
     for run in runs:
         assert run.stop - run.start == 1 or sum(lengths[run]) <= budget
@@ -74,7 +80,7 @@ def test_input_that_comes_flattened_is_one_batch_already():
 
 @given(lengths=st.lists(st.integers(0, 9)))
 def test_the_longest_come_first_and_equal_ones_in_their_order(lengths):
-    order = longest_first(lengths)
+    order = sort_longest_first(lengths)
     assert sorted(order) == list(range(len(lengths)))
     assert all((-lengths[a], a) < (-lengths[b], b) for a, b in zip(order, order[1:], strict=False))
 
@@ -82,8 +88,8 @@ def test_the_longest_come_first_and_equal_ones_in_their_order(lengths):
 def test_estimates_are_near_what_the_tokenizer_counts_and_never_above_the_limit(encoder):
     texts = ["A lathe turns wood or metal against a cutting tool.", "word " * 100, "東京は日本の首都です。" * 5]
     counted = encoder.encode(texts).tokens
-    estimates = np.array([estimated_tokens(text, encoder.max_length) for text in texts])
+    estimates = np.array([estimate_tokens(text, encoder.max_length) for text in texts])
     assert (estimates / counted > 0.5).all() and (estimates / counted < 2).all()
-    assert estimated_tokens("x" * 10**6, 256) == 256
-    assert estimated_tokens("", 256) == encoder.encode([""]).tokens[0]
-    assert estimated_tokens("\ud800", 256) == 2  # half a character, as some JSON has it
+    assert estimate_tokens("x" * 10**6, 256) == 256
+    assert estimate_tokens("", 256) == encoder.encode([""]).tokens[0]
+    assert estimate_tokens("\ud800", 256) == 2  # half a character, as some JSON has it

@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 
 from training.errors import SourceError
-from training.sources.parquet_pages import page_header
-from training.sources.raw import BATCH_BYTES_MOST, WIDTH_MOST
+from training.sources.parquet_pages import parse_page_header
+from training.sources.raw import MAX_BATCH_BYTES, MAX_DIMENSIONS
 from training.sources.source import open_source
 
 WIDE = 1_000_000
@@ -50,7 +50,7 @@ def wide_npy(path):
 def packed_lines(path):
     line = b'{"text": "' + b"a" * 15_000_000 + b'"}\n'
     with gzip.open(path, "wb", 1) as file:
-        for _ in range(BATCH_BYTES_MOST // len(line) + 2):
+        for _ in range(MAX_BATCH_BYTES // len(line) + 2):
             file.write(line)
 
 
@@ -131,9 +131,9 @@ def test_every_flat_index_is_read(tmp_path, metric, mapped):
 
 
 def test_vectors_of_the_largest_width_are_read(tmp_path):
-    np.save(tmp_path / "a.npy", np.ones((2, WIDTH_MOST), np.float32))
+    np.save(tmp_path / "a.npy", np.ones((2, MAX_DIMENSIONS), np.float32))
     (batch,) = open_source(str(tmp_path / "a.npy")).batches()
-    assert batch.values.shape == (2, WIDTH_MOST)
+    assert batch.values.shape == (2, MAX_DIMENSIONS)
 
 
 @pytest.mark.parametrize("use_dictionary", [True, False])
@@ -148,7 +148,7 @@ def test_spans_of_row_groups_give_their_rows_and_no_others(tmp_path, use_diction
 
 
 def test_a_page_that_begins_as_none_is_an_error():
-    assert page_header(bytes([0x15, 0x04, 0x15, 0x80, 0x01])) == (2, 64)
+    assert parse_page_header(bytes([0x15, 0x04, 0x15, 0x80, 0x01])) == (2, 64)
     for content in (b"", b"\x15", b"\x00" * 16, b"\x15" + b"\xff" * 15):
         with pytest.raises(ValueError, match="header"):
-            page_header(content)
+            parse_page_header(content)

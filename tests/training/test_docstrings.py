@@ -6,18 +6,24 @@ import sys
 
 import pytest
 
-from training.sources.docstrings import LONGEST, SHORTEST, docstring_paragraphs, keep, topic_paragraphs
+from training.sources.docstrings import (
+    MAX_CHARACTERS,
+    MIN_CHARACTERS,
+    distinct_paragraphs,
+    read_docstring_paragraphs,
+    read_topic_paragraphs,
+)
 
 COMMON = {"the", "a", "an", "of", "to", "is", "in", "and", "for", "if", "or", "be", "this", "that", "it", "by"}
 
 DIGEST = """
 import hashlib, json
-from training.sources.docstrings import docstring_paragraphs, topic_paragraphs
-print(hashlib.sha256(json.dumps([docstring_paragraphs(), topic_paragraphs()]).encode()).hexdigest())
+from training.sources.docstrings import read_docstring_paragraphs, read_topic_paragraphs
+print(hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest())
 """
 
 
-@pytest.fixture(params=[docstring_paragraphs, topic_paragraphs])
+@pytest.fixture(params=[read_docstring_paragraphs, read_topic_paragraphs])
 def paragraphs(request):
     return request.param()
 
@@ -28,8 +34,8 @@ def test_paragraphs_are_many_and_distinct(paragraphs):
 
 
 def test_paragraphs_keep_to_the_band_of_lengths_and_to_one_line(paragraphs):
-    assert SHORTEST <= min(map(len, paragraphs))
-    assert max(map(len, paragraphs)) <= LONGEST
+    assert MIN_CHARACTERS <= min(map(len, paragraphs))
+    assert max(map(len, paragraphs)) <= MAX_CHARACTERS
     assert all(paragraph == " ".join(paragraph.split()) for paragraph in paragraphs)
 
 
@@ -41,13 +47,13 @@ def test_paragraphs_are_english(paragraphs):
 
 
 def test_the_language_reference_is_other_text_than_the_docstrings():
-    docstrings, topics = set(docstring_paragraphs()), set(topic_paragraphs())
+    docstrings, topics = set(read_docstring_paragraphs()), set(read_topic_paragraphs())
     assert len(docstrings & topics) < 0.01 * len(topics)
 
 
 @pytest.mark.trial
 def test_another_process_with_another_hash_seed_and_strict_warnings_finds_the_same_paragraphs():
-    here = hashlib.sha256(json.dumps([docstring_paragraphs(), topic_paragraphs()]).encode()).hexdigest()
+    here = hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest()
     there = subprocess.run(
         [sys.executable, "-W", "error", "-c", DIGEST],
         env={"PYTHONHASHSEED": "7", "PATH": ""},
@@ -60,9 +66,15 @@ def test_another_process_with_another_hash_seed_and_strict_warnings_finds_the_sa
 
 def test_paragraphs_end_at_blank_lines_and_repetitions_go():
     long, other = "word " * 20, "another " * 20
-    assert keep([f"{long}\n\n  {other}\n\ntoo short", long, "x" * (LONGEST + 1)]) == [long.strip(), other.strip()]
+    assert distinct_paragraphs([f"{long}\n\n  {other}\n\ntoo short", long, "x" * (MAX_CHARACTERS + 1)]) == [
+        long.strip(),
+        other.strip(),
+    ]
 
 
 def test_the_ends_of_the_band_belong_to_it():
-    lengths = [SHORTEST - 1, SHORTEST, LONGEST, LONGEST + 1]
-    assert [len(text) for text in keep("x" * length for length in lengths)] == [SHORTEST, LONGEST]
+    lengths = [MIN_CHARACTERS - 1, MIN_CHARACTERS, MAX_CHARACTERS, MAX_CHARACTERS + 1]
+    assert [len(text) for text in distinct_paragraphs("x" * length for length in lengths)] == [
+        MIN_CHARACTERS,
+        MAX_CHARACTERS,
+    ]

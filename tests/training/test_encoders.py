@@ -8,8 +8,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from training.encoder.encoder import Encoder, locate
-from training.encoder.fingerprint import fingerprint
+from training.encoder.encoder import Encoder, locate_model
+from training.encoder.fingerprint import compute_fingerprint
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 from training.errors import EncoderError, TooLongError
 
@@ -48,7 +48,7 @@ def encoded(encoder):
 def model_folder(path: Path, **settings) -> str:
     """The default model's files in another folder, with other settings of sentence-transformers."""
     path.mkdir()
-    for file in Path(locate(DEFAULT_MODEL)).iterdir():
+    for file in Path(locate_model(DEFAULT_MODEL)).iterdir():
         (path / file.name).symlink_to(file)
     config = path / "config_sentence_transformers.json"
     merged = orjson.loads(config.read_bytes()) | settings
@@ -63,7 +63,7 @@ def test_vectors_have_norm_one(encoded):
 
 
 def test_vectors_equal_those_of_sentence_transformers_itself(encoder, encoded):
-    theirs = SentenceTransformer(locate(DEFAULT_MODEL), device=encoder.device).encode(TEXTS)
+    theirs = SentenceTransformer(locate_model(DEFAULT_MODEL), device=encoder.device).encode(TEXTS)
     np.testing.assert_allclose(encoded.vectors, theirs, rtol=0, atol=1e-5)
 
 
@@ -184,9 +184,9 @@ def test_the_fingerprint_tells_pooling_layer_length_and_prompts_apart(encoder, v
 def test_the_fingerprint_knows_models_with_scalar_weights():
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3))  # its count of batches has no dimensions
     encoder = SimpleNamespace(model=model, max_length=8, prompts={})
-    before = fingerprint(encoder.model, encoder.max_length, encoder.prompts)
+    before = compute_fingerprint(encoder.model, encoder.max_length, encoder.prompts)
     model[0].num_batches_tracked += 1
-    assert fingerprint(encoder.model, encoder.max_length, encoder.prompts) != before
+    assert compute_fingerprint(encoder.model, encoder.max_length, encoder.prompts) != before
 
 
 def test_bfloat16_keeps_norms_at_one_and_vectors_close(encoded, variant):

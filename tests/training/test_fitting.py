@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from training.errors import FitError, SourceError
 from training.fitting.encoding import encode_source
 from training.fitting.fit import (
-    FOREIGN_ROWS,
-    HELDOUT_LEAST,
-    HELDOUT_MOST,
     HELDOUT_SHARE,
+    MAX_HELDOUT,
+    MIN_HELDOUT,
+    OUT_OF_DOMAIN_ROWS,
+    encode_out_of_domain,
     fit_chain,
-    foreign_vectors,
-    split,
+    split_heldout,
 )
-from training.fitting.fit_request import DISTINCT_LEAST, FitRequest
+from training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
 from training.fitting.gates import failed_gates, require_gates
-from training.sources.docstrings import docstring_paragraphs
+from training.sources.docstrings import read_docstring_paragraphs
 from training.sources.source import open_source
 from transforms import Chain, StepError
 from transforms.progress import no_progress
@@ -61,7 +61,7 @@ def fit(source, encoder, workspace, steps=STEPS, **request) -> Fit:
 @pytest.fixture(scope="module")
 def texts():
     """Real English: paragraphs from all over the standard library, then one again and a blank."""
-    found = docstring_paragraphs()
+    found = read_docstring_paragraphs()
     spread = [found[i] for i in np.linspace(0, len(found) - 1, DISTINCT).astype(int)]
     return [*spread, spread[0], " "]
 
@@ -113,7 +113,7 @@ def test_a_fit_on_real_text_keeps_neighbours_and_removes_the_mean(whole):
 
 def test_every_row_is_fitted_on_or_held_out_and_a_repeated_one_counts_in_the_fit_only(whole):
     assert len(whole.vectors) == DISTINCT + 1
-    fit_rows, heldout_rows = split(whole.hashes, seed=0)
+    fit_rows, heldout_rows = split_heldout(whole.hashes, seed=0)
     assert (whole.certificate["n_fit"], whole.certificate["n_heldout"]) == (len(fit_rows), len(heldout_rows))
     assert len(set(whole.hashes[fit_rows])) + len(heldout_rows) == DISTINCT
 
@@ -121,7 +121,7 @@ def test_every_row_is_fitted_on_or_held_out_and_a_repeated_one_counts_in_the_fit
 def test_a_fit_is_certified_on_docstrings_as_foreign_text(whole):
     assert set(whole.certificate["foreign"]) == {"pydoc"}
     assert set(whole.certificate["foreign"]["pydoc"]) == QUALITIES | {"n"}
-    assert whole.certificate["foreign"]["pydoc"]["n"] == FOREIGN_ROWS
+    assert whole.certificate["foreign"]["pydoc"]["n"] == OUT_OF_DOMAIN_ROWS
 
 
 def test_blank_and_repeated_rows_are_warned_of(whole):
@@ -173,12 +173,12 @@ def test_after_a_fit_the_workspace_holds_foreign_vectors_only(source, counting_h
 def test_foreign_text_is_encoded_once_and_anew_when_its_file_is_damaged(counting_hashes, tmp_path):
     request = FitRequest("name", STEPS, "texts.jsonl")
     first, second, third = counting_hashes(), counting_hashes(), counting_hashes()
-    expected = foreign_vectors(request, first, tmp_path, no_progress)["pydoc"]
-    np.testing.assert_array_equal(foreign_vectors(request, second, tmp_path, no_progress)["pydoc"], expected)
+    expected = encode_out_of_domain(request, first, tmp_path, no_progress)["pydoc"]
+    np.testing.assert_array_equal(encode_out_of_domain(request, second, tmp_path, no_progress)["pydoc"], expected)
     (kept,) = tmp_path.rglob("*.npy")
     kept.write_bytes(kept.read_bytes()[:100])
-    np.testing.assert_array_equal(foreign_vectors(request, third, tmp_path, no_progress)["pydoc"], expected)
-    assert (len(first.texts), len(second.texts), len(third.texts)) == (FOREIGN_ROWS, 0, FOREIGN_ROWS)
+    np.testing.assert_array_equal(encode_out_of_domain(request, third, tmp_path, no_progress)["pydoc"], expected)
+    assert (len(first.texts), len(second.texts), len(third.texts)) == (OUT_OF_DOMAIN_ROWS, 0, OUT_OF_DOMAIN_ROWS)
 
 
 @pytest.mark.parametrize(("written", "foreign"), [("pydoc:", "pydoc-topics"), ("pydoc:topics", "pydoc")])
@@ -324,14 +324,14 @@ def test_texts_without_an_encoder_are_refused(source, tmp_path):
 
 
 def test_too_few_distinct_rows_are_refused_with_their_number(tmp_path):
-    rows = np.repeat(np.eye(DISTINCT_LEAST - 1, 8, dtype=np.float32), 20, axis=0)
+    rows = np.repeat(np.eye(MIN_DISTINCT_ROWS - 1, 8, dtype=np.float32), 20, axis=0)
     np.save(tmp_path / "few.npy", rows)
-    with pytest.raises(FitError, match=f"at least {DISTINCT_LEAST}.* has {DISTINCT_LEAST - 1}"):
+    with pytest.raises(FitError, match=f"at least {MIN_DISTINCT_ROWS}.* has {MIN_DISTINCT_ROWS - 1}"):
         fit(tmp_path / "few.npy", None, tmp_path / "workspace", [{"kind": "r2"}])
 
 
 def test_the_fewest_distinct_rows_make_a_fit_that_says_what_it_could_not_measure(tmp_path):
-    rows = np.random.default_rng(0).standard_normal((DISTINCT_LEAST, 8)).astype(np.float32)
+    rows = np.random.default_rng(0).standard_normal((MIN_DISTINCT_ROWS, 8)).astype(np.float32)
     np.save(tmp_path / "few.npy", rows)
     certificate = fit(tmp_path / "few.npy", None, tmp_path / "workspace", [{"kind": "r2"}]).certificate
     assert (certificate["n_fit"], certificate["n_heldout"]) == (2, 2)
@@ -346,19 +346,19 @@ def test_after_an_error_in_its_block_a_fit_goes_on_without_encoding_again(source
         raise KeyError
     with fit_chain(request, second, tmp_path, no_progress) as fitted:
         assert len(fitted.encoded.vectors) == DISTINCT + 1
-    assert len(first.texts) == DISTINCT + 1 + FOREIGN_ROWS
+    assert len(first.texts) == DISTINCT + 1 + OUT_OF_DOMAIN_ROWS
     assert second.texts == []
 
 
-@given(st.lists(st.integers(0, 40), min_size=DISTINCT_LEAST, max_size=300), st.integers(0, 2**31))
+@given(st.lists(st.integers(0, 40), min_size=MIN_DISTINCT_ROWS, max_size=300), st.integers(0, 2**31))
 def test_no_equal_rows_stand_on_both_sides_of_a_split(values, seed):
     hashes = np.array(values, np.uint64)
     distinct = len(set(values))
-    if distinct < DISTINCT_LEAST:
+    if distinct < MIN_DISTINCT_ROWS:
         with pytest.raises(FitError, match=str(distinct)):
-            split(hashes, seed)
+            split_heldout(hashes, seed)
         return
-    fit_rows, heldout_rows = split(hashes, seed)
+    fit_rows, heldout_rows = split_heldout(hashes, seed)
     fitted, heldout = set(hashes[fit_rows].tolist()), set(hashes[heldout_rows].tolist())
     assert not fitted & heldout
     assert fitted | heldout == set(values)
@@ -372,24 +372,26 @@ def test_no_equal_rows_stand_on_both_sides_of_a_split(values, seed):
 def test_which_rows_are_held_out_depends_on_the_seed_and_not_on_their_order(values, seed, random):
     mixed = list(values)
     random.shuffle(mixed)
-    sides = [np.array(rows, np.uint64)[split(np.array(rows, np.uint64), seed)[1]] for rows in (values, values, mixed)]
+    sides = [
+        np.array(rows, np.uint64)[split_heldout(np.array(rows, np.uint64), seed)[1]] for rows in (values, values, mixed)
+    ]
     assert sides[0].tolist() == sides[1].tolist()
     assert sorted(sides[0].tolist()) == sorted(sides[2].tolist())
 
 
 def test_another_seed_holds_out_other_rows():
     hashes = np.arange(1000, dtype=np.uint64)
-    assert set(split(hashes, 0)[1]) != set(split(hashes, 1)[1])
+    assert set(split_heldout(hashes, 0)[1]) != set(split_heldout(hashes, 1)[1])
 
 
 @pytest.mark.parametrize("rows", [4, 60, 99, 100, 101, 300, 1000, 24_999, 25_000, 25_010, 60_000])
 def test_a_fifth_is_held_out_between_a_least_and_a_most(rows):
-    fit_rows, heldout_rows = split(np.arange(rows, dtype=np.uint64), 0)
+    fit_rows, heldout_rows = split_heldout(np.arange(rows, dtype=np.uint64), 0)
     assert len(fit_rows) + len(heldout_rows) == rows
-    if rows < 2 * HELDOUT_LEAST:
+    if rows < 2 * MIN_HELDOUT:
         assert len(heldout_rows) == rows // 2
     else:
-        assert len(heldout_rows) == min(max(rows * HELDOUT_SHARE // 1, HELDOUT_LEAST), HELDOUT_MOST)
+        assert len(heldout_rows) == min(max(rows * HELDOUT_SHARE // 1, MIN_HELDOUT), MAX_HELDOUT)
 
 
 def test_a_source_encoded_by_itself_has_the_hashes_a_fit_splits(source, counting_hashes, whole, tmp_path):

@@ -130,7 +130,7 @@ def test_csv_and_lines_of_text_are_read_and_a_local_set_that_changed_is_another(
     assert rows_of(f"hf:{folder}") == ["one", "two"]
     (folder / "train.csv").write_text("text,label\none,1\ntwo,0\nthree,0\n")
     after = open_source(f"hf:{folder}")
-    assert before.place == after.place and before.files != after.files
+    assert before.location == after.location and before.files != after.files
     assert rows_of(f"hf:{folder}") == ["one", "two", "three"]
     (folder / "train.csv").rename(folder / "train.txt")
     assert rows_of(f"hf:{folder}:train") == ["text,label", "one,1", "two,0", "three,0"]

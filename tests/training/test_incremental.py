@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from training.errors import FitError
-from training.fitting.fit import fit_chain, split
+from training.fitting.fit import fit_chain, split_heldout
 from training.fitting.fit_request import FitRequest
-from training.fitting.incremental import Earlier
-from training.sources.docstrings import docstring_paragraphs
+from training.fitting.incremental import EarlierVersion
+from training.sources.docstrings import read_docstring_paragraphs
 from transforms import ArtifactError, Chain, StepError, parse_steps
 from transforms.artifact import TENSORS
 from transforms.progress import no_progress
@@ -19,7 +19,7 @@ SIDES = {"mean_norm", "isoscore", "bytes_per_vector"}
 @pytest.fixture(scope="module")
 def months(tmp_path_factory):
     """Three files of real English, each of other texts."""
-    found = docstring_paragraphs()
+    found = read_docstring_paragraphs()
     folder = tmp_path_factory.mktemp("months")
     paths = []
     for month in range(3):
@@ -34,14 +34,14 @@ def fit(source, encoder, workspace, steps=None, earlier=None, **request):
     given = [] if steps is None else [step.spec() for step in parse_steps(steps)]
     asked = FitRequest("name", given, str(source), add_to=earlier and earlier.ref, **request)
     with fit_chain(asked, encoder, workspace, no_progress, "lathe fit", earlier=earlier) as fitted:
-        rows, heldout = split(fitted.encoded.hashes, asked.seed)
+        rows, heldout = split_heldout(fitted.encoded.hashes, asked.seed)
         vectors = np.array(fitted.encoded.vectors)
         return fitted, fitted.certificate, vectors[rows], vectors[heldout]
 
 
 def saved(fitted, folder, version):
     fitted.chain.save(folder / str(version), statistics=fitted.statistics)
-    return Earlier.read(f"name@{version}", Chain.load(folder / str(version)), folder / str(version))
+    return EarlierVersion.read(f"name@{version}", Chain.load(folder / str(version)), folder / str(version))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_damaged_moments_are_refused(vectors, workspace, tmp_path):
     path = tmp_path / "1" / TENSORS
     path.write_bytes(path.read_bytes()[:-4] + b"abcd")
     with pytest.raises(ArtifactError, match="altered"):
-        Earlier.read("name@1", earlier.chain, tmp_path / "1")
+        EarlierVersion.read("name@1", earlier.chain, tmp_path / "1")
 
 
 def test_rows_of_another_space_are_refused_before_anything_is_encoded(
@@ -173,5 +173,7 @@ def test_targets_are_refused(vectors, workspace, tmp_path):
 def test_an_outcome_does_not_depend_on_whether_the_old_chain_was_ever_in_memory(vectors, workspace, tmp_path):
     old = fit(vectors / "old.npy", None, workspace, "r2,pca:8", keep_moments=True)[0]
     loaded = fit(vectors / "new.npy", None, workspace, earlier=saved(old, tmp_path, 1))[0]
-    at_hand = fit(vectors / "new.npy", None, workspace, earlier=Earlier("name@1", old.chain, old.statistics.moments))[0]
+    at_hand = fit(
+        vectors / "new.npy", None, workspace, earlier=EarlierVersion("name@1", old.chain, old.statistics.moments)
+    )[0]
     assert loaded.chain == at_hand.chain

@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, ModernBertConfig, ModernBertModel
 
-from training.encoder.encoder import Encoder, locate
+from training.encoder.encoder import Encoder, locate_model
 from training.encoder.layers import LayeredEncoder, parse_variants
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from training.errors import EncoderError
@@ -36,7 +36,7 @@ def static(tmp_path_factory):
     """A folder with a model that looks tokens up; it is the mean of 16 random numbers for each."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models") / "static"
-    tokenizer = Tokenizer.from_file(str(Path(locate(DEFAULT_MODEL)) / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(Path(locate_model(DEFAULT_MODEL)) / "tokenizer.json"))
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=16)], device="cpu").save_pretrained(
         str(folder), create_model_card=False
     )
@@ -48,7 +48,7 @@ def normed_at_the_end(tmp_path_factory):
     """A small model that normalises after its last layer only: its inner states are not those of a cut model."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models") / "normed"
-    tokenizer = AutoTokenizer.from_pretrained(locate(DEFAULT_MODEL))
+    tokenizer = AutoTokenizer.from_pretrained(locate_model(DEFAULT_MODEL))
     tokenizer.save_pretrained(folder)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2}
     special = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
@@ -130,8 +130,8 @@ def test_batches_hold_every_text_once_and_the_steps_of_a_pass_make_its_vectors(e
     found = np.empty((len(TEXTS), encoder.dimensions), np.float32)
     with torch.inference_mode():
         for rows, batch in batches:
-            features = encoder.through_transformer(batch)
-            found[rows] = encoder.finish(features, list(encoder.model)[1:], len(rows), normalize=True).numpy()
+            features = encoder.run_transformer(batch)
+            found[rows] = encoder.pool(features, list(encoder.model)[1:], len(rows), normalize=True).numpy()
     np.testing.assert_array_equal(found, encoder.encode(TEXTS).vectors)
 
 

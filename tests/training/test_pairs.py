@@ -8,7 +8,7 @@ from training.encoder.spec import EncoderSpec
 from training.errors import FitError
 from training.fitting.fit import fit_chain
 from training.fitting.fit_request import FitRequest
-from training.sources.docstrings import docstring_paragraphs
+from training.sources.docstrings import read_docstring_paragraphs
 from transforms.progress import no_progress
 
 
@@ -79,7 +79,7 @@ def test_targets_of_another_count_are_no_pairs(files, pairs, tmp_path):
 
 
 def test_texts_are_aligned_from_one_encoder_to_another(brief_encoder, workspace, tmp_path):
-    texts = docstring_paragraphs()[:160]
+    texts = read_docstring_paragraphs()[:160]
     source = tmp_path / "texts.jsonl"
     source.write_text("\n".join(json.dumps({"text": text}) for text in [*texts, " "]))
     shallow = Encoder(EncoderSpec("shallow", layer=1, max_length=16))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from training.encoder.encoder import BATCH_TOKENS, Encoder
-from training.encoder.precision import PROBES, agreement, has_bfloat16, resolve_dtype
+from training.encoder.precision import PROBES, has_bfloat16, measure_agreement, resolve_dtype
 from training.encoder.spec import DEFAULT_ENCODER
 
 
@@ -64,7 +64,7 @@ def test_agreement_is_the_mean_and_the_least_cosine():
     angles = np.array([0.0, 0.1, 0.3])
     one = np.tile(np.float32([1, 0]), (3, 1))
     other = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    found = agreement(one, other)
+    found = measure_agreement(one, other)
     assert found.min == pytest.approx(np.cos(0.3), abs=1e-7)
     assert found.mean == pytest.approx(np.cos(angles).mean(), abs=1e-7)
 
@@ -73,12 +73,12 @@ def test_in_bfloat16_norms_stay_at_one_and_the_vectors_near_those_of_float32(enc
     half = Encoder(replace(DEFAULT_ENCODER, dtype="bfloat16"))
     assert {tensor.dtype for tensor in half.transformer.parameters()} == {torch.bfloat16}
     assert half.agreement.min > 0.99 and half.agreement.min <= half.agreement.mean < 1
-    pooled = [half.through_transformer(batch)["token_embeddings"] for _, batch in half.batches(PROBES, None)]
+    pooled = [half.run_transformer(batch)["token_embeddings"] for _, batch in half.batches(PROBES, None)]
     assert {tensor.dtype for tensor in pooled} == {torch.float32}
     vectors = half.encode(PROBES).vectors
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors.astype(np.float64), axis=1), 1, rtol=0, atol=1e-6)
-    measured = agreement(vectors, encoder.encode(PROBES).vectors)
+    measured = measure_agreement(vectors, encoder.encode(PROBES).vectors)
     assert measured.min == pytest.approx(half.agreement.min, abs=1e-4)
     assert half.fingerprint == encoder.fingerprint
     assert half.batch_tokens == BATCH_TOKENS["bfloat16"]

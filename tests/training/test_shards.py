@@ -20,10 +20,9 @@ import pytest
 from training.errors import SourceError
 from training.fitting.encoded_shards import encode_shard, shard_folder
 from training.fitting.encoding import encode_source
-from training.fitting.keys import place_key
 from training.fitting.stacked import Part, Stacked
 from training.sources.raw import Span
-from training.sources.shards import BATCH_ROWS, FILE_SHARDS, SHARD_BATCHES, Shard, joined, read_shards
+from training.sources.shards import BATCH_ROWS, FILE_SHARDS, SHARD_BATCHES, Shard, merge_into_shard_spans, read_shards
 from training.sources.source import open_source
 from transforms.progress import no_progress
 
@@ -92,7 +91,7 @@ def test_the_batches_of_shards_read_apart_are_those_of_the_source(tmp_path, name
     ],
 )
 def test_a_small_file_is_cut_into_batches_and_a_large_one_into_no_more_than_it_must(batches, shards, largest):
-    found = joined([Span(start=row, stop=row + 1, byte=5 * row, line=row) for row in range(batches)])
+    found = merge_into_shard_spans([Span(start=row, stop=row + 1, byte=5 * row, line=row) for row in range(batches)])
     assert len(found) == shards
     assert max((span.rows for span in found), default=0) == largest
     assert [span.start for span in found[1:]] == [span.stop for span in found[:-1]]
@@ -194,25 +193,25 @@ def test_a_file_that_joins_a_folder_is_all_that_is_encoded_and_the_folder_keeps_
     texts = tmp_path / "texts"
     texts.mkdir()
     (texts / "b.txt").write_text("one\ntwo")
-    before = place_key(open_source(str(texts)), counting_hashes())
+    before = open_source(str(texts)).workspace_key(counting_hashes().fingerprint)
     encode(str(texts), counting_hashes(), tmp_path / "work")
     (texts / "a.txt").write_text("three")
     encoder = counting_hashes()
     encoded = encode(str(texts), encoder, tmp_path / "work")
     assert encoder.texts == ["three"]
     np.testing.assert_array_equal(encoded.vectors, encoder.encode(["three", "one", "two"]).vectors)
-    assert place_key(open_source(f"{texts}/"), encoder) == before
-    assert place_key(open_source(f"{texts}#body"), encoder) != before
+    assert open_source(f"{texts}/").workspace_key(encoder.fingerprint) == before
+    assert open_source(f"{texts}#body").workspace_key(encoder.fingerprint) != before
 
 
 def test_a_single_file_sent_again_is_known_by_its_content_wherever_it_lies(counting_hashes, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "source.txt").write_text("the same")
-    one, two = (place_key(open_source(str(tmp_path / name / "source.txt")), None) for name in ("one", "two"))
+    one, two = (open_source(str(tmp_path / name / "source.txt")).workspace_key(None) for name in ("one", "two"))
     assert one == two
     (tmp_path / "two" / "source.txt").write_text("changed!")
-    assert place_key(open_source(str(tmp_path / "two" / "source.txt")), None) != one
+    assert open_source(str(tmp_path / "two" / "source.txt")).workspace_key(None) != one
 
 
 @pytest.fixture

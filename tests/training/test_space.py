@@ -1,25 +1,25 @@
 import itertools
 import re
 
-from training.encoder.space import space_id
+from training.encoder.space import compute_space_id
 
 PARTS = ("fingerprint", "compact@1", "digest", 128)
 
 
 def test_the_same_encoder_chain_and_size_share_a_space():
-    assert space_id(*PARTS) == space_id(*PARTS)
+    assert compute_space_id(*PARTS) == compute_space_id(*PARTS)
 
 
 def test_anything_else_is_another_space():
     changed = [PARTS[:i] + (other,) + PARTS[i + 1 :] for i, other in enumerate(["f2", "compact@2", "d2", 64])]
     without = [PARTS[:i] + (None,) + PARTS[i + 1 :] for i in range(3)]
-    ids = [space_id(*parts) for parts in [PARTS, *changed, *without, (None, None, None, 128)]]
+    ids = [compute_space_id(*parts) for parts in [PARTS, *changed, *without, (None, None, None, 128)]]
     assert len(set(ids)) == len(ids)
 
 
 def test_what_is_missing_is_not_a_name():
     parts = [(None, None, None, 8), ("None", None, None, 8), ("null", None, None, 8), ("", None, None, 8)]
-    assert len({space_id(*part) for part in parts}) == 4
+    assert len({compute_space_id(*part) for part in parts}) == 4
 
 
 def test_parts_do_not_run_into_one_another():
@@ -31,9 +31,9 @@ def test_parts_do_not_run_into_one_another():
         ('a", "b', "c", "d", 1),
     ]
     for one, other in itertools.combinations(splits, 2):
-        assert space_id(*one) != space_id(*other)
+        assert compute_space_id(*one) != compute_space_id(*other)
 
 
 def test_an_id_is_a_short_hexadecimal_word():
-    assert re.fullmatch(r"[0-9a-f]{24}", space_id(*PARTS))
-    assert re.fullmatch(r"[0-9a-f]{24}", space_id(None, None, None, 1))
+    assert re.fullmatch(r"[0-9a-f]{24}", compute_space_id(*PARTS))
+    assert re.fullmatch(r"[0-9a-f]{24}", compute_space_id(None, None, None, 1))

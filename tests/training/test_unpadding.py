@@ -10,17 +10,17 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from training.encoder.encoder import Encoder
-from training.encoder.precision import PROBES, agreement
+from training.encoder.precision import PROBES, measure_agreement
 from training.encoder.spec import DEFAULT_ENCODER
 from training.encoder.unpadding import (
     NAME,
     ROUND_TOKENS,
     CannotUnpadError,
-    attend,
-    first_position,
-    flat_batches,
+    attend_within_texts,
+    find_first_position,
     flatten,
-    leave_padding_out,
+    split_flat_batches,
+    try_unpadding,
 )
 
 LICENSE = Path(__file__).parents[2] / "LICENSE"
@@ -52,7 +52,7 @@ def test_a_row_that_is_round_already_gets_no_text_of_nothing(padded_features):
     side=st.sampled_from(["left", "right"]),
 )
 def test_flat_batches_hold_every_token_once_within_the_budget(padded_features, lengths, budget, side):
-    batches = list(flat_batches(padded_features(lengths, side), budget, first_position=0))
+    batches = list(split_flat_batches(padded_features(lengths, side), budget, first_position=0))
     assert np.concatenate([batch.rows for batch in batches]).tolist() == list(range(len(lengths)))
     for batch in batches:
         assert (
@@ -72,20 +72,20 @@ def test_attention_stays_within_each_text(causal, key_heads):
     bounds, module = torch.tensor([0, 3, 4, 9], dtype=torch.int32), torch.nn.Module()
     query = torch.randn(1, 4, 9, 8)
     key, value = torch.randn(2, 1, key_heads, 9, 8)
-    found, _ = attend(module, query, key, value, None, scaling=0.3, is_causal=causal, cu_seq_lens_q=bounds)
+    found, _ = attend_within_texts(module, query, key, value, None, scaling=0.3, is_causal=causal, cu_seq_lens_q=bounds)
     mask = torch.block_diag(*(torch.ones(size, size) for size in (3, 1, 5))).bool()
     mask = mask.tril() if causal else mask
     expected = scaled_dot_product_attention(query, key, value, mask, scale=0.3, enable_gqa=key_heads != 4)
     torch.testing.assert_close(found, expected.transpose(1, 2), rtol=0, atol=1e-6)
     module.is_causal = causal  # where the call does not say it, the module does
-    told, _ = attend(module, query, key, value, None, scaling=0.3, cu_seq_lens_q=bounds)
+    told, _ = attend_within_texts(module, query, key, value, None, scaling=0.3, cu_seq_lens_q=bounds)
     torch.testing.assert_close(told, found)
 
 
 def test_attention_within_a_window_is_refused():
     states = torch.zeros(1, 1, 2, 4)
     with pytest.raises(CannotUnpadError):
-        attend(
+        attend_within_texts(
             torch.nn.Module(), states, states, states, None, sliding_window=8, cu_seq_lens_q=torch.tensor([0, 2]).int()
         )
 
@@ -97,8 +97,8 @@ def test_positions_begin_behind_the_paddings_in_models_that_count_so():
             self.padding_idx = padding
             self.position_embeddings = torch.nn.Embedding(8, 2)
 
-    assert first_position(torch.nn.Sequential(Embeddings(1))) == 2
-    assert first_position(torch.nn.Sequential(torch.nn.Embedding(8, 2, padding_idx=0))) == 0
+    assert find_first_position(torch.nn.Sequential(Embeddings(1))) == 2
+    assert find_first_position(torch.nn.Sequential(torch.nn.Embedding(8, 2, padding_idx=0))) == 0
 
 
 def test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_back():
@@ -106,7 +106,7 @@ def test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_
     texts = LICENSE.read_text().split("\n\n")[:20] + PROBES + ["", "word " * 400]  # in several batches
     assert encoder.unpadded
     padded = Encoder(DEFAULT_ENCODER)
-    padded.pad()
+    padded.restore_padding()
     assert not padded.unpadded
     assert padded.transformer.auto_model.config._attn_implementation == "sdpa"
     assert encoder.transformer.auto_model.config._attn_implementation == NAME
@@ -136,20 +136,20 @@ def attention_that_cannot(request):
 
     def other(*states, cu_seq_lens_q=None, **more):
         if cu_seq_lens_q is None:
-            return attend(*states, **more)
+            return attend_within_texts(*states, **more)
         called.append(request.param)
         return request.param(*states, **more)
 
     yield other, called
-    AttentionInterface.register(NAME, attend)
+    AttentionInterface.register(NAME, attend_within_texts)
 
 
 def test_a_model_that_cannot_do_without_padding_keeps_it(attention_that_cannot, encoder):
     padded, (attention, called) = Encoder(DEFAULT_ENCODER), attention_that_cannot
-    padded.pad()
-    assert leave_padding_out(padded.model, PROBES, attention) is None and called
+    padded.restore_padding()
+    assert try_unpadding(padded.model, PROBES, attention) is None and called
     assert padded.transformer.auto_model.config._attn_implementation == "sdpa"
-    AttentionInterface.register(NAME, attend)
+    AttentionInterface.register(NAME, attend_within_texts)
     found, expected = padded.encode(PROBES).vectors, encoder.encode(PROBES).vectors
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    assert agreement(found, expected).min > 0.99999
+    assert measure_agreement(found, expected).min > 0.99999

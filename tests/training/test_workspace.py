@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from training.workspace import KEPT_SECONDS, claimed_folder, lock_of
+from training.workspace import KEPT_SECONDS, claim_workspace_folder, folder_lock
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from training.workspace import claimed_folder
-with claimed_folder(Path(sys.argv[1]), "key") as folder:
+from training.workspace import claim_workspace_folder
+with claim_workspace_folder(Path(sys.argv[1]), "key") as folder:
     (folder / "work").write_text("half done")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -24,36 +24,36 @@ def folders(root):
 
 def leave_behind(root, key):
     """What a run leaves that stopped with an error."""
-    with pytest.raises(RuntimeError), claimed_folder(root, key) as folder:
+    with pytest.raises(RuntimeError), claim_workspace_folder(root, key) as folder:
         (folder / "work").write_text("half done")
         raise RuntimeError
     return folder
 
 
 def test_a_folder_claimed_twice_at_once_is_two_folders(tmp_path):
-    with claimed_folder(tmp_path, "key") as one, claimed_folder(tmp_path, "key") as other:
+    with claim_workspace_folder(tmp_path, "key") as one, claim_workspace_folder(tmp_path, "key") as other:
         assert one != other
         assert one.is_dir()
         assert other.is_dir()
 
 
 def test_different_keys_never_share_a_folder(tmp_path):
-    with claimed_folder(tmp_path, "a") as one:
+    with claim_workspace_folder(tmp_path, "a") as one:
         pass
-    with claimed_folder(tmp_path, "b") as other:
+    with claim_workspace_folder(tmp_path, "b") as other:
         pass
     assert one != other
 
 
 def test_a_folder_is_removed_when_the_work_in_it_succeeds(tmp_path):
-    with claimed_folder(tmp_path / "made" / "here", "key") as folder:
+    with claim_workspace_folder(tmp_path / "made" / "here", "key") as folder:
         (folder / "work").write_text("done")
     assert folders(tmp_path / "made" / "here") == []
 
 
 def test_a_folder_is_kept_after_an_error_and_found_again_with_what_is_in_it(tmp_path):
     left = leave_behind(tmp_path, "key")
-    with claimed_folder(tmp_path, "key") as found:
+    with claim_workspace_folder(tmp_path, "key") as found:
         assert found == left
         assert (found / "work").read_text() == "half done"
     assert folders(tmp_path) == []
@@ -61,17 +61,17 @@ def test_a_folder_is_kept_after_an_error_and_found_again_with_what_is_in_it(tmp_
 
 def test_a_folder_is_free_again_while_its_error_is_still_being_looked_at(tmp_path):
     try:
-        with claimed_folder(tmp_path, "key") as left:
+        with claim_workspace_folder(tmp_path, "key") as left:
             raise RuntimeError
     except RuntimeError:
-        with claimed_folder(tmp_path, "key") as found:
+        with claim_workspace_folder(tmp_path, "key") as found:
             assert found == left
 
 
 def test_a_folder_of_a_killed_process_is_found_again(tmp_path):
     run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     assert run.returncode == -signal.SIGKILL
-    with claimed_folder(tmp_path, "key") as found:
+    with claim_workspace_folder(tmp_path, "key") as found:
         assert (found / "work").read_text() == "half done"
 
 
@@ -80,34 +80,34 @@ def test_a_folder_left_for_more_than_a_week_is_swept_and_a_younger_one_is_not(tm
     now = time.time()
     os.utime(old, (now, now - KEPT_SECONDS - 60))
     os.utime(young, (now, now - KEPT_SECONDS + 60))
-    with claimed_folder(tmp_path, "key"):
+    with claim_workspace_folder(tmp_path, "key"):
         assert not old.exists()
         assert young.exists()
 
 
 def test_a_folder_in_use_is_never_swept(tmp_path):
-    with claimed_folder(tmp_path, "busy") as busy:
+    with claim_workspace_folder(tmp_path, "busy") as busy:
         os.utime(busy, (0, 0))
-        with claimed_folder(tmp_path, "key"):
+        with claim_workspace_folder(tmp_path, "key"):
             assert busy.exists()
 
 
 def test_other_folders_of_the_workspace_are_left_alone(tmp_path):
     (tmp_path / "foreign").mkdir()
     os.utime(tmp_path / "foreign", (0, 0))
-    with claimed_folder(tmp_path, "key"):
+    with claim_workspace_folder(tmp_path, "key"):
         pass
     assert folders(tmp_path) == ["foreign"]
 
 
 def test_a_claim_holds_the_lock_until_it_ends(tmp_path):
-    with claimed_folder(tmp_path, "key") as folder:
+    with claim_workspace_folder(tmp_path, "key") as folder:
         assert not is_free(folder)
     assert is_free(folder)
 
 
 def is_free(folder):
-    lock = lock_of(folder)
+    lock = folder_lock(folder)
     try:
         with lock.acquire(blocking=False):
             return True

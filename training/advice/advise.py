@@ -28,11 +28,10 @@ from training.advice.transfer import TransferResult, evaluate_transfer
 from training.encoder.encoder import Encoder
 from training.errors import AdviceError
 from training.evaluation.statistics import cosine_similarity
-from training.fitting.fit_request import DISTINCT_LEAST
-from training.fitting.keys import source_key
+from training.fitting.fit_request import MIN_DISTINCT_ROWS
 from training.reporting.text import format_percent
 from training.sources.source import open_source
-from training.workspace import claimed_folder
+from training.workspace import claim_workspace_folder
 from transforms.progress import Progress, part_of
 from transforms.quality import Diagnostics, diagnose
 from transforms.statistics import unit_rows
@@ -106,16 +105,16 @@ def advise(request: AdviceRequest, encoder: Encoder | None, workspace: Path, on_
 
     Raises:
         SourceError: if the source cannot be read.
-        AdviceError: if the source has fewer than `DISTINCT_LEAST` distinct rows, holds texts but no encoder is given,
-            or the encoder fails on so many texts that too few are left.
+        AdviceError: if the source has fewer than `MIN_DISTINCT_ROWS` distinct rows, holds texts but no encoder is
+            given, or the encoder fails on so many texts that too few are left.
         EncoderError: if the encoder fails on every text.
     """
     source = open_source(request.source)
     on_progress(0.0, f"reading {source.name}")
     row_sample = sample_rows(source, request.rows, request.seed)
-    if len(row_sample) < DISTINCT_LEAST:
+    if len(row_sample) < MIN_DISTINCT_ROWS:
         raise AdviceError(
-            f"{source.name} has {len(row_sample)} distinct rows; advice needs {DISTINCT_LEAST} at the least"
+            f"{source.name} has {len(row_sample)} distinct rows; advice needs {MIN_DISTINCT_ROWS} at the least"
         )
     if row_sample.vectors is not None:
         sample = build_vector_sample(row_sample, row_sample.vectors)
@@ -123,7 +122,9 @@ def advise(request: AdviceRequest, encoder: Encoder | None, workspace: Path, on_
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
     remarks: list[str] = []
-    with claimed_folder(workspace, f"advice-{source_key(source, encoder)[:32]}") as folder:
+    with claim_workspace_folder(
+        workspace, f"advice-{source.content_key(encoder.fingerprint if encoder else None)[:32]}"
+    ) as folder:
         encoding = SampleEncoder(encoder, folder)
         encoding.encode(list_texts_to_encode(row_sample), part_of(on_progress, 0.0, ENCODED))
         sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)
@@ -148,7 +149,7 @@ def require_enough_encoded(name: str, sample: Sample, sampled: int, failed: Mapp
         sampled: number of sampled rows before failures.
         failed: reasons of the failures, by text.
     """
-    least = max(DISTINCT_LEAST // 2, min(sampled, MIN_ROWS) // 4)
+    least = max(MIN_DISTINCT_ROWS // 2, min(sampled, MIN_ROWS) // 4)
     fit, heldout = len(sample.fit), len(sample.heldout)
     if min(fit, heldout) < least:
         raise AdviceError(

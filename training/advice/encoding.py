@@ -11,7 +11,7 @@ from training.advice.sample_size import MIN_ROWS
 from training.encoder.encoder import Encoder
 from training.errors import EncoderError
 from training.evaluation.store import VectorStore, text_key
-from training.fitting.fit import built_in_name, kept_vectors, sampled_texts
+from training.fitting.fit import built_in_cache_key, load_or_encode, sample_texts
 from training.sources.source import open_source
 from transforms.progress import Progress
 from transforms.vectors import FloatArray
@@ -90,11 +90,11 @@ def encode_out_of_domain(
 
     def both_halves() -> list[str]:
         """Return the first halves of all texts that can be cut in two, followed by their second halves."""
-        pairs = cut_texts_in_two(sampled_texts(source))
+        pairs = cut_texts_in_two(sample_texts(source))
         return [*(first for first, _ in pairs), *(second for _, second in pairs)]
 
-    name = built_in_name(source)
-    whole = _load_or_encode_one_by_one(folder, name, encoder, lambda: sampled_texts(source))
+    name = built_in_cache_key(source)
+    whole = _load_or_encode_one_by_one(folder, name, encoder, lambda: sample_texts(source))
     first, second = np.split(_load_or_encode_one_by_one(folder, f"{name} halves", encoder, both_halves), 2)
     good, cut = _find_finite(whole), _find_finite(first) & _find_finite(second)
     if good.all() and cut.all():
@@ -116,7 +116,7 @@ def _load_or_encode_one_by_one(
     If the encoder raises, texts are encoded one by one, a failing one gets a row of NaN, and nothing is cached.
     """
     try:
-        return kept_vectors(folder, of, lambda: encoder.encode(texts()).vectors)
+        return load_or_encode(folder, of, lambda: encoder.encode(texts()).vectors)
     except Exception:  # models raise anything; which text it was is found by trying each
         return np.concatenate([_encode_leniently(encoder, [text])[0] for text in texts()])
 

@@ -10,7 +10,7 @@ import orjson
 
 from training.datasets.contents import Columns
 from training.errors import DataSetError, SourceError
-from training.sources.lines import numbered_lines
+from training.sources.lines import read_numbered_lines
 
 MAX_NAMED = 3
 """Maximum number of rows that a message names; the others are counted."""
@@ -163,7 +163,7 @@ def file_records(path: Path) -> Iterator[Record]:
         DataSetError: if the file cannot be read, or a line is not a JSON object.
     """
     try:
-        for number, line in numbered_lines(path):
+        for number, line in read_numbered_lines(path):
             place = f"{path.name} line {number}"
             yield Record(place, _parse_object(line, place))
     except SourceError as error:

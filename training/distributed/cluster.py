@@ -42,7 +42,7 @@ TRY = "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=Fal
 
 
 @contextmanager
-def cluster(address: str | None, cores: int) -> Iterator[list[int]]:
+def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
     """Connect to Ray, yield the number of CPU cores of each live node, and disconnect after the block.
 
     Sets environment variables of this process. A Ray started here is shut down after the block, and its folder deleted.
@@ -60,10 +60,10 @@ def cluster(address: str | None, cores: int) -> Iterator[list[int]]:
     wanted: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     folder = None
     if address is None:
-        folder = make_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))
+        folder = make_ray_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))
         wanted |= {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
     else:
-        require_answer(address)
+        _require_answer(address)
     import ray
 
     try:
@@ -78,7 +78,7 @@ def cluster(address: str | None, cores: int) -> Iterator[list[int]]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_folder(below: Path) -> str:
+def make_ray_folder(below: Path) -> str:
     """Create a folder for Ray's logs and sockets, named after this process, and return its path.
 
     Also deletes the folders of processes that no longer run.
@@ -90,7 +90,7 @@ def make_folder(below: Path) -> str:
     return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=below)
 
 
-def require_answer(address: str) -> None:
+def _require_answer(address: str) -> None:
     """Raise `EngineError` unless a Ray cluster answers at the address within about 20 s.
 
     Another process connects first, because Ray kills a process that finds no cluster.

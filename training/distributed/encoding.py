@@ -5,11 +5,11 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from training.distributed.tasks import Done, Task
+from training.distributed.tasks import Task, TaskResult
 from training.distributed.token import Token
 from training.errors import SourceError
-from training.fitting.encoded_shards import Position, position_in
-from training.fitting.encoding_run import Run
+from training.fitting.encoded_shards import Position, read_position
+from training.fitting.encoding_run import EncodingRun
 from training.fitting.engines import Report
 from training.sources.hub import is_hub
 from training.sources.remote import is_remote
@@ -31,9 +31,9 @@ class ShardTasks:
         damaged: names of damaged files, with the reasons; further shards of these files are skipped.
     """
 
-    def __init__(self, run: Run, positions: Mapping[Shard, Position]) -> None:
+    def __init__(self, run: EncodingRun, positions: Mapping[Shard, Position]) -> None:
         self.run = run
-        self.token = Token.put_into(run.root)
+        self.token = Token.write(run.root)
         self.damaged: dict[str, str] = {}
         self.shards: dict[Path, list[Shard]] = {}
         for shard in run.plan.shards:
@@ -46,23 +46,23 @@ class ShardTasks:
             here = list(folders)
             for together in [here] if is_remote(file) or is_hub(file) else [[folder] for folder in here]:
                 if self.run.source.name_of(file) not in self.damaged:
-                    yield self.task(file, together)
+                    yield self._build_task(file, together)
 
-    def task(self, file: str, folders: list[Path]) -> Task:
+    def _build_task(self, file: str, folders: list[Path]) -> Task:
         """Build the task that encodes shards of one file into their folders, with absolute paths."""
         place = str(Path(file).absolute()) if is_path(file) else file
         shards = [replace(self.shards[folder][0], file=place) for folder in folders]
         name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 
-    def look(self, tasks: Iterable[Task], report: Report) -> None:
+    def report_progress(self, tasks: Iterable[Task], report: Report) -> None:
         """Report the rows done of each shard of the tasks, as read from the workspace folders."""
         for task in tasks:
-            for folder in folders_of(task):
+            for folder in _list_folders(task):
                 for shard in self.shards[folder]:
-                    report(shard, position_in(folder).rows)
+                    report(shard, read_position(folder).rows)
 
-    def end(self, done: Done, report: Report) -> None:
+    def record_outcome(self, done: TaskResult, report: Report) -> None:
         """Record how a task ended: report its rows, add a damaged file to `damaged`, or raise the worker's error.
 
         Raises:
@@ -70,15 +70,15 @@ class ShardTasks:
             Exception: any other error that the worker raised.
         """
         if isinstance(done.error, SourceError):
-            file = self.shards[folders_of(done.task)[0]][0].file
-            self.run.source.leave_out(file, done.error, self.damaged)
+            file = self.shards[_list_folders(done.task)[0]][0].file
+            self.run.source.record_or_raise(file, done.error, self.damaged)
         elif done.error is not None:
             raise done.error
         else:
-            self.look([done.task], report)
+            self.report_progress([done.task], report)
 
 
-def folders_of(task: Task) -> list[Path]:
+def _list_folders(task: Task) -> list[Path]:
     """Return the folders that a task encodes its shards into."""
     folders: list[Path] = task.arguments[2]
     return folders

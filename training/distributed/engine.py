@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.distributed.cluster import cluster
+from training.distributed.cluster import connect_cluster
 from training.distributed.encoding import ShardTasks
 from training.distributed.pool import Pool
 from training.distributed.rows import SharedRows
 from training.distributed.tasks import Task
-from training.distributed.worker import Block, Introduction, Worker, describe
+from training.distributed.worker import Block, Introduction, Worker, describe_environment
 from training.encoder.encoder import Encoder
 from training.errors import EngineError
 from training.fitting.encoded_shards import Position
-from training.fitting.encoding_run import Run
+from training.fitting.encoding_run import EncodingRun
 from training.fitting.engines import Report
 from training.sources.shards import Shard
 from transforms.statistics import Moments
@@ -38,7 +38,7 @@ def ray_engine(address: str | None, cores: int, workers: int | None = None) -> I
     Raises:
         EngineError: if Ray cannot be used, or the cluster has no CPU cores.
     """
-    with cluster(address, cores) as nodes:
+    with connect_cluster(address, cores) as nodes:
         found = sum(nodes)
         if found == 0:
             raise EngineError(f"the Ray cluster at {address} has no CPU cores")
@@ -63,22 +63,24 @@ class RayEngine:
         self.pool: Pool | None = None
         self.encoder: Encoder | None = None
 
-    def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
+    def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         """Encode the unfinished shards of a run on the workers; return the damaged files; see `Engine.encode`.
 
         Progress is read from the workspace folders, which a later run also resumes from.
         """
         tasks = ShardTasks(run, positions)
         if tasks.shards:
-            for done in self.workers(run.encoder).each(tasks, on_wait=lambda busy: tasks.look(busy, report)):
-                tasks.end(done, report)
+            for done in self._pool_for(run.encoder).run_tasks(
+                tasks, on_wait=lambda busy: tasks.report_progress(busy, report)
+            ):
+                tasks.record_outcome(done, report)
         return tasks.damaged
 
     def rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
         """Return the chosen rows as a lazy view whose moments the workers compute; see `Engine.rows`."""
-        return SharedRows(vectors, chosen, self.moments)
+        return SharedRows(vectors, chosen, self.compute_moments)
 
-    def moments(self, blocks: Iterator[Block], chain: bytes | None, unit: bool) -> Iterator[Moments]:
+    def compute_moments(self, blocks: Iterator[Block], chain: bytes | None, unit: bool) -> Iterator[Moments]:
         """Compute the moments of each block on the workers, and yield them in the order of the blocks.
 
         Args:
@@ -94,8 +96,8 @@ class RayEngine:
 
         sent = None if chain is None else ray.put(chain)  # once, not with each block
         tasks = (Task(f"the moments of the rows from {b.first:,}", "moments", (b, sent, unit)) for b in blocks)
-        pool, early, turn = self.pool or self.workers(None), {}, 0
-        for done in pool.each(tasks, lead=BLOCKS_AHEAD * self.count):
+        pool, early, turn = self.pool or self._pool_for(None), {}, 0
+        for done in pool.run_tasks(tasks, lead=BLOCKS_AHEAD * self.count):
             if done.error is not None:
                 raise done.error
             early[done.number] = Moments.from_arrays(done.result)
@@ -103,25 +105,25 @@ class RayEngine:
                 yield early.pop(turn)
                 turn += 1
 
-    def workers(self, encoder: Encoder | None) -> Pool:
+    def _pool_for(self, encoder: Encoder | None) -> Pool:
         """Return a pool whose workers have loaded the encoder; a pool of another encoder is closed and replaced."""
         if self.pool is None or encoder is not self.encoder:
             self.close()
-            self.pool, self.encoder = self.started(encoder), encoder
+            self.pool, self.encoder = self._start_pool(encoder), encoder
         return self.pool
 
-    def started(self, encoder: Encoder | None) -> Pool:
+    def _start_pool(self, encoder: Encoder | None) -> Pool:
         """Start a pool of workers that load the encoder; it rejects workers with other versions than this process."""
         import ray
 
-        mine = describe(encoder)
+        mine = describe_environment(encoder)
         device = "cpu" if encoder is None else encoder.device.partition(":")[0]
         spec = None if encoder is None else encoder.spec
         actor = ray.remote(Worker).options(num_cpus=self.threads, num_gpus=int(device == "cuda"))
         return Pool(
             start=lambda: actor.remote(spec, device, self.threads),
             introduce=lambda worker: worker.introduce.remote(),
-            accept=lambda theirs: require_alike(mine, theirs),
+            accept=lambda theirs: require_same_versions(mine, theirs),
             count=self.count,
         )
 
@@ -132,11 +134,11 @@ class RayEngine:
             self.pool = None
 
 
-def require_alike(mine: Mapping[str, Any], theirs: Introduction) -> None:
+def require_same_versions(mine: Mapping[str, Any], theirs: Introduction) -> None:
     """Raise `EngineError`, naming the difference, unless a worker has the versions and the encoder of this process.
 
     Args:
-        mine: description of this process, from `describe`.
+        mine: description of this process, from `describe_environment`.
         theirs: introduction of the worker.
     """
     for what, here in mine.items():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from training.distributed.tasks import TRIES, Done, Queue, Task
+from training.distributed.tasks import MAX_TRIES, Task, TaskQueue, TaskResult
 from training.distributed.worker import Introduction
 from training.errors import EngineError
 
@@ -58,26 +58,26 @@ class Pool:
         self.failed_starts = 0
         self.last_ready = time.monotonic()
         for _ in range(count):
-            self.add()
+            self._start_worker()
 
-    def add(self) -> None:
+    def _start_worker(self) -> None:
         """Start a worker and ask it to introduce itself, without waiting."""
         worker = self.start()
         self.starting[self.introduce(worker)] = worker
 
-    def each(
+    def run_tasks(
         self,
         tasks: Iterable[Task],
         lead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
-    ) -> Iterator[Done]:
-        """Run all tasks on the workers; yield each as a `Done` in the order in which they finish.
+    ) -> Iterator[TaskResult]:
+        """Run all tasks on the workers; yield each as a `TaskResult` in the order in which they finish.
 
-        An error that a task raises is part of its `Done`. If a worker dies, it is replaced and its task is run again.
+        A task's error is part of its `TaskResult`. If a worker dies, it is replaced and its task is run again.
 
         Args:
             tasks: taken from the iterable in order as workers become free.
-            lead: see `Queue`.
+            lead: see `TaskQueue`.
             on_wait: called with the running tasks, about twice a second; an exception that it raises stops the pass.
 
         Raises:
@@ -85,7 +85,7 @@ class Pool:
         """
         import ray
 
-        queue, idle = Queue(tasks, lead), list(self.ready)
+        queue, idle = TaskQueue(tasks, lead), list(self.ready)
         busy: dict[Any, tuple[Any, int, Task]] = {}
         while True:
             while idle and (taken := queue.take()) is not None:
@@ -97,27 +97,27 @@ class Pool:
             on_wait([task for _, _, task in busy.values()])
             for reference in finished:
                 if reference in self.starting:
-                    idle += self.join(reference)
+                    idle += self._admit(reference)
                     continue
                 worker, number, task = busy.pop(reference)
                 try:
-                    done = Done(number, task, ray.get(reference))
+                    done = TaskResult(number, task, ray.get(reference))
                 except ray.exceptions.RayTaskError as error:
-                    done = Done(number, task, error=raised(error, task))
+                    done = TaskResult(number, task, error=_worker_exception(error, task))
                 except ray.exceptions.RayError as error:
-                    self.replace(worker)
-                    queue.put_back(number, task, in_short(error))
+                    self._replace(worker)
+                    queue.put_back(number, task, _error_cause(error))
                     continue
                 queue.finish(number)
                 idle.append(worker)
                 yield done
-            self.require_some()
+            self._require_ready_worker()
 
-    def join(self, reference: Any) -> list[Any]:
+    def _admit(self, reference: Any) -> list[Any]:
         """Move a worker that introduced itself to `ready` and return it in a list; replace one that died and return [].
 
         Raises:
-            EngineError: if the worker cannot be used, or `TRIES` workers have died as they started.
+            EngineError: if the worker cannot be used, or `MAX_TRIES` workers have died as they started.
         """
         import ray
 
@@ -125,27 +125,27 @@ class Pool:
         try:
             introduction = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
-            raise EngineError(f"a worker cannot start: {in_short(error.cause or error)}") from error
+            raise EngineError(f"a worker cannot start: {_error_cause(error.cause or error)}") from error
         except ray.exceptions.RayError as error:
             self.failed_starts += 1
-            if self.failed_starts == TRIES or "No module named" in str(error):
-                raise EngineError(f"workers die as they start: {in_short(error)}") from error
-            self.add()
+            if self.failed_starts == MAX_TRIES or "No module named" in str(error):
+                raise EngineError(f"workers die as they start: {_error_cause(error)}") from error
+            self._start_worker()
             return []
         self.accept(introduction)
         self.ready[worker] = introduction
         return [worker]
 
-    def replace(self, worker: Any) -> None:
+    def _replace(self, worker: Any) -> None:
         """Kill a worker that died or cannot be reached, and start another."""
         import ray
 
         del self.ready[worker]
         ray.kill(worker)  # it may be alive, and just not to be reached
         self.last_ready = time.monotonic()
-        self.add()
+        self._start_worker()
 
-    def require_some(self) -> None:
+    def _require_ready_worker(self) -> None:
         """Raise `EngineError` if no worker has been ready for `START_SECONDS`."""
         if self.ready:
             self.last_ready = time.monotonic()
@@ -164,7 +164,7 @@ class Pool:
                 ray.kill(worker)
 
 
-def raised(error: Any, task: Task) -> Exception:
+def _worker_exception(error: Any, task: Task) -> Exception:
     """Return the exception that a worker's method raised; an `EngineError` with advice if its memory ran out."""
     cause: Exception = error.cause or error
     if isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or OUT_OF_MEMORY in str(cause):
@@ -172,7 +172,7 @@ def raised(error: Any, task: Task) -> Exception:
     return cause
 
 
-def in_short(error: Exception) -> str:
+def _error_cause(error: Exception) -> str:
     """Return the line of a Ray error message that states the cause, for messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if missing := next((line for line in lines if "No module named" in line), None):

@@ -55,7 +55,7 @@ class SharedRows(Rows):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows in blocks of `BLOCK_ROWS`, each with the files that contain them."""
-        files = files_of(self.vectors)
+        files = _as_stacked(self.vectors)
         for start in range(0, len(self.chosen), BLOCK_ROWS):
             rows = self.chosen[start : start + BLOCK_ROWS]
             first, last = np.searchsorted(files.ends, rows[[0, -1]], side="right").tolist()
@@ -63,7 +63,7 @@ class SharedRows(Rows):
             yield Block(files.parts[first : last + 1], files.shape[1], rows - before, start)
 
 
-def files_of(vectors: Any) -> Stacked:
+def _as_stacked(vectors: Any) -> Stacked:
     """Return encoded vectors, `Stacked` or a memmap of one file, as `Stacked`."""
     if isinstance(vectors, Stacked):
         return vectors

@@ -7,7 +7,7 @@ from typing import Any
 
 from training.errors import EngineError
 
-TRIES = 3
+MAX_TRIES = 3
 """Number of workers that must die at a task before the task is considered the cause."""
 
 
@@ -27,7 +27,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Done:
+class TaskResult:
     """Finished task, with its result or error.
 
     Attributes:
@@ -43,7 +43,7 @@ class Done:
     error: Exception | None = None
 
 
-class Queue:
+class TaskQueue:
     """Queue of tasks in order, taken from a lazy iterable; a task whose worker died comes first again.
 
     Args:
@@ -90,12 +90,12 @@ class Queue:
             why: cause of the worker's death, for messages.
 
         Raises:
-            EngineError: if this is the `TRIES`-th worker that died at the task.
+            EngineError: if this is the `MAX_TRIES`-th worker that died at the task.
         """
         self.tries[number] += 1
-        if self.tries[number] == TRIES:
+        if self.tries[number] == MAX_TRIES:
             raise EngineError(
-                f"{TRIES} workers died at {task.name}, the last one so: {why}. If their memory ran out, "
+                f"{MAX_TRIES} workers died at {task.name}, the last one so: {why}. If their memory ran out, "
                 "take fewer workers (--workers) or machines with more of it"
             )
         self.again.append((number, task))

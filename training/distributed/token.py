@@ -25,7 +25,7 @@ class Token:
     secret: str
 
     @classmethod
-    def put_into(cls, folder: Path) -> "Token":
+    def write(cls, folder: Path) -> "Token":
         """Write a token file with a new secret into a folder, and return the token."""
         token = cls(folder.absolute() / NAME, secrets.token_hex())
         token.file.write_text(token.secret)

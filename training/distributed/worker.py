@@ -20,7 +20,7 @@ from training.encoder.spec import EncoderSpec
 from training.errors import EngineError
 from training.fitting.encoded_shards import encode_shard
 from training.fitting.stacked import Part, Stacked
-from training.sources.shards import Shard, at_hand, is_path
+from training.sources.shards import Shard, is_path, open_local_copy
 from transforms.chain import Chain, deserialize_chain
 from transforms.statistics import at_unit_length, block_moments
 from transforms.vectors import as_numpy
@@ -33,7 +33,7 @@ class Introduction:
     Attributes:
         node: host name of its machine.
         pid: id of its process.
-        described: versions and encoder, see `describe`.
+        described: versions and encoder, see `describe_environment`.
     """
 
     node: str
@@ -84,7 +84,7 @@ class Worker:
 
     def introduce(self) -> Introduction:
         """Load the encoder, and return host name, process id, and versions of packages and encoder."""
-        return Introduction(socket.gethostname(), os.getpid(), describe(self.encoder))
+        return Introduction(socket.gethostname(), os.getpid(), describe_environment(self.encoder))
 
     def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
         """Encode shards of one file, each into its folder; a remote file is downloaded once for all of them.
@@ -103,7 +103,7 @@ class Worker:
         file = shards[0].file
         if is_path(file) and not Path(file).exists():
             raise EngineError(f"{file} is not on {socket.gethostname()}: every node must see the source's files")
-        with at_hand(file, folders[0]) as found:
+        with open_local_copy(file, folders[0]) as found:
             for shard, folder in zip(shards, folders, strict=True):
                 encode_shard(replace(shard, file=str(found)), field, self.encoder, folder)
 
@@ -120,18 +120,18 @@ class Worker:
         """
         rows: Any = Stacked(block.parts, block.width)[block.rows]
         if chain is not None:
-            rows = self.restored(chain).transform(rows)
+            rows = self._load_chain(chain).transform(rows)
         found = at_unit_length(as_numpy(rows)) if unit else as_numpy(rows)
         return block_moments(found, "float64", block.first).arrays()
 
-    def restored(self, payload: bytes) -> Chain:
+    def _load_chain(self, payload: bytes) -> Chain:
         """Return the chain deserialized from `payload`; the last one is cached, because many blocks use the same."""
         if self.chain is None or payload != self.payload:
             self.payload, self.chain = payload, deserialize_chain(payload)
         return self.chain
 
 
-def describe(encoder: Encoder | None) -> dict[str, Any]:
+def describe_environment(encoder: Encoder | None) -> dict[str, Any]:
     """Return versions of packages and Python, and the encoder's description; all processes of a fit must agree."""
     packages = ("lathe", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
     about = {package: version(package) for package in packages} | {"python": platform.python_version()}

@@ -33,19 +33,19 @@ class Batch:
     padded: int
 
 
-def estimated_tokens(text: str, max_length: int) -> int:
+def estimate_tokens(text: str, max_length: int) -> int:
     """Estimate how many tokens of a text a model reads, at most `max_length`, from the number of its bytes."""
     if len(text) >= BYTES_PER_TOKEN * max_length:  # its bytes, of which there are as many at least, need no counting
         return max_length
     return min(max_length, 2 + len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
-def longest_first(lengths: Sequence[int]) -> list[int]:
+def sort_longest_first(lengths: Sequence[int]) -> list[int]:
     """Return the positions of texts in order of descending length, so that neighbours need little padding."""
     return sorted(range(len(lengths)), key=lambda index: -lengths[index])
 
 
-def cut_to_budget(lengths: Sequence[int], budget: int, slack: int) -> Iterator[slice]:
+def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Iterator[slice]:
     """Divide texts that are sorted by length into batches; yield each as a slice of at least one text.
 
     A batch ends before its padded tokens exceed the budget, or its padding the slack.
@@ -66,7 +66,7 @@ def cut_to_budget(lengths: Sequence[int], budget: int, slack: int) -> Iterator[s
         yield slice(start, len(lengths))
 
 
-def fill_budget(lengths: Sequence[int], budget: int) -> Iterator[slice]:
+def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slice]:
     """Divide texts in the order given into batches of at most `budget` tokens, without padding; yield each as a slice.
 
     A batch has at least one text, even if that exceeds the budget.
@@ -98,8 +98,8 @@ def split_features(features: Features, budget: int, slack: int, padding_side: st
         return
     mask = features["attention_mask"]
     lengths = mask.sum(1).numpy().astype(np.int64)
-    order = np.array(longest_first(lengths.tolist()), dtype=np.int64)
-    for run in cut_to_budget(lengths[order].tolist(), budget, slack):
+    order = np.array(sort_longest_first(lengths.tolist()), dtype=np.int64)
+    for run in split_padded_batches(lengths[order].tolist(), budget, slack):
         rows = order[run]
         width = int(lengths[rows[0]])
         columns = slice(mask.shape[1] - width, None) if padding_side == "left" else slice(0, width)

@@ -81,7 +81,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Reading:
+class _Tokens:
     """Tokens of a part of a text.
 
     Attributes:
@@ -130,7 +130,7 @@ class TextCutter:
         if len(text) <= 2 * self.part:
             return Cut(text, whole=True)
         before = prompt if side == "right" else ""  # far from what is kept of the right end
-        kept, rest, examined = "", Rest(text, side), 0
+        kept, rest, examined = "", _UnreadText(text, side), 0
         earlier: list[int] = []
         while True:
             grown = max(len(kept), self.part) // PERIOD * PERIOD + PERIOD + 1
@@ -140,21 +140,23 @@ class TextCutter:
             if not rest.left:
                 return Cut(kept, whole=True)
             examined += len(kept)
-            found = self.read(before + kept)
-            if self.enough(found, len(before + kept), side) or self.agrees(found, earlier, before + kept, side):
+            found = self._tokenize(before + kept)
+            if self._has_enough_tokens(found, len(before + kept), side) or self._tokens_are_stable(
+                found, earlier, before + kept, side
+            ):
                 return Cut(kept, whole=False)
             earlier = found.ids
-            kept = self.leave_out(kept, before, found, rest)
+            kept = self._remove_long_stretches(kept, before, found, rest)
 
-    def read(self, text: str) -> Reading:
+    def _tokenize(self, text: str) -> _Tokens:
         """Tokenize a part of a text, without special tokens and truncation, and return its tokens."""
         found = self.tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
         if not found.encodings:  # a tokenizer written in Python
-            return Reading(found["input_ids"][0], None, [])
+            return _Tokens(found["input_ids"][0], None, [])
         encoding = found.encodings[0]
-        return Reading(encoding.ids, encoding.offsets, encoding.word_ids)
+        return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
 
-    def enough(self, found: Reading, length: int, side: Side) -> bool:
+    def _has_enough_tokens(self, found: _Tokens, length: int, side: Side) -> bool:
         """Return whether a part has more tokens than the model reads, all in words that end well before the cut.
 
         Args:
@@ -175,7 +177,7 @@ class TextCutter:
             )
         return safe >= self.wanted
 
-    def agrees(self, found: Reading, earlier: list[int], part: str, side: Side) -> bool:
+    def _tokens_are_stable(self, found: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
         """Return whether a part of a text without spaces has the same tokens wherever it is cut: it is long enough.
 
         The tokens that the model reads are compared with those of a part half as long, and with those of the part cut a
@@ -199,7 +201,7 @@ class TextCutter:
         others = self.tokenizer(shorter, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
         return all(ids[read] == found.ids[read] for ids in others)
 
-    def leave_out(self, kept: str, before: str, found: Reading, rest: "Rest") -> str:
+    def _remove_long_stretches(self, kept: str, before: str, found: _Tokens, rest: "_UnreadText") -> str:
         """Return the part without the middles of long stretches that gave at most one token, if its tokens stay equal.
 
         If they change, the part is returned unchanged. If such a stretch reaches the cut, its characters are also
@@ -212,7 +214,7 @@ class TextCutter:
             rest: characters not examined yet.
         """
         whole = before + kept
-        stretches = [] if found.spans is None else list(long_stretches(found.spans, len(before), len(whole)))
+        stretches = [] if found.spans is None else list(_find_long_stretches(found.spans, len(before), len(whole)))
         if not stretches:
             return kept
         parts, end = [], 0
@@ -220,7 +222,7 @@ class TextCutter:
             parts.append(whole[end : start + STRETCH // 2])
             end = stop - STRETCH // 2
         shorter = "".join([*parts, whole[end:]])
-        if self.read(shorter).ids != found.ids:
+        if self._tokenize(shorter).ids != found.ids:
             return kept
         for start, stop in stretches:
             if (stop == len(whole)) if rest.side == "right" else (start == 0):
@@ -228,7 +230,7 @@ class TextCutter:
         return shorter[len(before) :]
 
 
-class Rest:
+class _UnreadText:
     """Characters of a text that have not been examined yet, consumed from one side.
 
     Attributes:
@@ -263,7 +265,7 @@ class Rest:
                 return
 
 
-def long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yield start and end of each stretch of more than `STRETCH` characters that gave one token or none.
 
     Args:
@@ -309,7 +311,7 @@ def split_at_spaces(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def too_long(place: int, text: str, encoder: str, max_length: int) -> TooLongError:
+def build_too_long_error(place: int, text: str, encoder: str, max_length: int) -> TooLongError:
     """Build the error for a text that is so long that it is not even tokenized whole.
 
     Args:

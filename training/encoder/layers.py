@@ -23,12 +23,12 @@ VARIANT_POOLINGS: tuple[Pooling, ...] = ("mean", "cls")
 ALL = "layers"
 """Name that stands for all layers of a model, each under all of `VARIANT_POOLINGS`."""
 
-SAME = 1e-4
+MAX_DIFFERENCE = 1e-4
 """Maximum difference between entries of unit vectors from the shared pass and from the truncated model. Sums in another
 order differ by 1e-6."""
 
 
-def variant_spec(spec: EncoderSpec, layer: int, pooling: Pooling) -> EncoderSpec:
+def _build_variant_spec(spec: EncoderSpec, layer: int, pooling: Pooling) -> EncoderSpec:
     """Return the spec of one layer of a model under a pooling, named `NAME:layer3-cls`."""
     return replace(spec, name=f"{spec.name}:layer{layer}-{pooling}", layer=layer, pooling=pooling)
 
@@ -45,11 +45,11 @@ def parse_variants(spec: EncoderSpec, written: str, layers: int) -> list[Encoder
         EncoderError: if the name has another form.
     """
     if written == ALL:
-        return [variant_spec(spec, layer, way) for layer in range(1, layers + 1) for way in VARIANT_POOLINGS]
+        return [_build_variant_spec(spec, layer, way) for layer in range(1, layers + 1) for way in VARIANT_POOLINGS]
     number, _, pooling = written.removeprefix("layer").partition("-")
     if written.startswith("layer") and number.isdecimal() and pooling in get_args(Pooling):
         found: Any = pooling
-        return [variant_spec(spec, int(number), found)]
+        return [_build_variant_spec(spec, int(number), found)]
     raise EncoderError(
         f"{spec.name}:{written} is no variant: write {spec.name}:{ALL}, or {spec.name}:layer3-cls "
         f"(layers 1 to {layers}; {', '.join(get_args(Pooling))})"
@@ -88,8 +88,8 @@ class LayeredEncoder:
             variant = Encoder(spec, device)
             self.variants.append(variant)
             self.modules.append(list(variant.model)[1:])
-            shared = self.shared_pass(PROBES, self.whole.prompt(None))
-            if np.abs(variant.encode(PROBES).vectors - shared[index]).max() > SAME:
+            shared = self._encode_in_one_pass(PROBES, self.whole.prompt(None))
+            if np.abs(variant.encode(PROBES).vectors - shared[index]).max() > MAX_DIFFERENCE:
                 self.alone.append(index)
             else:
                 variant.transformer = None  # the whole model does its work
@@ -108,12 +108,12 @@ class LayeredEncoder:
         The arguments are those of `Encoder.encode`.
         """
         prompt = None if plain else self.whole.prompt(prompt_name)
-        found = self.shared_pass(texts, prompt, on_batch, normalize)
+        found = self._encode_in_one_pass(texts, prompt, on_batch, normalize)
         for index in self.alone:
             found[index] = self.variants[index].encode(texts, prompt_name, normalize=normalize, plain=plain).vectors
         return found
 
-    def shared_pass(
+    def _encode_in_one_pass(
         self,
         texts: Sequence[str],
         prompt: str | None,
@@ -134,10 +134,10 @@ class LayeredEncoder:
         done = 0
         for rows, batch in self.whole.batches(texts, prompt):
             with torch.inference_mode():
-                features = self.whole.through_transformer(batch)
+                features = self.whole.run_transformer(batch)
                 for index, variant in enumerate(self.variants):
                     own = features | {"token_embeddings": features["all_layer_embeddings"][variant.spec.layer].float()}
-                    pooled = self.whole.finish(own, self.modules[index], len(rows), normalize)
+                    pooled = self.whole.pool(own, self.modules[index], len(rows), normalize)
                     found[index][rows] = pooled.cpu().numpy()
             done += len(rows)
             if on_batch:

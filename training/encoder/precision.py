@@ -66,7 +66,7 @@ def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
     return set(flags.partition(":")[2].split())
 
 
-def agreement(vectors: "NDArray[np.float32]", reference: "NDArray[np.float32]") -> Agreement:
+def measure_agreement(vectors: "NDArray[np.float32]", reference: "NDArray[np.float32]") -> Agreement:
     """Return mean and minimum cosine between corresponding rows of two matrices of unit vectors `(n, d)`."""
     cosines = (vectors.astype("float64") * reference).sum(axis=1)
     return Agreement(float(cosines.mean()), float(cosines.min()))

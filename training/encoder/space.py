@@ -4,7 +4,9 @@ import hashlib
 import json
 
 
-def space_id(encoder_fingerprint: str | None, chain: str | None, chain_digest: str | None, dimensions: int) -> str:
+def compute_space_id(
+    encoder_fingerprint: str | None, chain: str | None, chain_digest: str | None, dimensions: int
+) -> str:
     """Return an id, 24 hexadecimal digits, that two vectors share only if they may be compared.
 
     Vectors of different dtypes or prompts share an id, because such vectors are meant to be compared.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize, pad, scaled_dot_product_attention
 
-from training.encoder.batching import Batch, Features, fill_budget
+from training.encoder.batching import Batch, Features, split_unpadded_batches
 
 NAME = "lathe_unpadded"
 """Name under which the attention is registered with transformers."""
@@ -21,7 +21,7 @@ ROUND_TOKENS = 32
 """Number of tokens of which flattened batches have a multiple: oneDNN builds a new kernel for each new shape, which
 takes longer than the product (5 ms instead of 1 for one of 600 × 384 × 1536 in bfloat16), and caches 1,024 of them."""
 
-DIFFERENCE = 1e-4
+MAX_DIFFERENCE = 1e-4
 """Maximum difference between entries of unit vectors in float32, computed with and without padding. Sums in another
 order differ by 1e-6."""
 
@@ -34,7 +34,7 @@ class CannotUnpadError(Exception):
     """Error for a model whose attention cannot be computed from the bounds of the texts alone."""
 
 
-def attend(
+def attend_within_texts(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -86,7 +86,7 @@ def attend(
     return torch.cat(attended, dim=1), None
 
 
-def allow_unpadded(model: Any, attention: Attention = attend) -> None:
+def enable_unpadded(model: Any, attention: Attention = attend_within_texts) -> None:
     """Switch a transformer, in place, to an attention for flattened input, which is registered with transformers."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -129,11 +129,11 @@ def flatten(features: Features, first_position: int) -> Features:
     }
 
 
-def flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
+def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
     """Divide padded texts, in their order, into flattened batches of about `budget` tokens; yield them."""
     mask = features["attention_mask"]
     lengths = mask.sum(1).numpy().astype(np.int64)
-    for run in fill_budget(lengths.tolist(), budget):
+    for run in split_unpadded_batches(lengths.tolist(), budget):
         some = {
             name: value[run] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
             for name, value in features.items()
@@ -142,7 +142,7 @@ def flat_batches(features: Features, budget: int, first_position: int) -> Iterat
         yield Batch(np.arange(run.start, run.stop), flat, tokens, flat["input_ids"].shape[1])
 
 
-def first_position(model: torch.nn.Module) -> int:
+def find_first_position(model: torch.nn.Module) -> int:
     """Return the position id of a text's first token: 0, or `padding_idx` + 1 for models like RoBERTa."""
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)
@@ -165,7 +165,9 @@ def flatten_together(several: Sequence[Features], first_position: int) -> Featur
     return flatten(columns, first_position)
 
 
-def leave_padding_out(model: Any, probes: Sequence[str], attention: Attention = attend) -> tuple[int, str] | None:
+def try_unpadding(
+    model: Any, probes: Sequence[str], attention: Attention = attend_within_texts
+) -> tuple[int, str] | None:
     """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same; else return None.
 
     If it is switched, the result is the position id of a text's first token, and the name of the previous attention
@@ -184,10 +186,10 @@ def leave_padding_out(model: Any, probes: Sequence[str], attention: Attention = 
         features = model.preprocess(list(probes))
         with torch.inference_mode():
             padded = normalize(model(dict(features))["sentence_embedding"], dim=1)
-            position = first_position(transformer.auto_model)
-            allow_unpadded(transformer.auto_model, attention)
+            position = find_first_position(transformer.auto_model)
+            enable_unpadded(transformer.auto_model, attention)
             flat = model(flatten_together([features], position))["sentence_embedding"][: len(probes)]
-        if bool((normalize(flat, dim=1) - padded).abs().max() < DIFFERENCE):
+        if bool((normalize(flat, dim=1) - padded).abs().max() < MAX_DIFFERENCE):
             return position, before
     except Exception:  # models fail on input they do not expect with whatever error comes first
         pass

@@ -40,7 +40,7 @@ from training.evaluation.scores import ResultsLog, Score, TaskDescription
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite
 from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
-from training.workspace import exclusive
+from training.workspace import lock_folder
 from transforms.errors import TransformError
 from transforms.progress import Progress
 
@@ -153,7 +153,7 @@ def evaluate(request: Request, on_progress: Progress) -> Results:
         SourceError: if the corpus cannot be read.
     """
     busy = EvaluationError(f"another evaluation is writing to {request.out.name}; name another folder with --out")
-    with exclusive(request.out, busy):
+    with lock_folder(request.out, busy):
         return Evaluation(request, on_progress).run()
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from training.errors import ExportError
 from training.export.folder import (
     Exported,
-    probe_vectors,
+    open_staging_folder,
     require_close,
     require_exportable,
-    staged_folder,
-    write_about,
+    sample_probe_vectors,
+    write_description,
 )
 from transforms.base import Map
 from transforms.chain import Chain
@@ -62,12 +62,12 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
             f"FAISS has no transform for {chain.quantizer.kind} codes: export a chain without that step "
             "and let the index quantise, as IndexScalarQuantizer or IndexBinaryFlat do"
         )
-    probes = probe_vectors(chain)
-    with staged_folder(folder) as staging:
+    probes = sample_probe_vectors(chain)
+    with open_staging_folder(folder) as staging:
         vector_transforms: list[Any] = []
         width = require_exportable(chain)
         for step in chain.fold().transforms:
-            vector_transforms += parts(faiss, step, width)
+            vector_transforms += _to_faiss_transforms(faiss, step, width)
             width = vector_transforms[-1].d_out
         index = faiss.IndexPreTransform(faiss.IndexFlatIP(width))
         names = [f"{number}.vt" for number in range(len(vector_transforms))]
@@ -80,11 +80,11 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
         found = read.index.reconstruct_n(0, len(probes) - 1)
         difference = require_close(found, chain.transform(probes[1:]), "the FAISS index")
         usage = USAGE.replace("WIDTH", str(width)).replace("NAMES", json.dumps(names[::-1]))
-        write_about(staging, chain, reference, usage)
+        write_description(staging, chain, reference, usage)
     return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
 
 
-def parts(faiss: Any, step: Map, width: int) -> list[Any]:
+def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
     """Convert one folded step for `width`-dimensional vectors to a list of one or two FAISS vector transforms."""
     if isinstance(step, Normalize):
         return [faiss.NormalizationTransform(width, 2.0)]
@@ -98,4 +98,4 @@ def parts(faiss: Any, step: Map, width: int) -> list[Any]:
         faiss.copy_array_to_vector(step.bias.cpu().numpy().astype(np.float32), linear.b)
     linear.is_trained = True
     linear.set_is_orthonormal()
-    return [linear, *(parts(faiss, Normalize(), linear.d_out) if step.normalize else [])]
+    return [linear, *(_to_faiss_transforms(faiss, Normalize(), linear.d_out) if step.normalize else [])]

@@ -52,7 +52,7 @@ class Exported:
 
 
 @contextmanager
-def staged_folder(folder: Path) -> Iterator[Path]:
+def open_staging_folder(folder: Path) -> Iterator[Path]:
     """Yield a new temporary folder beside `folder`; move its content to `folder` on success, delete it on any error.
 
     Missing parent folders are created, and removed again after an error.
@@ -82,7 +82,7 @@ def staged_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
-def write_about(folder: Path, chain: Chain, reference: str, usage: str) -> None:
+def write_description(folder: Path, chain: Chain, reference: str, usage: str) -> None:
     """Write `README.md`, with usage, and `lathe.json`, with the chain's metadata, to the folder.
 
     If the chain is cut, its certificate is stored under a key with the dimensions it was measured at.
@@ -118,7 +118,7 @@ def require_exportable(chain: Chain) -> int:
     return chain.input_dimensions
 
 
-def probe_vectors(chain: Chain) -> NDArray[np.float32]:
+def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
     """Return 64 fixed random unit vectors `(64, d)` float32 to compare an export on; the first one is zero.
 
     Raises:
@@ -166,7 +166,7 @@ def require_codes(found: NDArray[Any], expected: NDArray[Any], what: str) -> Non
 def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
     """Return the encoder with padding enabled, after checking that the chain takes its vectors.
 
-    Padding is switched on in place (`Encoder.pad`), so that the export does not need Lathe's own attention.
+    Padding is switched on in place (`Encoder.restore_padding`), so that the export does not need Lathe's own attention.
 
     Raises:
         ExportError: if the chain is not exportable, there is no encoder, or the chain was fitted on another encoder's
@@ -181,5 +181,5 @@ def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
             f"the chain takes vectors of another space (encoder {fitted_on}, {chain.input_dimensions} wide) than "
             f"{encoder.name} gives ({encoder.fingerprint}, {encoder.dimensions} wide)"
         )
-    encoder.pad()  # what is written must not need our attention
+    encoder.restore_padding()  # what is written must not need our attention
     return encoder

@@ -21,13 +21,13 @@ from training.errors import ExportError
 from training.export.folder import (
     PROBE_TEXTS,
     Exported,
-    probe_vectors,
+    open_staging_folder,
     require_close,
     require_codes,
     require_encoder,
     require_exportable,
-    staged_folder,
-    write_about,
+    sample_probe_vectors,
+    write_description,
 )
 from transforms.base import Map
 from transforms.chain import Chain
@@ -96,33 +96,33 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
     if encoder is not None:
         require_encoder(chain, encoder)
     require_exportable(chain)
-    with staged_folder(folder) as staging:
+    with open_staging_folder(folder) as staging:
         graph = ChainGraph(onnx, chain).model()
         onnx.checker.check_model(graph, full_check=True)
         onnx.save(graph, staging / "chain.onnx")
         session = onnxruntime.InferenceSession(staging / "chain.onnx")
-        probes, codes = probe_vectors(chain), chain.quantizer is not None
+        probes, codes = sample_probe_vectors(chain), chain.quantizer is not None
         found = session.run([EMBEDDINGS], {VECTORS: probes})[0]
         difference = require_close(found, chain.floats(probes), "chain.onnx", codes)
         if codes:
             require_codes(session.run([CODES], {VECTORS: probes})[0], chain.transform(probes), "chain.onnx")
         if encoder is not None:
             path = staging / "model.onnx"
-            trace(encoder, path)
+            _trace_encoder(encoder, path)
             traced = onnx.load(path)
             graph.ir_version = traced.ir_version
             both = onnx.compose.merge_models(traced, graph, io_map=[(ENCODED, VECTORS)])
             path.unlink()
-            onnx.save(both, path, save_as_external_data=large(encoder), location="model.onnx.data")
+            onnx.save(both, path, save_as_external_data=_is_large(encoder), location="model.onnx.data")
             session = onnxruntime.InferenceSession(path)
-            inputs = token_inputs(encoder, PROBE_TEXTS)
+            inputs = _tokenize(encoder, PROBE_TEXTS)
             found = session.run([EMBEDDINGS], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
             expected = chain.floats(encoder.encode(PROBE_TEXTS).vectors)
             difference = max(difference, require_close(found, expected, "model.onnx", codes))
             encoder.model.tokenizer.save_pretrained(str(staging))
         usage = USAGE if encoder is None else USAGE + USAGE_OF_MODEL.replace("MAX", str(encoder.max_length))
         usage += USAGE_OF_CODES if codes else ""
-        write_about(staging, chain, reference, usage)
+        write_description(staging, chain, reference, usage)
     return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
 
 
@@ -291,13 +291,13 @@ class TokensToVectors(torch.nn.Module):
         return torch.nn.functional.normalize(found["sentence_embedding"], dim=1)
 
 
-def trace(encoder: Encoder, path: Path) -> None:
+def _trace_encoder(encoder: Encoder, path: Path) -> None:
     """Write an encoder, from token ids to unit vectors, as an ONNX file at `path`; warnings and logs are suppressed.
 
     Raises:
         ExportError: if torch cannot trace the encoder.
     """
-    inputs = token_inputs(encoder, PROBE_TEXTS)
+    inputs = _tokenize(encoder, PROBE_TEXTS)
     axes = tuple({0: "batch", 1: "tokens"} for _ in inputs)
     module = TokensToVectors(encoder, list(inputs)).eval()
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
@@ -315,7 +315,7 @@ def trace(encoder: Encoder, path: Path) -> None:
                 output_names=[ENCODED],
                 opset_version=OPSET,
                 dynamic_shapes=(axes,),
-                external_data=large(encoder),
+                external_data=_is_large(encoder),
                 verbose=False,
             )
     except Exception as error:  # the tracer raises anything, by model
@@ -325,12 +325,12 @@ def trace(encoder: Encoder, path: Path) -> None:
             logger.setLevel(level)
 
 
-def token_inputs(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
+def _tokenize(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
     """Tokenize texts; return the CPU tensors `(n, t)` that the model takes, by name, in the order of `TOKEN_INPUTS`."""
     found = encoder.model.preprocess(texts)
     return {name: found[name].cpu() for name in TOKEN_INPUTS if name in found}
 
 
-def large(encoder: Encoder) -> bool:
+def _is_large(encoder: Encoder) -> bool:
     """Return whether the weights in float32 exceed `ONE_FILE_BYTES`, too many for one protobuf file."""
     return bool(sum(parameter.numel() * 4 for parameter in encoder.model.parameters()) > ONE_FILE_BYTES)

@@ -24,11 +24,11 @@ from training.encoder.spec import EncoderSpec
 from training.export.folder import (
     PROBE_TEXTS,
     Exported,
+    open_staging_folder,
     require_close,
     require_codes,
     require_encoder,
-    staged_folder,
-    write_about,
+    write_description,
 )
 from transforms.base import Map
 from transforms.chain import Chain
@@ -63,29 +63,29 @@ def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: 
     """
     encoder = require_encoder(chain, encoder)
     floats = Chain(chain.float_steps, chain.normalize).floats(encoder.encode(PROBE_TEXTS).vectors)
-    with staged_folder(folder) as staging:
+    with open_staging_folder(folder) as staging:
         encoder.model.save(str(staging), create_model_card=False)
         modules = json.loads((staging / "modules.json").read_text())
         unit = [] if modules[-1]["type"].endswith(".Normalize") else [Normalize()]  # chains take unit vectors
         for step in [*unit, *chain.fold().float_steps]:
-            modules += write_step(step, staging, len(modules))
-        write_modules(staging, modules)
+            modules += _write_step(step, staging, len(modules))
+        _write_modules(staging, modules)
         # Checked as a user would load it, before a quantisation, which the library loads by a copy in its cache.
         found = Encoder(EncoderSpec(reference, str(staging)), "cpu").encode(PROBE_TEXTS, normalize=False).vectors
         difference = require_close(found, floats, "the sentence-transformers model")
         if chain.quantizer is not None:
-            modules += write_step(chain.quantizer, staging, len(modules))
-            write_modules(staging, modules)
-            found, codes = quantized(staging, modules[-1]["path"], floats)
+            modules += _write_step(chain.quantizer, staging, len(modules))
+            _write_modules(staging, modules)
+            found, codes = _run_shipped_module(staging, modules[-1]["path"], floats)
             expected = chain.quantizer.transform(floats)
             require_codes(codes, expected, SHIPPED.name)
             difference = max(difference, require_close(found, chain.dequantize(expected), SHIPPED.name, codes=True))
-        write_about(staging, chain, reference, usage(chain.quantizer is not None))
+        write_description(staging, chain, reference, _format_usage(chain.quantizer is not None))
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return Exported(folder, files, difference)
 
 
-def quantized(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Run the quantization module shipped in a folder on `(n, k)` floats; return the decoded floats and the codes.
 
     Args:
@@ -103,24 +103,24 @@ def quantized(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDA
     return features[FEATURE].numpy(), features["codes"].numpy()
 
 
-def write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
+def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
     """Write `modules.json`, the list of a model's modules, to the folder, replacing an existing one."""
     (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
 
 
-def write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
+def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
     """Write one folded step as one or two module subfolders, numbered from `index`; return their modules.json entries.
 
     For a quantizer, `lathe_quantization.py` is copied into the folder too.
     """
     if isinstance(step, Normalize):
         names = {"module_input_name": FEATURE, "module_output_name": FEATURE}
-        return [write_module(folder, index, "Normalize", NORMALIZE, names, {})]
+        return [_write_module(folder, index, "Normalize", NORMALIZE, names, {})]
     if isinstance(step, Quantizer):
         shutil.copyfile(SHIPPED, folder / SHIPPED.name)
         tensors = {name: buffer.float() for name, buffer in step.named_buffers()}
         kind = f"{SHIPPED.stem}.Quantization"
-        return [write_module(folder, index, "Quantization", kind, {"kind": step.kind}, tensors)]
+        return [_write_module(folder, index, "Quantization", kind, {"kind": step.kind}, tensors)]
     if isinstance(step, Selection):
         step = step.as_affine()
     assert isinstance(step, Affine)
@@ -133,11 +133,11 @@ def write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
         "module_output_name": FEATURE,
     }
     tensors = {"linear.weight": step.weight} | ({} if step.bias is None else {"linear.bias": step.bias})
-    entries = [write_module(folder, index, "Dense", DENSE, config, tensors)]
-    return entries + (write_step(Normalize(), folder, index + 1) if step.normalize else [])
+    entries = [_write_module(folder, index, "Dense", DENSE, config, tensors)]
+    return entries + (_write_step(Normalize(), folder, index + 1) if step.normalize else [])
 
 
-def write_module(
+def _write_module(
     folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
     """Write a module's subfolder: config.json and, if it has tensors, model.safetensors; return its modules.json entry.
@@ -159,7 +159,7 @@ def write_module(
     return {"idx": index, "name": str(index), "path": path.name, "type": kind}
 
 
-def usage(own_code: bool) -> str:
+def _format_usage(own_code: bool) -> str:
     """Return the Markdown text on how to load the model; `own_code` adds why remote code must be trusted."""
     trust = ", trust_remote_code=True" if own_code else ""
     why = (

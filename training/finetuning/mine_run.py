@@ -11,7 +11,7 @@ from training.finetuning.mining_statistics import Statistics
 from training.finetuning.mixing import Mixing
 from training.finetuning.page import Page
 from training.finetuning.reading import Sources
-from training.workspace import exclusive
+from training.workspace import lock_folder
 from transforms.progress import Progress
 
 NEGATIVES = "negatives"
@@ -37,7 +37,7 @@ def mine(
     """
     if job.negatives is None:
         raise JobError("the job says nothing of hard negatives; add negatives: {num_negatives: 3}")
-    with exclusive(out, JobError(f"another job is writing to {out}; name another folder with --out")):
+    with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
         on_progress(0.0, "reading the sources")
         mixing = Sources(job).mixing
         found = mined(mixing, job, auxiliary, device, out, on_progress)

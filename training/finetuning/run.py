@@ -42,7 +42,7 @@ from training.finetuning.reference import unprompted
 from training.finetuning.targets import Targets, prepare_targets
 from training.finetuning.truncation import cut_texts
 from training.journal import find_changed_setting
-from training.workspace import exclusive
+from training.workspace import lock_folder
 from transforms.files import replace_synced, sync_folder
 from transforms.progress import Progress
 
@@ -116,7 +116,7 @@ def run(
     only = Run(method, job, spec, device, out, on_progress, auxiliary)
     if process_rank() > 0:  # of torchrun; the first one holds the folder
         return only.finish()
-    with exclusive(out, JobError(f"another job is writing to {out}; name another folder with --out")):
+    with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
         return only.finish()
 
 

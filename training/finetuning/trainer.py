@@ -17,7 +17,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from training.encoder.cutting import TextCutter
 from training.encoder.precision import PROBES, has_bfloat16
-from training.encoder.unpadding import leave_padding_out
+from training.encoder.unpadding import try_unpadding
 from training.errors import JobError
 from training.finetuning.collator import NEGATIVES, TripletCollator
 from training.finetuning.development import Development
@@ -281,7 +281,7 @@ def make_loss(
         if not saves_activations(model):
             raise JobError("a static encoder needs no mini_batch_size: it has no activations to save")
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
-    position, _ = leave_padding_out(model, PROBES) or (None, "")
+    position, _ = try_unpadding(model, PROBES) or (None, "")
     return ContrastiveLoss(model, settings.temperature, first_position=position, **options)
 
 

@@ -22,7 +22,7 @@ from training.encoder.encoder import Encoder
 from training.errors import EngineError, FitError, SourceError
 from training.locks import lock_file
 from training.sources.kinds import Batch
-from training.sources.shards import BATCH_ROWS, Shard, at_hand, read_shards
+from training.sources.shards import BATCH_ROWS, Shard, open_local_copy, read_shards
 from transforms.files import continue_file, create_file, make_folder
 
 VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"
@@ -58,7 +58,7 @@ def shard_folder(root: Path, shard: Shard, field: str, encoder: Encoder | None) 
     return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
 
 
-def position_in(folder: Path) -> Position:
+def read_position(folder: Path) -> Position:
     """Read the progress stored in a shard's folder; return `Position()` if there is none or a file lost bytes."""
     try:
         position = Position(**json.loads((folder / POSITION).read_bytes()))
@@ -88,10 +88,10 @@ def encode_shard(
         FitError: if the vectors' dimensions are not the encoder's.
         EngineError: if another process holds the shard's lock for `LOCK_SECONDS`.
     """
-    position = position_in(folder)
+    position = read_position(folder)
     if position.rows == shard.rows:
         return position
-    with at_hand(shard.file, folder) as file:
+    with open_local_copy(shard.file, folder) as file:
         return write_shard(shard, read_shards(file, shard, shard, field), encoder, folder, on_rows)
 
 
@@ -106,17 +106,17 @@ def write_shard(
     make_folder(folder)
     try:
         with lock_file(folder / ".lock", LOCK_SECONDS):
-            return write_locked(shard, batches, encoder, folder, on_rows)
+            return _write_locked(shard, batches, encoder, folder, on_rows)
     except Timeout:
         name = f"rows {shard.start:,} to {shard.stop:,} of {shard.file.rpartition('/')[2]}"
         raise EngineError(f"another process has been encoding {name} for {LOCK_SECONDS:.0f} s; end it first") from None
 
 
-def write_locked(
+def _write_locked(
     shard: Shard, batches: Iterator[Batch], encoder: Encoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
     """Encode a shard as `write_shard` does; the caller must hold the lock of the folder."""
-    position, seen = take_up(folder), 0
+    position, seen = _truncate_to_position(folder), 0
     with (
         continue_file(folder / VECTORS, append=True) as vectors_file,
         continue_file(folder / HASHES, append=True) as hashes_file,
@@ -130,13 +130,13 @@ def write_locked(
                 """Report the rows of the shard that are done, given those of the current batch."""
                 on_rows(before + done)
 
-            vectors, hashes = vectors_of(batch, encoder, report)
+            vectors, hashes = _encode_batch(batch, encoder, report)
             for file, array in ((vectors_file, vectors), (hashes_file, hashes)):
                 file.write(array.tobytes())
                 file.flush()
             width = vectors.shape[1] if len(vectors) else position.width
             position = replace(position, rows=seen, kept=position.kept + len(vectors), width=width)
-            save_position(folder, position)
+            _save_position(folder, position)
             on_rows(seen)
     if seen != shard.rows:
         name = shard.file.rpartition("/")[2]
@@ -144,17 +144,17 @@ def write_locked(
     return position
 
 
-def take_up(folder: Path) -> Position:
+def _truncate_to_position(folder: Path) -> Position:
     """Truncate a shard's files to the last complete batch, or to nothing, save the position and return it."""
-    position = position_in(folder)
+    position = read_position(folder)
     for name, size in position.sizes.items():
         with continue_file(folder / name) as file:
             file.truncate(size)
-    save_position(folder, position)
+    _save_position(folder, position)
     return position
 
 
-def save_position(folder: Path, position: Position) -> None:
+def _save_position(folder: Path, position: Position) -> None:
     """Replace `position.json` atomically; not synced, because after a power cut the shard is read again."""
     staging = folder / f".{POSITION}"
     with create_file(staging) as file:  # not synced: after a power cut the shard is read again
@@ -162,7 +162,7 @@ def save_position(folder: Path, position: Position) -> None:
     staging.replace(folder / POSITION)
 
 
-def vectors_of(
+def _encode_batch(
     batch: Batch, encoder: Encoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
     """Return the vectors of a batch `(n, d)` float32 and the hashes of its rows `(n,)`; blank texts are left out.
@@ -180,16 +180,16 @@ def vectors_of(
         vectors = np.ascontiguousarray(batch.values, dtype=np.float32)
         payloads = [row.tobytes() for row in vectors]
     if encoder is not None:
-        require_width(vectors.shape[1], encoder)
-    return vectors, np.array([row_hash(payload) for payload in payloads], dtype=np.uint64)
+        require_encoder_dimensions(vectors.shape[1], encoder)
+    return vectors, np.array([_hash_row(payload) for payload in payloads], dtype=np.uint64)
 
 
-def require_width(width: int, encoder: Encoder) -> None:
+def require_encoder_dimensions(width: int, encoder: Encoder) -> None:
     """Raise `FitError` unless `width` equals the encoder's dimensions."""
     if width != encoder.dimensions:
         raise FitError(f"the vectors are {width} wide, those of {encoder.name} are {encoder.dimensions}")
 
 
-def row_hash(payload: bytes) -> int:
+def _hash_row(payload: bytes) -> int:
     """Return the first 64 bits of the BLAKE2b digest of a row's bytes, as an integer."""
     return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little")

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from training.encoder.encoder import Encoder
 from training.errors import FitError, SourceError
-from training.fitting.encoded_shards import HASHES, VECTORS, require_width
-from training.fitting.encoding_run import Run
+from training.fitting.encoded_shards import HASHES, VECTORS, require_encoder_dimensions
+from training.fitting.encoding_run import EncodingRun
 from training.fitting.engines import LOCAL, Engine
 from training.fitting.stacked import Part, Stacked
-from training.sources.local import shown
+from training.sources.local import display_path
 from training.sources.shards import Shard
 from training.sources.source import Source
 from transforms.files import make_root
@@ -24,7 +24,7 @@ from transforms.progress import Progress
 from transforms.vectors import Vectors
 
 
-def free_bytes(folder: Path) -> int:
+def _read_free_bytes(folder: Path) -> int:
     """Return the number of free bytes on the disk of a folder."""
     return shutil.disk_usage(folder).free
 
@@ -59,7 +59,7 @@ def encode_source(
     folder: Path,
     on_progress: Progress,
     engine: Engine = LOCAL,
-    free_bytes: Callable[[Path], int] = free_bytes,
+    free_bytes: Callable[[Path], int] = _read_free_bytes,
 ) -> EncodedSource:
     """Encode a source's texts, or copy its vectors, to files in `folder`, and return them as an `EncodedSource`.
 
@@ -85,13 +85,15 @@ def encode_source(
         raise FitError("texts need an encoder to become vectors")
     damaged: dict[str, str] = {}
     while True:
-        run = Run(source, source.plan(damaged), encoder, folder)
-        if not (found := encode_run(run, engine, on_progress, free_bytes)):
-            return assembled(run)
+        run = EncodingRun(source, source.plan(damaged), encoder, folder)
+        if not (found := _encode_run(run, engine, on_progress, free_bytes)):
+            return _open_encoded_source(run)
         damaged |= found  # planned anew, because other files may have been judged by the one that fell out
 
 
-def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Callable[[Path], int]) -> dict[str, str]:
+def _encode_run(
+    run: EncodingRun, engine: Engine, on_progress: Progress, free_bytes: Callable[[Path], int]
+) -> dict[str, str]:
     """Encode the unfinished shards of a run; return the damaged files found, with the reasons, empty if there are none.
 
     Raises:
@@ -104,8 +106,8 @@ def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Call
     given = run.plan.shards[0].width
     width = given if run.encoder is None else run.encoder.dimensions
     if run.encoder is not None and given is not None:
-        require_width(given, run.encoder)
-    require_space(free_bytes(run.root), run.total - before, width or 0)
+        require_encoder_dimensions(given, run.encoder)
+    _require_space(free_bytes(run.root), run.total - before, width or 0)
     done = before
 
     def report(shard: Shard, of_shard: int) -> None:
@@ -113,12 +115,12 @@ def encode_run(run: Run, engine: Engine, on_progress: Progress, free_bytes: Call
         nonlocal done
         done += max(of_shard - rows[shard], 0)
         rows[shard] = max(of_shard, rows[shard])
-        on_progress(done / run.total, pace(done, run.total, done - before, time.monotonic() - begun))
+        on_progress(done / run.total, format_progress(done, run.total, done - before, time.monotonic() - begun))
 
     return engine.encode(run, positions, report)
 
 
-def assembled(run: Run) -> EncodedSource:
+def _open_encoded_source(run: EncodingRun) -> EncodedSource:
     """Return the vectors of a run whose shards are all finished, memory-mapped from their files.
 
     Raises:
@@ -126,7 +128,7 @@ def assembled(run: Run) -> EncodedSource:
     """
     kept = [(run.folders[shard], position) for shard, position in run.positions.items() if position.kept]
     if not kept:
-        raise SourceError(f"the source {shown(run.source.written)!r} holds nothing but blank texts")
+        raise SourceError(f"the source {display_path(run.source.written)!r} holds nothing but blank texts")
     width = kept[0][1].width
     if len(kept) == 1:  # nothing to look up for each row
         ((folder, position),) = kept
@@ -139,7 +141,7 @@ def assembled(run: Run) -> EncodedSource:
     return EncodedSource(vectors, hashes, run.total - rows, run.plan.left_out, tuple(run.plan.empty))
 
 
-def require_space(free: int, rows: int, width: int) -> None:
+def _require_space(free: int, rows: int, width: int) -> None:
     """Raise `FitError` if vectors and hashes of `rows` rows need more than `free` bytes, before hours of encoding."""
     needed = rows * (width * 4 + 8)
     if needed > free:
@@ -148,7 +150,7 @@ def require_space(free: int, rows: int, width: int) -> None:
         )
 
 
-def pace(seen: int, total: int, done: int, seconds: float) -> str:
+def format_progress(seen: int, total: int, done: int, seconds: float) -> str:
     """Return a progress message with rows done, rate and time left.
 
     Args:

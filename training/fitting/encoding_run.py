@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from training.encoder.encoder import Encoder
-from training.fitting.encoded_shards import Position, position_in, shard_folder
+from training.fitting.encoded_shards import Position, read_position, shard_folder
 from training.sources.shards import Shard
 from training.sources.source import Plan, Source
 
 
-class Run:
+class EncodingRun:
     """Encoding of the shards of a plan.
 
     Args:
@@ -30,4 +30,4 @@ class Run:
     @property
     def positions(self) -> dict[Shard, Position]:
         """Position of each shard, read from its folder."""
-        return {shard: position_in(folder) for shard, folder in self.folders.items()}
+        return {shard: read_position(folder) for shard, folder in self.folders.items()}

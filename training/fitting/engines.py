@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from training.errors import SourceError
 from training.fitting.encoded_shards import Position, write_shard
-from training.fitting.encoding_run import Run
+from training.fitting.encoding_run import EncodingRun
 from training.fitting.rows import Rows
-from training.sources.shards import Shard, at_hand, read_shards
+from training.sources.shards import Shard, open_local_copy, read_shards
 from transforms.vectors import Vectors
 
 Report = Callable[[Shard, int], None]
@@ -22,7 +22,7 @@ Report = Callable[[Shard, int], None]
 class Engine(Protocol):
     """Interface of what encodes shards and provides the encoded rows to a fit."""
 
-    def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
+    def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         """Encode the unfinished shards of a run into their folders; return the damaged files found, with the reasons.
 
         Args:
@@ -43,7 +43,7 @@ class Engine(Protocol):
 class LocalEngine:
     """Engine that works in this process: file by file, each read in one pass from its first unfinished shard."""
 
-    def encode(self, run: Run, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
+    def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         """Encode the unfinished shards of a run in this process; return the damaged files; see `Engine.encode`."""
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
@@ -52,12 +52,12 @@ class LocalEngine:
                 if left:
                     self.encode_file(run, left, report)
             except SourceError as error:
-                run.source.leave_out(file, error, damaged)
+                run.source.record_or_raise(file, error, damaged)
         return damaged
 
-    def encode_file(self, run: Run, shards: list[Shard], report: Report) -> None:
+    def encode_file(self, run: EncodingRun, shards: list[Shard], report: Report) -> None:
         """Encode consecutive shards of one file in one pass; a remote file is first downloaded to a temporary copy."""
-        with at_hand(shards[0].file, run.root) as file:
+        with open_local_copy(shards[0].file, run.root) as file:
             batches = read_shards(file, shards[0], shards[-1], run.source.field)
             for shard in shards:
                 write_shard(shard, batches, run.encoder, run.folders[shard], partial(report, shard))

@@ -19,15 +19,14 @@ from training.encoder.encoder import Encoder
 from training.errors import FitError, SourceError
 from training.fitting.encoding import EncodedSource, encode_source
 from training.fitting.engines import LOCAL, Engine
-from training.fitting.fit_request import DISTINCT_LEAST, FitRequest
+from training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
 from training.fitting.gates import failed_gates, require_gates
-from training.fitting.incremental import Earlier, Version, moments_to_store
-from training.fitting.keys import place_key
-from training.fitting.pairs import encoded_targets, require_pairs_or_none
+from training.fitting.incremental import EarlierVersion, Version, compute_stored_moments
+from training.fitting.pairs import encode_targets, require_pairs_or_none
 from training.fitting.rows import Rows
 from training.sources.readers import BUILT_IN
 from training.sources.source import Source, open_source
-from training.workspace import claimed_folder
+from training.workspace import claim_workspace_folder
 from transforms.artifact import FitDistribution, FitStatistics
 from transforms.base import Transform
 from transforms.chain import Chain, build_steps, retained_subspace
@@ -40,17 +39,17 @@ from transforms.vectors import FloatArray
 HELDOUT_SHARE = 0.2
 """Share of the distinct rows that is held out."""
 
-HELDOUT_MOST = 5000
+MAX_HELDOUT = 5000
 """Maximum number of held-out rows: enough for recall@10 to ±.003; memory and time of the metrics grow with its
 square."""
 
-HELDOUT_LEAST = 50
+MIN_HELDOUT = 50
 """Minimum number of held-out rows, unless that is more than half of the distinct rows."""
 
 SPLIT_ROWS = 1_000_000
 """Rows processed at a time when rows are split."""
 
-FOREIGN_ROWS = 1000
+OUT_OF_DOMAIN_ROWS = 1000
 """Maximum number of texts sampled from each out-of-domain corpus."""
 
 STAGES = {
@@ -64,7 +63,7 @@ STAGES = {
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedChain:
     """Fitted chain with its certificate and statistics.
 
     Attributes:
@@ -90,10 +89,10 @@ def fit_chain(
     on_progress: Progress,
     command: str | None = None,
     target_encoder: Encoder | None = None,
-    earlier: Earlier | None = None,
+    earlier: EarlierVersion | None = None,
     engine: Engine = LOCAL,
     replaced: Version | None = None,
-) -> Iterator[Fitted]:
+) -> Iterator[FittedChain]:
     """Fit a chain on a source, certify it on held-out rows and out-of-domain text, and yield the result.
 
     A context manager: the encoded vectors exist only within the block. Their workspace folder is deleted if the block
@@ -129,28 +128,30 @@ def fit_chain(
     if encoder is not None:
         chain.signature(encoder.dimensions)  # before hours of encoding, not after
     with ExitStack() as within:
-        folder = within.enter_context(claimed_folder(workspace, place_key(source, encoder)[:32]))
-        encoded = encode_source(source, encoder, folder, stage("encode", on_progress), engine)
+        folder = within.enter_context(
+            claim_workspace_folder(workspace, source.workspace_key(encoder.fingerprint if encoder else None)[:32])
+        )
+        encoded = encode_source(source, encoder, folder, _stage_progress("encode", on_progress), engine)
         if earlier is not None:
             earlier.require_new(encoded.digest)
-        on_targets = stage("targets", on_progress)
+        on_targets = _stage_progress("targets", on_progress)
         targets = within.enter_context(
-            encoded_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)
+            encode_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)
         )
-        fit_rows, heldout_rows = split(encoded.hashes, request.seed)
-        rows, reporting = engine.rows(encoded.vectors, fit_rows), stage("fit", on_progress)
+        fit_rows, heldout_rows = split_heldout(encoded.hashes, request.seed)
+        rows, reporting = engine.rows(encoded.vectors, fit_rows), _stage_progress("fit", on_progress)
         moments: dict[int, Moments] = {}
         said: list[str] = []
         if earlier is None:
-            chain.to(fitting_device(encoder)).fit(
+            chain.to(_choose_fitting_device(encoder)).fit(
                 rows, reporting, None if targets is None else Rows(targets, fit_rows), checkpoints=folder
             )
             chain.to("cpu")
             if request.keep_moments:
-                moments, said = moments_to_store(chain, rows)
+                moments, said = compute_stored_moments(chain, rows)
         else:
-            chain, moments, said = earlier.with_rows(rows, reporting)
-        foreign = foreign_vectors(request, encoder, workspace / "foreign", stage("foreign", on_progress))
+            chain, moments, said = earlier.refit_with_rows(rows, reporting)
+        foreign = encode_out_of_domain(request, encoder, workspace / "foreign", _stage_progress("foreign", on_progress))
         on_progress(STAGES["certify"][0], "measuring on held-out vectors")
         heldout = np.array(encoded.vectors[heldout_rows])
         certificate = certify(
@@ -159,28 +160,29 @@ def fit_chain(
             n_fit=len(fit_rows) + (earlier.count if earlier else 0),
             seed=request.seed,
             out_of_domain=foreign,
-            warnings=source_warnings(encoded, foreign) + said,
+            warnings=_list_source_warnings(encoded, foreign) + said,
             targets=None if targets is None else np.array(targets[heldout_rows]),
         )
         chain.metadata = {
             "encoder": encoder.describe() if encoder else None,
             "target_encoder": target_encoder.describe() if target_encoder else None,
-            "provenance": provenance(request, source, encoded, command) | {"training": records(chain)},
+            "provenance": _build_provenance(request, source, encoded, command)
+            | {"training": list_training_logs(chain)},
             "certificate": certificate,
         }
         before, distribution = earlier.reference if earlier else None, None
         if earlier is None or before is not None:  # else nobody knows what the older rows looked like
             distribution = FitDistribution.measure(rows, heldout, retained_subspace(chain), before)
         if (version := earlier or replaced) is not None:
-            certificate["compared_to"] = version.measured(heldout, foreign, request.seed)
+            certificate["compared_to"] = version.certify_on(heldout, foreign, request.seed)
         if earlier is not None:
             chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
             chain.metadata["provenance"] |= earlier.provenance()
         statistics = FitStatistics(moments, distribution)
-        yield Fitted(chain, statistics, certificate, failed_gates(request.gates, certificate), encoded)
+        yield FittedChain(chain, statistics, certificate, failed_gates(request.gates, certificate), encoded)
 
 
-def split(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split rows by their hashes; return the indices of the rows to fit on and of the held-out rows, both ascending.
 
     The seed and a row's content decide its side, so equal rows are never on both. Of equal held-out rows only the first
@@ -191,29 +193,29 @@ def split(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDA
         seed: seed of the choice of held-out hashes.
 
     Raises:
-        FitError: if there are fewer than `DISTINCT_LEAST` distinct rows.
+        FitError: if there are fewer than `MIN_DISTINCT_ROWS` distinct rows.
     """
-    distinct = different(hashes)
-    if len(distinct) < DISTINCT_LEAST:
-        raise FitError(f"a fit needs at least {DISTINCT_LEAST} different rows, the source has {len(distinct)}")
-    wanted = max(int(len(distinct) * HELDOUT_SHARE), min(HELDOUT_LEAST, len(distinct) // 2))
+    distinct = _distinct_hashes(hashes)
+    if len(distinct) < MIN_DISTINCT_ROWS:
+        raise FitError(f"a fit needs at least {MIN_DISTINCT_ROWS} different rows, the source has {len(distinct)}")
+    wanted = max(int(len(distinct) * HELDOUT_SHARE), min(MIN_HELDOUT, len(distinct) // 2))
     order = np.random.default_rng(seed).permutation(len(distinct))
-    chosen = np.sort(distinct[order[: min(wanted, HELDOUT_MOST)]])
+    chosen = np.sort(distinct[order[: min(wanted, MAX_HELDOUT)]])
     del distinct, order  # of millions of rows these are what takes memory
-    held = among(chosen, hashes)
+    held = _find_members(chosen, hashes)
     rows = np.flatnonzero(held)
     _, first = np.unique(hashes[rows], return_index=True)
     return np.flatnonzero(~held), rows[np.sort(first)]
 
 
-def different(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _distinct_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the distinct hashes, sorted; `np.unique` would use a table five times as large."""
     ordered = np.sort(hashes)
     found: NDArray[np.uint64] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
     return found
 
 
-def among(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def _find_members(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return whether each hash is in `chosen`, as a mask `(n,)`; `np.isin` would sort all hashes again.
 
     Args:
@@ -228,7 +230,7 @@ def among(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.
     return found
 
 
-def foreign_vectors(
+def encode_out_of_domain(
     request: FitRequest, encoder: Encoder | None, folder: Path, on_progress: Progress
 ) -> dict[str, FloatArray]:
     """Return vectors of out-of-domain texts `(n, d)` by corpus name: docstrings, and the corpora of the request.
@@ -246,12 +248,12 @@ def foreign_vectors(
     found = {}
     for done, (name, written) in enumerate(corpora.items()):
         on_progress(done / len(corpora), f"encoding foreign text: {name}")
-        found[name] = sample_vectors(open_source(written), encoder, folder / encoder.fingerprint)
+        found[name] = _load_sample_vectors(open_source(written), encoder, folder / encoder.fingerprint)
     return found
 
 
-def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray:
-    """Return vectors `(n, d)` of up to `FOREIGN_ROWS` distinct texts, evenly spaced over the source; use the cache.
+def _load_sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray:
+    """Return vectors `(n, d)` of up to `OUT_OF_DOMAIN_ROWS` distinct texts, evenly spaced over the source.
 
     Vectors that `folder` lacks are encoded and cached there.
 
@@ -259,21 +261,21 @@ def sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray
         SourceError: if the source holds vectors, or no text.
     """
     if source.written in BUILT_IN:
-        return kept_vectors(folder, built_in_name(source), lambda: encoder.encode(sampled_texts(source)).vectors)
-    texts = sampled_texts(source)
-    return kept_vectors(folder, repr(texts), lambda: encoder.encode(texts).vectors)
+        return load_or_encode(folder, built_in_cache_key(source), lambda: encoder.encode(sample_texts(source)).vectors)
+    texts = sample_texts(source)
+    return load_or_encode(folder, repr(texts), lambda: encoder.encode(texts).vectors)
 
 
-def built_in_name(source: Source) -> str:
-    """Return the cache key of the texts sampled from a built-in source: its name, Python's version and `FOREIGN_ROWS`.
+def built_in_cache_key(source: Source) -> str:
+    """Return the cache key of a built-in source's sampled texts: its name, Python's version and `OUT_OF_DOMAIN_ROWS`.
 
     The texts themselves are not needed for the key; reading them takes seconds.
     """
-    return f"{source.written} {sys.version} {FOREIGN_ROWS}"
+    return f"{source.written} {sys.version} {OUT_OF_DOMAIN_ROWS}"
 
 
-def sampled_texts(source: Source) -> list[str]:
-    """Read a source and return up to `FOREIGN_ROWS` distinct texts, evenly spaced over it and without blank ones.
+def sample_texts(source: Source) -> list[str]:
+    """Read a source and return up to `OUT_OF_DOMAIN_ROWS` distinct texts, evenly spaced over it and without blank ones.
 
     Raises:
         SourceError: if the source holds vectors, or no text.
@@ -286,10 +288,10 @@ def sampled_texts(source: Source) -> list[str]:
     texts = list(dict.fromkeys(texts))
     if not texts:
         raise SourceError(f"the foreign source {source.written!r} holds no texts")
-    return [texts[i] for i in np.linspace(0, len(texts) - 1, min(FOREIGN_ROWS, len(texts))).astype(int)]
+    return [texts[i] for i in np.linspace(0, len(texts) - 1, min(OUT_OF_DOMAIN_ROWS, len(texts))).astype(int)]
 
 
-def kept_vectors(folder: Path, of: str, encoded: Callable[[], FloatArray]) -> FloatArray:
+def load_or_encode(folder: Path, of: str, encoded: Callable[[], FloatArray]) -> FloatArray:
     """Return the vectors cached in `folder` under the key `of`; if missing or damaged, compute and cache them.
 
     Args:
@@ -310,7 +312,9 @@ def kept_vectors(folder: Path, of: str, encoded: Callable[[], FloatArray]) -> Fl
     return vectors
 
 
-def provenance(request: FitRequest, source: Source, encoded: EncodedSource, command: str | None) -> dict[str, Any]:
+def _build_provenance(
+    request: FitRequest, source: Source, encoded: EncodedSource, command: str | None
+) -> dict[str, Any]:
     """Build the provenance of a chain as a JSON-serializable dict, without texts and without paths of this machine.
 
     It has the source's name, row count and digest, files left out, seed, gates, command, and library versions; also
@@ -329,19 +333,19 @@ def provenance(request: FitRequest, source: Source, encoded: EncodedSource, comm
     }
 
 
-def fitting_device(encoder: Encoder | None) -> str:
+def _choose_fitting_device(encoder: Encoder | None) -> str:
     """Return the device to train steps on: the encoder's GPU, or any GPU for vectors without an encoder; else 'cpu'."""
     device = best_device() if encoder is None else encoder.device
     return device if device.startswith("cuda") else "cpu"  # other devices have no float64
 
 
-def records(chain: Chain) -> list[dict[str, Any]]:
+def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
     """Return kind and training log, as a dict, of each step that was trained by gradient descent."""
     steps = [step for step in chain.transforms if isinstance(step, Transform)]
     return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
 
 
-def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -> list[str]:
+def _list_source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -> list[str]:
     """Return warnings about the source for the certificate.
 
     They report missing out-of-domain text, files left out or empty, blank texts, and repeated rows.
@@ -353,7 +357,7 @@ def source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -
     found += [f"{name} holds no rows" for name in encoded.empty]
     if encoded.blank:
         found.append(f"{encoded.blank} blank texts were left out")
-    repeated = len(encoded.hashes) - len(different(encoded.hashes))
+    repeated = len(encoded.hashes) - len(_distinct_hashes(encoded.hashes))
     if repeated:
         found.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
     return found
@@ -365,6 +369,6 @@ def require_no_targets(request: FitRequest, target_encoder: object | None) -> No
         raise FitError(f"steps fitted on pairs keep the map of {request.add_to}: rows are added without targets")
 
 
-def stage(name: str, on_progress: Progress) -> Progress:
+def _stage_progress(name: str, on_progress: Progress) -> Progress:
     """Return a progress callback for the stage `name`, which maps its progress to that of the whole job."""
     return part_of(on_progress, *STAGES[name])

@@ -6,7 +6,7 @@ from typing import Any
 
 from training.sources.bad_shards import BadShards
 
-DISTINCT_LEAST = 4
+MIN_DISTINCT_ROWS = 4
 """Minimum number of distinct rows of a source, so that some can be fitted on and some held out."""
 
 

@@ -11,7 +11,7 @@ QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "posi
 ALIGNMENT = {"alignment.cosine", "alignment.recall_at_10"}
 """Metrics of a certificate of a fit on pairs."""
 
-GATES_BELOW = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"}
+UPPER_BOUNDS = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"}
 """Keys whose gate is a maximum; all others are a minimum."""
 
 
@@ -20,7 +20,7 @@ def require_gates(gates: Mapping[str, float]) -> None:
     for key in gates:
         place, _, measure = key.rpartition(".")
         of_corpus = measure in QUALITIES and (not place or place.startswith(("foreign.", "sizes.")))
-        if not of_corpus and key not in {"isoscore.after", *ALIGNMENT, *GATES_BELOW}:
+        if not of_corpus and key not in {"isoscore.after", *ALIGNMENT, *UPPER_BOUNDS}:
             raise FitError(
                 f"there is no gate {key!r}; there are {', '.join(sorted(QUALITIES))}, isoscore.after, "
                 "mean_norm.after, bytes_per_vector.after and foreign.CORPUS.MEASURE"
@@ -29,10 +29,12 @@ def require_gates(gates: Mapping[str, float]) -> None:
 
 def failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
     """Return the keys of the gates that failed; a metric that was not measured fails."""
-    return [gate for gate, wanted in gates.items() if not holds(gate, wanted, gated_figure(gate, certificate))]
+    return [
+        gate for gate, wanted in gates.items() if not satisfies_gate(gate, wanted, read_gate_value(gate, certificate))
+    ]
 
 
-def gated_figure(gate: str, certificate: Mapping[str, Any]) -> float | None:
+def read_gate_value(gate: str, certificate: Mapping[str, Any]) -> float | None:
     """Return the value of a gate's metric in a certificate; None if it was not measured."""
     place, _, measure = gate.rpartition(".")
     group, _, corpus = place.partition(".")  # a corpus may have dots in its name
@@ -42,11 +44,11 @@ def gated_figure(gate: str, certificate: Mapping[str, Any]) -> float | None:
     return found if isinstance(found, int | float) else None
 
 
-def holds(gate: str, wanted: float, found: float | None) -> bool:
+def satisfies_gate(gate: str, wanted: float, found: float | None) -> bool:
     """Return whether a metric's value satisfies its gate's bound; None and NaN never do."""
-    return found is not None and (found <= wanted if wants_little(gate) else found >= wanted)
+    return found is not None and (found <= wanted if is_upper_bound(gate) else found >= wanted)
 
 
-def wants_little(gate: str) -> bool:
+def is_upper_bound(gate: str) -> bool:
     """Return whether the gate's bound is a maximum."""
-    return gate in GATES_BELOW or gate.rpartition(".")[2] == "positional_stress"
+    return gate in UPPER_BOUNDS or gate.rpartition(".")[2] == "positional_stress"

@@ -39,7 +39,7 @@ class Version:
         """Number of rows it was fitted on."""
         return int(self.chain.metadata["certificate"]["n_fit"])
 
-    def measured(self, heldout: FloatArray, foreign: Mapping[str, FloatArray], seed: int) -> Certificate:
+    def certify_on(self, heldout: FloatArray, foreign: Mapping[str, FloatArray], seed: int) -> Certificate:
         """Certify this version on the vectors that the new one is certified on; return its `ref` and main metrics.
 
         Args:
@@ -52,7 +52,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Earlier(Version):
+class EarlierVersion(Version):
     """Fitted version of a chain, with stored moments, that rows are added to.
 
     Attributes:
@@ -64,7 +64,7 @@ class Earlier(Version):
     reference: FitDistribution | None = None
 
     @classmethod
-    def read(cls, ref: str, chain: Chain, folder: Path) -> "Earlier":
+    def read(cls, ref: str, chain: Chain, folder: Path) -> "EarlierVersion":
         """Load a version's moments and fit distribution from the folder of its artifact, and return the version.
 
         Args:
@@ -99,7 +99,7 @@ class Earlier(Version):
         if any(earlier.get("rows_digest") == digest for earlier in self.provenance()["added_to"]):
             raise FitError(f"{self.ref} was fitted on these very rows already: they would count twice")
 
-    def with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, dict[int, Moments], list[str]]:
+    def refit_with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, dict[int, Moments], list[str]]:
         """Return a chain refitted on the old rows and the new ones `(n, d)`, the moments of all of them, and warnings.
 
         This version's chain and moments stay as they are. The old rows enter through the stored moments.
@@ -130,7 +130,7 @@ def require_moments(ref: str, manifest: Mapping[str, Any]) -> None:
         raise FitError(f"{ref} carries no moments to add to: fit it once with --keep-moments (keep_moments in JSON)")
 
 
-def moments_to_store(chain: Chain, rows: Vectors) -> tuple[dict[int, Moments], list[str]]:
+def compute_stored_moments(chain: Chain, rows: Vectors) -> tuple[dict[int, Moments], list[str]]:
     """Compute the moments of the rows `(n, d)` that a chain was fitted on, by refit stage; return them and warnings.
 
     The dict is empty, with one warning, if no step could be refitted from moments.

@@ -8,9 +8,8 @@ from training.encoder.encoder import Encoder
 from training.errors import FitError
 from training.fitting.encoding import EncodedSource, encode_source
 from training.fitting.engines import Engine
-from training.fitting.keys import place_key
 from training.sources.source import Source, open_source
-from training.workspace import claimed_folder
+from training.workspace import claim_workspace_folder
 from transforms.chain import Chain
 from transforms.progress import Progress
 from transforms.vectors import Vectors
@@ -35,7 +34,7 @@ def require_pairs_or_none(chain: Chain, targets: str | None, encoder: object | N
 
 
 @contextmanager
-def encoded_targets(
+def encode_targets(
     written: str | None,
     source: Source,
     encoder: Encoder | None,
@@ -46,7 +45,7 @@ def encoded_targets(
 ) -> Iterator[Vectors | None]:
     """Encode or read the targets of an encoded source and yield them, one for each row, `(n, k)`; None without any.
 
-    The vectors exist only within the block; see `claimed_folder`.
+    The vectors exist only within the block; see `claim_workspace_folder`.
 
     Args:
         written: a source of target vectors, as `open_source` reads it; None encodes the source's own texts.
@@ -71,7 +70,9 @@ def encoded_targets(
     targets = source if written is None else open_source(written)
     if encoder is None and targets.kind() == "texts":
         raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")
-    with claimed_folder(workspace, f"{place_key(targets, encoder)[:30]}-t") as folder:
+    with claim_workspace_folder(
+        workspace, f"{targets.workspace_key(encoder.fingerprint if encoder else None)[:30]}-t"
+    ) as folder:
         found = encode_source(targets, encoder, folder, on_progress, engine)
         have, wanted = found.vectors.shape[0], encoded.vectors.shape[0]
         if have != wanted:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from transforms.vectors import FloatArray
 
-OPEN_MOST = 256
+MAX_OPEN_FILES = 256
 """Maximum number of files kept open: a source may have thousands, and a process may open only some thousand."""
 
 
@@ -38,7 +38,7 @@ class Stacked:
     Attributes:
         ends: number of rows up to the end of each file `(parts,)`.
         shape: `(n, d)`.
-        opened: `open`, with a cache of `OPEN_MOST` files.
+        opened: `_open_part`, with a cache of `MAX_OPEN_FILES` files.
     """
 
     dtype = np.dtype(np.float32)
@@ -47,13 +47,13 @@ class Stacked:
         self.parts = parts
         self.ends = np.cumsum([part.rows for part in parts])
         self.shape = (int(self.ends[-1]), width)
-        self.opened = lru_cache(OPEN_MOST)(self.open)
+        self.opened = lru_cache(MAX_OPEN_FILES)(self._open_part)
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.shape[0]
 
-    def open(self, place: int) -> FloatArray:
+    def _open_part(self, place: int) -> FloatArray:
         """Return a read-only memmap of the file at index `place`."""
         return np.memmap(self.parts[place].path, np.float32, "r", shape=(self.parts[place].rows, self.shape[1]))
 
@@ -65,14 +65,14 @@ class Stacked:
         """
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
-            return self.stretch(start, stop) if step == 1 else self.gathered(np.arange(start, stop, step))
+            return self._read_range(start, stop) if step == 1 else self._read_indices(np.arange(start, stop, step))
         chosen = np.asarray(rows)
         if chosen.dtype == bool:
             chosen = np.flatnonzero(chosen)
-        found = self.gathered(np.atleast_1d(chosen).astype(np.int64, copy=False))
+        found = self._read_indices(np.atleast_1d(chosen).astype(np.int64, copy=False))
         return found if chosen.ndim else found[0]
 
-    def stretch(self, start: int, stop: int) -> FloatArray:
+    def _read_range(self, start: int, stop: int) -> FloatArray:
         """Return the rows from `start` to before `stop`; within a single file, a memmap without a copy."""
         found = []
         while start < stop:
@@ -85,7 +85,7 @@ class Stacked:
             return np.empty((0, self.shape[1]), np.float32)
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def gathered(self, rows: NDArray[np.int64]) -> FloatArray:
+    def _read_indices(self, rows: NDArray[np.int64]) -> FloatArray:
         """Copy the rows at the given indices into a new array `(m, d)`; negative indices count from the end.
 
         Raises:
@@ -104,4 +104,4 @@ class Stacked:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return all rows as one array."""
-        return self.stretch(0, len(self)).astype(dtype or np.float32, copy=bool(copy))
+        return self._read_range(0, len(self)).astype(dtype or np.float32, copy=bool(copy))

@@ -7,36 +7,41 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-SHORTEST, LONGEST = 64, 512
+MIN_CHARACTERS, MAX_CHARACTERS = 64, 512
 """Minimum and maximum number of characters of a paragraph; the range from which the mean-bias paper takes its
 sentences."""
 
 
 @cache
-def docstring_paragraphs() -> list[str]:
+def read_docstring_paragraphs() -> list[str]:
     """Return the distinct paragraphs of 64 to 512 characters in the docstrings of the standard library.
 
     They are in the order of the library's files. The source files are parsed, never imported or run, which takes
     seconds; the result is cached.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
-    return keep(text for path in sorted(library.rglob("*.py")) if wanted(path, library) for text in docstrings(path))
+    return distinct_paragraphs(
+        text
+        for path in sorted(library.rglob("*.py"))
+        if _is_library_source(path, library)
+        for text in read_docstrings(path)
+    )
 
 
 @cache
-def topic_paragraphs() -> list[str]:
+def read_topic_paragraphs() -> list[str]:
     """Return the distinct paragraphs of 64 to 512 characters in the language reference that `help()` shows; cached."""
     from pydoc_data.topics import topics
 
-    return keep(topics.values())
+    return distinct_paragraphs(topics.values())
 
 
-def wanted(path: Path, library: Path) -> bool:
+def _is_library_source(path: Path, library: Path) -> bool:
     """Return whether a file below `library` belongs to the standard library and is no test or installed package."""
     return not {"site-packages", "dist-packages", "test", "tests", "idle_test"} & set(path.relative_to(library).parts)
 
 
-def docstrings(path: Path) -> Iterator[str]:
+def read_docstrings(path: Path) -> Iterator[str]:
     """Yield the docstring of a Python file's module and of each class and function, '' if it has none.
 
     Nothing is yielded for a file that cannot be parsed.
@@ -50,7 +55,7 @@ def docstrings(path: Path) -> Iterator[str]:
             yield ast.get_docstring(node) or ""
 
 
-def keep(texts: Iterable[str]) -> list[str]:
+def distinct_paragraphs(texts: Iterable[str]) -> list[str]:
     """Split texts into paragraphs and return the distinct ones of 64 to 512 characters, each joined into one line."""
     paragraphs = (" ".join(part.split()) for text in texts for part in re.split(r"\n\s*\n", text))
-    return list(dict.fromkeys(p for p in paragraphs if SHORTEST <= len(p) <= LONGEST))
+    return list(dict.fromkeys(p for p in paragraphs if MIN_CHARACTERS <= len(p) <= MAX_CHARACTERS))

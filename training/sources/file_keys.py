@@ -7,7 +7,7 @@ from pathlib import Path
 
 from training.digests import digest
 from training.sources.hub import is_hub
-from training.sources.local import local_file
+from training.sources.local import parse_local_path
 from training.sources.readers import BUILT_IN
 from training.sources.remote import RemoteFile, is_remote
 
@@ -34,7 +34,7 @@ def file_key(file: str) -> str:
     if is_remote(file):
         return digest(*RemoteFile(file).key())
     path = Path(file)
-    with local_file(file).open("rb") as opened:
+    with parse_local_path(file).open("rb") as opened:
         found = os.fstat(opened.fileno())
         if found.st_size <= HASHED_BYTES:
             return digest(path.name, hashlib.file_digest(opened, "sha256").hexdigest())

@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub, streamed with the library `datasets`; it is imported for these only.
 
-    hf:DATASET[@REVISION][/CONFIG][:SPLIT]   a source as the user writes it; DATASET may be a local folder, see `_find`
+    hf:DATASET[@REVISION][/CONFIG][:SPLIT]   a source as the user writes it; DATASET may be the path of a local folder
     hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N    one of the N files of that source, pinned to a commit
 
 No code of a data set is run: `datasets` reads the data files, and only those of the formats in `HUB_FORMATS`.
@@ -17,7 +17,7 @@ from textwrap import shorten
 from typing import Any
 
 from training.errors import AccessError, EmptyError, SourceError
-from training.sources.kinds import Kind, checked, kind_of
+from training.sources.kinds import Kind, detect_batch_kind, validate_rows
 from training.sources.parquet import count_parquet
 from training.sources.raw import WHOLE, RawBatch, Span
 from training.sources.remote import RemoteFile, is_remote
@@ -84,7 +84,7 @@ class HubFile:
         return f"{HUB}{self.dataset}@{self.commit}/{self.config}:{self.split}/{self.number:05}-of-{self.count:05}"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The source without its commit, so that it stays the same when the data set changes."""
         return f"{HUB}{self.dataset}/{self.config}:{self.split}"
 
@@ -135,7 +135,7 @@ def list_hub(written: str) -> list[str]:
     if match is None:
         raise SourceError(f"{written!r} is not a data set of the hub: write hf:DATASET/CONFIG:SPLIT#FIELD")
     with _explained_errors(written):
-        dataset, commit, config = _find(match["dataset"])
+        dataset, commit, config = _find_dataset(match["dataset"])
         builder = _load_builder(dataset, commit, config)
         if builder.info.builder_name not in HUB_FORMATS:
             raise SourceError(
@@ -181,7 +181,7 @@ _KINDS: dict[tuple[HubFile, str], Kind] = {}
 """Kind of the rows by split and field: all files of a split have the same columns, so one of them is read."""
 
 
-def kind_of_hub(file: HubFile, field: str) -> Kind:
+def detect_hub_kind(file: HubFile, field: str) -> Kind:
     """Return the kind of a file's rows, by the first row read of its split: None for texts, d for vectors of that size.
 
     Raises:
@@ -193,12 +193,12 @@ def kind_of_hub(file: HubFile, field: str) -> Kind:
         first = next(read_hub(file, field, 1, WHOLE), None)
         if first is None:
             raise EmptyError(f"{file.name} holds no rows")
-        checked(first, kind_of(first))
-        _KINDS[key] = kind_of(first)
+        validate_rows(first, detect_batch_kind(first))
+        _KINDS[key] = detect_batch_kind(first)
     return _KINDS[key]
 
 
-def _find(written: str) -> tuple[str, str, str | None]:
+def _find_dataset(written: str) -> tuple[str, str, str | None]:
     """Find the data set in `DATASET[@REVISION][/CONFIG]`; return its id, the commit, and the configuration if named.
 
     On the hub, `A/B` is the data set B of the user A, or else the configuration B of the data set A. What begins with
@@ -216,7 +216,7 @@ def _find(written: str) -> tuple[str, str, str | None]:
 
     if constants.HF_HUB_OFFLINE:
         raise AccessError(f"hf:{written} is not read while HF_HUB_OFFLINE is set; a folder is read as hf:./FOLDER")
-    revision, candidates = _read_as(written)
+    revision, candidates = _parse_dataset(written)
     for dataset, config in candidates:
         try:
             found = HfApi().dataset_info(dataset, revision=revision)
@@ -230,7 +230,7 @@ def _find(written: str) -> tuple[str, str, str | None]:
     )
 
 
-def _read_as(written: str) -> tuple[str | None, list[tuple[str, str]]]:
+def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
     """Return the revision in `DATASET[@REVISION][/CONFIG]`, and what may be meant: pairs of a data set and a config."""
     name, at, rest = written.partition("@")
     if at:

@@ -29,7 +29,7 @@ class Batch:
         return len(self.values)
 
 
-def kind_of(raw: RawBatch) -> Kind:
+def detect_batch_kind(raw: RawBatch) -> Kind:
     """Return the kind of a batch by its first row: None for a text, d for a vector or list of d numbers, else 0."""
     if isinstance(raw.values, np.ndarray):
         return int(raw.values.shape[1])
@@ -37,7 +37,7 @@ def kind_of(raw: RawBatch) -> Kind:
     return None if isinstance(first, str) else len(first) if isinstance(first, list) else 0
 
 
-def checked(raw: RawBatch, kind: Kind) -> Batch:
+def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
     """Return the rows as a `Batch`, vectors as float32; raise unless all rows are of this kind and finite.
 
     Args:
@@ -51,17 +51,19 @@ def checked(raw: RawBatch, kind: Kind) -> Batch:
     if isinstance(raw.values, np.ndarray):
         if raw.values.shape[1] != kind:
             width = raw.values.shape[1]
-            raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {in_words(kind)}")
-        return Batch(require_finite_rows(raw, raw.values), raw.records)
+            raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {kind_name(kind)}")
+        return Batch(_require_finite_rows(raw, raw.values), raw.records)
     if kind is None:
         for index, value in enumerate(raw.values):
             if not isinstance(value, str):
-                raise SourceError(f"{raw.place(index)}: {in_words_of(value)} in a source that began with texts")
+                raise SourceError(
+                    f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with texts"
+                )
         return Batch(raw.values, raw.records)
-    return Batch(require_finite_rows(raw, as_matrix(raw, kind)), raw.records)
+    return Batch(_require_finite_rows(raw, _as_matrix(raw, kind)), raw.records)
 
 
-def as_matrix(raw: RawBatch, width: int) -> FloatArray:
+def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
     """Convert rows that are lists of numbers to a matrix `(n, width)` in float64.
 
     Raises:
@@ -70,12 +72,12 @@ def as_matrix(raw: RawBatch, width: int) -> FloatArray:
     for index, value in enumerate(raw.values):
         fits = isinstance(value, list) and len(value) == width > 0
         if not fits or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in value):
-            found = in_words_of(value)
-            raise SourceError(f"{raw.place(index)}: {found} in a source that began with {in_words(width)}")
+            found = _describe_value(value)
+            raise SourceError(f"{raw.describe_row(index)}: {found} in a source that began with {kind_name(width)}")
     return np.array(raw.values, dtype=np.float64)
 
 
-def require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
+def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
     """Return the vectors as float32; raise `SourceError` if a number is not finite in float32.
 
     Raises:
@@ -85,16 +87,16 @@ def require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
         rows = vectors.astype(np.float32)
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
-        raise SourceError(f"{raw.place(int(finite.argmin()))}: NaN, inf, or a number beyond float32")
+        raise SourceError(f"{raw.describe_row(int(finite.argmin()))}: NaN, inf, or a number beyond float32")
     return rows
 
 
-def in_words(kind: Kind) -> str:
+def kind_name(kind: Kind) -> str:
     """Return the name of a kind for messages, such as 'texts' or 'vectors 384 wide'."""
     return "texts" if kind is None else f"vectors {kind} wide" if kind else "neither texts nor vectors"
 
 
-def in_words_of(value: object) -> str:
+def _describe_value(value: object) -> str:
     """Return what a single row is, for messages: 'a text', 'a list of N', or 'neither a text nor a list of numbers'."""
     if isinstance(value, str):
         return "a text"

@@ -12,11 +12,11 @@ from typing import IO, Any
 import orjson
 
 from training.errors import SourceError
-from training.sources.raw import BATCH_BYTES_MOST, WHOLE, RawBatch, Readable, Record, Span, bounded_batches
+from training.sources.raw import MAX_BATCH_BYTES, WHOLE, RawBatch, Readable, Record, Span, split_bounded_batches
 
 
 @contextmanager
-def opened(file: Readable) -> Iterator[IO[bytes]]:
+def _open_decompressed(file: Readable) -> Iterator[IO[bytes]]:
     """Open a file for reading bytes, decompressed if its suffix is `.gz`; yield the stream, and close it afterwards.
 
     Raises:
@@ -34,11 +34,11 @@ def opened(file: Readable) -> Iterator[IO[bytes]]:
         raise SourceError(f"{file.name} cannot be read: {reason}") from error
 
 
-LINE_BYTES_MOST = 16 * 2**20
+MAX_LINE_BYTES = 16 * 2**20
 """Maximum bytes of a line, and of consecutive blank lines; longer ones raise an error before they fill the memory."""
 
 
-def bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
+def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of a stream unchanged, blank ones too; raise at a line that is too long.
 
     Args:
@@ -46,31 +46,33 @@ def bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
         lines: the stream.
 
     Raises:
-        SourceError: if a line, or consecutive blank lines, take more than `LINE_BYTES_MOST`.
+        SourceError: if a line, or consecutive blank lines, take more than `MAX_LINE_BYTES`.
     """
     blank = 0
-    for number, line in enumerate(iter(partial(lines.readline, LINE_BYTES_MOST + 1), b""), 1):
+    for number, line in enumerate(iter(partial(lines.readline, MAX_LINE_BYTES + 1), b""), 1):
         blank = blank + len(line) if line.isspace() else 0
-        if max(len(line), blank) > LINE_BYTES_MOST:
-            what = "it is longer than" if len(line) > LINE_BYTES_MOST else "blank lines before it take more than"
-            raise SourceError(f"{file.name} line {number}: {what} {LINE_BYTES_MOST:,} bytes")
+        if max(len(line), blank) > MAX_LINE_BYTES:
+            what = "it is longer than" if len(line) > MAX_LINE_BYTES else "blank lines before it take more than"
+            raise SourceError(f"{file.name} line {number}: {what} {MAX_LINE_BYTES:,} bytes")
         yield line
 
 
-def numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
+def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
     """Yield the line number, counted from 1, and the stripped bytes of each line of a span that is not blank.
 
     Raises:
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.
     """
-    with opened(file) as lines:
+    with _open_decompressed(file) as lines:
         if span.byte:
             lines.seek(span.byte)
-        stripped = ((number, line.strip()) for number, line in enumerate(bounded_lines(file, lines), span.line + 1))
+        stripped = (
+            (number, line.strip()) for number, line in enumerate(_read_bounded_lines(file, lines), span.line + 1)
+        )
         yield from islice(((number, line) for number, line in stripped if line), span.rows)
 
 
-def line_spans(file: Readable, field: str, size: int) -> list[Span]:
+def find_line_spans(file: Readable, field: str, size: int) -> list[Span]:
     """Read a file once and return the spans of `size` rows that cover it, each with the byte and line where it begins.
 
     Rows are the lines that are not blank; the last span may be shorter. The list is empty for a file without rows.
@@ -81,8 +83,8 @@ def line_spans(file: Readable, field: str, size: int) -> list[Span]:
     """
     begins: list[tuple[int, int]] = []
     rows, byte = 0, 0
-    with opened(file) as lines:
-        for number, line in enumerate(bounded_lines(file, lines)):
+    with _open_decompressed(file) as lines:
+        for number, line in enumerate(_read_bounded_lines(file, lines)):
             if line.strip():
                 if rows % size == 0:
                     begins.append((byte, number))
@@ -94,19 +96,19 @@ def line_spans(file: Readable, field: str, size: int) -> list[Span]:
     ]
 
 
-def line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield lists of up to `rows` line numbers and lines of a span, as `numbered_lines` reads them.
+def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield lists of up to `rows` line numbers and lines of a span, as `read_numbered_lines` reads them.
 
     Raises:
-        SourceError: as `numbered_lines`, or if the lines of a list take more than `BATCH_BYTES_MOST` once decompressed.
+        SourceError: as `read_numbered_lines`, or if the lines of a list take more than `MAX_BATCH_BYTES`.
     """
 
     def refusal(some: list[tuple[int, bytes]]) -> str:
         """Return the error message for lines of which the last exceeds the limit."""
-        return f"{file.name} line {some[-1][0]}: {len(some)} lines take more than {BATCH_BYTES_MOST:,} bytes"
+        return f"{file.name} line {some[-1][0]}: {len(some)} lines take more than {MAX_BATCH_BYTES:,} bytes"
 
-    sized = ((numbered, len(numbered[1])) for numbered in numbered_lines(file, span))
-    return bounded_batches(sized, rows, refusal)
+    sized = ((numbered, len(numbered[1])) for numbered in read_numbered_lines(file, span))
+    return split_bounded_batches(sized, rows, refusal)
 
 
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
@@ -115,15 +117,15 @@ def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
     The batches also hold the whole JSON objects. Blank lines are left out.
 
     Raises:
-        SourceError: for a line that is not a JSON object, or lacks the field; and as `line_batches`.
+        SourceError: for a line that is not a JSON object, or lacks the field; and as `_read_line_batches`.
     """
-    for some in line_batches(file, rows, span):
-        records = [parsed(file, number, line, field) for number, line in some]
+    for some in _read_line_batches(file, rows, span):
+        records = [_parse_json_line(file, number, line, field) for number, line in some]
         values = [record[field] for record in records]
         yield RawBatch(file.name, "line", [number for number, _ in some], values, records)
 
 
-def parsed(file: Readable, number: int, line: bytes, field: str) -> Record:
+def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Record:
     """Parse a line as a JSON object and return it.
 
     Raises:
@@ -147,9 +149,9 @@ def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
     `field` is ignored.
 
     Raises:
-        SourceError: for a line that is not UTF-8; and as `line_batches`.
+        SourceError: for a line that is not UTF-8; and as `_read_line_batches`.
     """
-    for some in line_batches(file, rows, span):
+    for some in _read_line_batches(file, rows, span):
         values: list[Any] = []
         for number, line in some:
             try:

@@ -53,12 +53,12 @@ class RootedFile:
         return open_beneath(self.root, self.path)
 
 
-def local_file(written: str) -> Path | RootedFile:
+def parse_local_path(written: str) -> Path | RootedFile:
     """Return a local path as an object to open: a `RootedFile` for `ROOT/./PATH`, else a `Path`."""
     return RootedFile.parse(written) or Path(written)
 
 
-def shown(written: str) -> str:
+def display_path(written: str) -> str:
     """Return a path as error messages show it: PATH alone for `ROOT/./PATH`."""
     return written.partition(MARK)[2] or written
 
@@ -81,11 +81,11 @@ def list_local(place: str) -> tuple[bool, list[str]]:
         raise OutsideSourceError(f"{error.filename!r} leads out of the folder that may be read") from error
     except (OSError, ValueError, RuntimeError):  # missing, no name at all, the home of a user there is not
         known = " and ".join(BUILT_IN)
-        raise SourceError(f"there is no file or folder {shown(place)!r}; built in are {known}") from None
+        raise SourceError(f"there is no file or folder {display_path(place)!r}; built in are {known}") from None
     if found is None:
         return False, [str(rooted or Path(place).expanduser())]
     if rooted is not None:
-        inside = [path for path in found if not is_hidden(PurePosixPath(path).relative_to(PurePosixPath(rooted.path)))]
+        inside = [path for path in found if not _is_hidden(PurePosixPath(path).relative_to(PurePosixPath(rooted.path)))]
         return True, [str(RootedFile(rooted.root, path)) for path in inside]
     return True, found
 
@@ -101,9 +101,9 @@ def _list_path(place: str) -> list[str] | None:
         return None
     if not place or not path.is_dir():
         raise FileNotFoundError(place)
-    return [str(file) for file in sorted(path.rglob("*")) if file.is_file() and not is_hidden(file.relative_to(path))]
+    return [str(file) for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file.relative_to(path))]
 
 
-def is_hidden(path: PurePosixPath | Path) -> bool:
+def _is_hidden(path: PurePosixPath | Path) -> bool:
     """Return whether any part of a path starts with a dot."""
     return any(part.startswith(".") for part in path.parts)

@@ -17,7 +17,7 @@ HEADER_BYTES = 16
 """Bytes read of a page header, enough for its first two fields."""
 
 
-def dictionary_bytes(stored: IO[bytes], column: Any) -> int:
+def measure_dictionary(stored: IO[bytes], column: Any) -> int:
     """Return the uncompressed bytes of a column chunk's dictionary, at least those of its largest value; 0 without one.
 
     Args:
@@ -29,11 +29,11 @@ def dictionary_bytes(stored: IO[bytes], column: Any) -> int:
     """
     first = min(offset for offset in (column.dictionary_page_offset, column.data_page_offset) if offset)
     stored.seek(first)
-    kind, size = page_header(stored.read(HEADER_BYTES))
+    kind, size = parse_page_header(stored.read(HEADER_BYTES))
     return size if kind == DICTIONARY_PAGE else 0
 
 
-def page_header(content: bytes) -> tuple[int, int]:
+def parse_page_header(content: bytes) -> tuple[int, int]:
     """Parse the beginning of a page header; return the page's type and its uncompressed size in bytes.
 
     Raises:

@@ -69,14 +69,14 @@ class Span:
 WHOLE = Span()
 """Span of all rows of a file."""
 
-WIDTH_MOST = 65_536
+MAX_DIMENSIONS = 65_536
 """Maximum dimensions of a source's vectors. A file of a kilobyte can claim vectors of gigabytes each."""
 
-BATCH_BYTES_MOST = 2**30
+MAX_BATCH_BYTES = 2**30
 """Maximum bytes that the rows of one batch may take once decompressed."""
 
 
-def bounded_batches(
+def split_bounded_batches(
     sized: Iterator[tuple[T, float]], rows: int, refusal: Callable[[list[T]], str]
 ) -> Iterator[list[T]]:
     """Yield lists of `rows` items until the iterator ends; the last list may be shorter.
@@ -87,14 +87,14 @@ def bounded_batches(
         refusal: returns the error message, given the items of a list up to the one that exceeds the limit.
 
     Raises:
-        SourceError: if the items of a list take more than `BATCH_BYTES_MOST`, as highly compressible rows can.
+        SourceError: if the items of a list take more than `MAX_BATCH_BYTES`, as highly compressible rows can.
     """
     batch: list[T] = []
     size = 0.0
     for item, taken in sized:
         batch.append(item)
         size += taken
-        if size > BATCH_BYTES_MOST:
+        if size > MAX_BATCH_BYTES:
             raise SourceError(refusal(batch))
         if len(batch) == rows:
             yield batch
@@ -103,10 +103,10 @@ def bounded_batches(
         yield batch
 
 
-def require_width(file: Readable, width: int) -> None:
-    """Raise `SourceError` if a file's vectors have more than `WIDTH_MOST` dimensions."""
-    if width > WIDTH_MOST:
-        raise SourceError(f"{file.name} holds vectors {width:,} wide; at most {WIDTH_MOST:,} are read")
+def require_dimensions(file: Readable, width: int) -> None:
+    """Raise `SourceError` if a file's vectors have more than `MAX_DIMENSIONS` dimensions."""
+    if width > MAX_DIMENSIONS:
+        raise SourceError(f"{file.name} holds vectors {width:,} wide; at most {MAX_DIMENSIONS:,} are read")
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,6 @@ class RawBatch:
     values: list[Any] | FloatArray
     records: list[Record]
 
-    def place(self, index: int) -> str:
+    def describe_row(self, index: int) -> str:
         """Return the file name, unit and number of the row at `index`, for messages, such as 'a.jsonl line 7'."""
         return f"{self.file} {self.unit} {self.numbers[index]}"

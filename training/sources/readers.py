@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 
 from training.errors import AccessError, EmptyError, SourceError
-from training.sources.docstrings import docstring_paragraphs, topic_paragraphs
-from training.sources.hub import HubFile, count_hub, kind_of_hub, read_hub
-from training.sources.kinds import Kind, checked, kind_of
-from training.sources.lines import line_spans, read_jsonl, read_text
-from training.sources.parquet import count_parquet, read_parquet, schema_of_parquet
+from training.sources.docstrings import read_docstring_paragraphs, read_topic_paragraphs
+from training.sources.hub import HubFile, count_hub, detect_hub_kind, read_hub
+from training.sources.kinds import Kind, detect_batch_kind, validate_rows
+from training.sources.lines import find_line_spans, read_jsonl, read_text
+from training.sources.parquet import count_parquet, detect_parquet_kind, read_parquet
 from training.sources.raw import (
     WHOLE,
     RawBatch,
     Readable,
     Span,
     native_path,
-    require_width,
+    require_dimensions,
 )
 from training.sources.remote import RemoteFile
-from training.sources.stores import read_faiss, read_hdf5, shape_of_faiss, shape_of_hdf5
+from training.sources.stores import read_faiss, read_faiss_shape, read_hdf5, read_hdf5_shape
 from transforms.vectors import FloatArray
 
-BUILT_IN = {"pydoc:": docstring_paragraphs, "pydoc:topics": topic_paragraphs}
+BUILT_IN = {"pydoc:": read_docstring_paragraphs, "pydoc:topics": read_topic_paragraphs}
 """Sources that need no file: a function that returns the texts, by the name that a user writes."""
 
 Reader = Callable[[Any, str, int, Span], Iterator[RawBatch]]
@@ -49,7 +49,7 @@ class Format:
     spans: Callable[[Any, str, int], list[Span]]
     shape: Callable[[Any, str], tuple[int, int]] | None = None
     schema: Callable[[Any, str], Kind] | None = None
-    far: bool = True
+    readable_remotely: bool = True
 
 
 def file_format(name: str) -> str:
@@ -57,7 +57,7 @@ def file_format(name: str) -> str:
     return next((ending for ending in FORMATS if name.endswith(ending)), "")
 
 
-def format_of(file: Readable | HubFile) -> Format:
+def _format_of(file: Readable | HubFile) -> Format:
     """Return the `Format` of a file, by its name; raise `KeyError` if the format is unknown."""
     if isinstance(file, HubFile):
         return HUB_FORMAT
@@ -76,19 +76,19 @@ def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOL
     Raises:
         SourceError: if the file is damaged or lacks the field; names file and row.
     """
-    return format_of(file).read(file, field, rows, span)
+    return _format_of(file).read(file, field, rows, span)
 
 
-def spans_of(file: Readable | HubFile, field: str, size: int) -> list[Span]:
+def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
     """Return the spans of `size` rows that cover a file; the list is empty for a file without rows.
 
     Raises:
         SourceError: if the file is damaged.
     """
-    return format_of(file).spans(file, field, size)
+    return _format_of(file).spans(file, field, size)
 
 
-def first_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
+def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
     """Return the kind of a file's rows, by its header or its first row: None for texts, d for vectors of d dimensions.
 
     Args:
@@ -101,7 +101,7 @@ def first_kind(file: Readable | HubFile, field: str, by_header: bool = False) ->
         EmptyError: if the file has no rows.
         SourceError: if the file is damaged or lacks the field.
     """
-    found = format_of(file)
+    found = _format_of(file)
     if found.shape is not None:
         rows, width = found.shape(file, field)
         if rows:
@@ -109,23 +109,30 @@ def first_kind(file: Readable | HubFile, field: str, by_header: bool = False) ->
     elif found.schema is not None and (by_header or isinstance(file, HubFile)):
         return found.schema(file, field)
     elif (raw := next(found.read(file, field, 1, WHOLE), None)) is not None:
-        checked(raw, kind_of(raw))
-        return kind_of(raw)
+        validate_rows(raw, detect_batch_kind(raw))
+        return detect_batch_kind(raw)
     raise EmptyError(f"{file.name} holds no rows")
 
 
-def even_spans(count: Callable[[Any, str], int], file: Readable, field: str, size: int) -> list[Span]:
+def _split_evenly(count: Callable[[Any, str], int], file: Readable, field: str, size: int) -> list[Span]:
     """Return the spans of `size` rows that cover a file whose number of rows is `count(file, field)`."""
     rows = count(file, field)
     return [Span(start=start, stop=min(start + size, rows)) for start in range(0, rows, size)]
 
 
-def vectors_format(read: Reader, shape: Callable[[Any, str], tuple[int, int]], far: bool = True) -> Format:
+def _build_vectors_format(
+    read: Reader, shape: Callable[[Any, str], tuple[int, int]], readable_remotely: bool = True
+) -> Format:
     """Build the `Format` of files that hold only vectors; `shape` returns their rows and dimensions."""
-    return Format(read, partial(even_spans, lambda file, field: shape(file, field)[0]), shape, far=far)
+    return Format(
+        read,
+        partial(_split_evenly, lambda file, field: shape(file, field)[0]),
+        shape,
+        readable_remotely=readable_remotely,
+    )
 
 
-def read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Read the rows of a span from a .npy file through a memmap; yield batches of up to `rows` vectors.
 
     The vectors are in the file's dtype. `field` is ignored.
@@ -133,19 +140,19 @@ def read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawB
     Raises:
         SourceError: if the file is damaged or does not hold floats `(n, d)`.
     """
-    vectors = require_floats(file, open_npy(file))[: span.stop]
+    vectors = _require_floats(file, _open_npy(file))[: span.stop]
     for start in range(span.start, vectors.shape[0], rows):
         block = np.array(vectors[start : start + rows])
         yield RawBatch(file.name, "row", range(start, start + len(block)), block, [])
 
 
-def shape_of_npy(file: Readable, field: str) -> tuple[int, int]:
+def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
     """Return rows and dimensions of a .npy file from its header; `field` is ignored."""
-    rows, width = require_floats(file, open_npy(file)).shape
+    rows, width = _require_floats(file, _open_npy(file)).shape
     return int(rows), int(width)
 
 
-def open_npy(file: Readable) -> FloatArray:
+def _open_npy(file: Readable) -> FloatArray:
     """Return the array of a local .npy file as a memmap; for a remote file, a placeholder of its shape and dtype.
 
     The placeholder takes no memory, and its values are zeros.
@@ -155,7 +162,7 @@ def open_npy(file: Readable) -> FloatArray:
     """
     try:
         if isinstance(file, RemoteFile):
-            return outline_of_npy(file)
+            return _build_npy_placeholder(file)
         with native_path(file) as path:
             return np.lib.format.open_memmap(path, mode="r")
     except AccessError:
@@ -164,7 +171,7 @@ def open_npy(file: Readable) -> FloatArray:
         raise SourceError(f"{file.name} is not a .npy file that can be read: {error!r}") from error
 
 
-def outline_of_npy(file: Readable) -> FloatArray:
+def _build_npy_placeholder(file: Readable) -> FloatArray:
     """Read the header of a .npy file and return zeros of its shape and dtype that take no memory.
 
     Raises:
@@ -180,19 +187,19 @@ def outline_of_npy(file: Readable) -> FloatArray:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
-    """Return the vectors unchanged if they are floats `(n, d)` with 1 ≤ d ≤ `WIDTH_MOST`; else raise.
+def _require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
+    """Return the vectors unchanged if they are floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`; else raise.
 
     Raises:
         SourceError: for another shape or dtype.
     """
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
         raise SourceError(f"{file.name} must hold floats of the shape (n, d), not {vectors.dtype} {vectors.shape}")
-    require_width(file, vectors.shape[1])
+    require_dimensions(file, vectors.shape[1])
     return vectors
 
 
-def read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+def _read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Read the rows of a span from a built-in source; yield batches of up to `rows` texts. `field` is ignored."""
     texts = BUILT_IN[str(file)]()[: span.stop]
     for start in range(span.start, len(texts), rows):
@@ -200,20 +207,20 @@ def read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator
         yield RawBatch(str(file), "row", range(start, start + len(part)), part, [])
 
 
-BUILT_IN_FORMAT = Format(read_built_in, partial(even_spans, lambda file, _: len(BUILT_IN[str(file)]())))
+BUILT_IN_FORMAT = Format(_read_built_in, partial(_split_evenly, lambda file, _: len(BUILT_IN[str(file)]())))
 """Format of the built-in sources."""
 
-HUB_FORMAT = Format(read_hub, partial(even_spans, count_hub), schema=kind_of_hub)
+HUB_FORMAT = Format(read_hub, partial(_split_evenly, count_hub), schema=detect_hub_kind)
 """Format of the files of a data set on the hub."""
 
 FORMATS: dict[str, Format] = {
-    ".jsonl": Format(read_jsonl, line_spans),
-    ".jsonl.gz": Format(read_jsonl, line_spans),
-    ".txt": Format(read_text, line_spans),
-    ".txt.gz": Format(read_text, line_spans),
-    ".parquet": Format(read_parquet, partial(even_spans, count_parquet), schema=schema_of_parquet),
-    ".npy": vectors_format(read_npy, shape_of_npy),
-    ".hdf5": vectors_format(read_hdf5, shape_of_hdf5, far=False),
-    ".faiss": vectors_format(read_faiss, shape_of_faiss, far=False),
+    ".jsonl": Format(read_jsonl, find_line_spans),
+    ".jsonl.gz": Format(read_jsonl, find_line_spans),
+    ".txt": Format(read_text, find_line_spans),
+    ".txt.gz": Format(read_text, find_line_spans),
+    ".parquet": Format(read_parquet, partial(_split_evenly, count_parquet), schema=detect_parquet_kind),
+    ".npy": _build_vectors_format(_read_npy, _read_npy_shape),
+    ".hdf5": _build_vectors_format(read_hdf5, read_hdf5_shape, readable_remotely=False),
+    ".faiss": _build_vectors_format(read_faiss, read_faiss_shape, readable_remotely=False),
 }
 """Formats by the end of the file name."""

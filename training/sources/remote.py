@@ -13,7 +13,7 @@ from training.errors import AccessError, SourceError
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 """Pattern of the beginning of a URL, `scheme://`."""
 
-WAITS = (0.5, 2.0)
+RETRY_WAITS = (0.5, 2.0)
 """Seconds to wait before each retry, unless the file system sets its own in `retry_waits`."""
 
 STREAM_BYTES = 1 << 20
@@ -54,10 +54,10 @@ class RemoteFile:
         Raises:
             SourceError: if the file is missing or out of reach, now or during a read.
         """
-        files, path = file_system(self.url)
-        waits = waits_of(files)
-        file = patiently(self.url, lambda: files.open(path, "rb"), waits)
-        return io.BufferedReader(Stream(self.url, file, waits), STREAM_BYTES)
+        files, path = _open_file_system(self.url)
+        waits = _retry_waits(files)
+        file = _call_with_retries(self.url, lambda: files.open(path, "rb"), waits)
+        return io.BufferedReader(_Stream(self.url, file, waits), STREAM_BYTES)
 
     def info(self) -> dict[str, Any]:
         """Return the file's metadata as fsspec reports it, such as `size` and a version.
@@ -65,8 +65,8 @@ class RemoteFile:
         Raises:
             SourceError: if the file is missing or out of reach.
         """
-        files, path = file_system(self.url)
-        return patiently(self.url, lambda: dict(files.info(path)), waits_of(files))
+        files, path = _open_file_system(self.url)
+        return _call_with_retries(self.url, lambda: dict(files.info(path)), _retry_waits(files))
 
     def fetch(self, folder: Path) -> Path:
         """Download the whole file into a folder under its own name, and return the path of the copy.
@@ -74,7 +74,7 @@ class RemoteFile:
         Raises:
             SourceError: if the file is missing or out of reach, or the copy stays incomplete after all retries.
         """
-        files, path = file_system(self.url)
+        files, path = _open_file_system(self.url)
         size, copy = self.info()["size"], folder / self.name
 
         def get() -> None:
@@ -83,7 +83,7 @@ class RemoteFile:
             if size is not None and copy.stat().st_size != size:
                 raise OSError(f"{copy.stat().st_size:,} of {size:,} bytes came")
 
-        patiently(self.url, get, waits_of(files))
+        _call_with_retries(self.url, get, _retry_waits(files))
         return copy
 
     def key(self) -> list[str]:
@@ -97,14 +97,14 @@ class RemoteFile:
         return [self.url, str(info["size"]), version]
 
 
-class Stream(io.RawIOBase):
+class _Stream(io.RawIOBase):
     """Unbuffered, seekable stream over a remote file, which retries a failed read at the same position."""
 
     def __init__(self, url: str, file: Any, waits: Sequence[float]) -> None:
         self.url = url
         self.file = file
         self.waits = waits
-        self.place = 0
+        self.position = 0
 
     def readable(self) -> bool:
         """Return True."""
@@ -123,19 +123,21 @@ class Stream(io.RawIOBase):
 
         def read() -> bytes:
             """Return up to a buffer of bytes from the current position, which stays the same."""
-            self.file.seek(self.place)
+            self.file.seek(self.position)
             return bytes(self.file.read(len(buffer)))
 
-        found = patiently(self.url, read, self.waits)
+        found = _call_with_retries(self.url, read, self.waits)
         buffer[: len(found)] = found
-        self.place += len(found)
+        self.position += len(found)
         return len(found)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Set the position relative to the start, the current position or the end, and return it."""
-        begin = 0 if whence == io.SEEK_SET else self.place if whence == io.SEEK_CUR else self.file.seek(0, io.SEEK_END)
-        self.place = begin + offset
-        return self.place
+        begin = (
+            0 if whence == io.SEEK_SET else self.position if whence == io.SEEK_CUR else self.file.seek(0, io.SEEK_END)
+        )
+        self.position = begin + offset
+        return self.position
 
     def close(self) -> None:
         """Close the remote file; further calls do nothing."""
@@ -152,16 +154,16 @@ def list_remote(url: str) -> tuple[bool, list[str]]:
     Raises:
         SourceError: if there is no such file or folder, or it is out of reach.
     """
-    files, path = file_system(url)
-    waits = waits_of(files)
-    if patiently(url, lambda: files.info(path), waits)["type"] != "directory":
+    files, path = _open_file_system(url)
+    waits = _retry_waits(files)
+    if _call_with_retries(url, lambda: files.info(path), waits)["type"] != "directory":
         return False, [url]
-    found = patiently(url, lambda: files.find(path), waits)
+    found = _call_with_retries(url, lambda: files.find(path), waits)
     shown = (file for file in sorted(found) if "/." not in file.removeprefix(path))
     return True, [files.unstrip_protocol(file) for file in shown]
 
 
-def file_system(url: str) -> tuple[Any, str]:
+def _open_file_system(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, and the path of the URL in that file system.
 
     Raises:
@@ -184,13 +186,13 @@ def file_system(url: str) -> tuple[Any, str]:
     return files, str(path)
 
 
-def waits_of(files: Any) -> Sequence[float]:
-    """Return the seconds to wait before each retry on a file system: its own `retry_waits`, else `WAITS`."""
-    found: Sequence[float] = getattr(files, "retry_waits", WAITS)
+def _retry_waits(files: Any) -> Sequence[float]:
+    """Return the seconds to wait before each retry on a file system: its own `retry_waits`, else `RETRY_WAITS`."""
+    found: Sequence[float] = getattr(files, "retry_waits", RETRY_WAITS)
     return found
 
 
-def patiently(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
+def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
     """Call a function that uses the network and return its result; retry after each of the waits if it raises.
 
     A missing file and refused credentials are not retried.

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from training.sources.hub import HubFile, is_hub
-from training.sources.kinds import Batch, Kind, checked
-from training.sources.local import local_file
+from training.sources.kinds import Batch, Kind, validate_rows
+from training.sources.local import parse_local_path
 from training.sources.raw import Readable, Span
-from training.sources.readers import BUILT_IN, FORMATS, file_format, first_kind, read_rows, spans_of
+from training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, find_spans, read_rows
 from training.sources.remote import RemoteFile, is_remote
 from transforms.files import make_folder
 
@@ -49,18 +49,18 @@ class Shard(Span):
         return self.stop - self.start
 
 
-def contents(file: str, field: str) -> tuple[list[Span], Kind]:
+def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
     """Return the spans of a file's shards, and the kind of its rows; no spans and None for a file without rows.
 
     Raises:
         SourceError: if the file is damaged.
     """
-    with looked_at(file) as found:
-        spans = joined(spans_of(found, field, BATCH_ROWS))
-        return spans, first_kind(found, field) if spans else None
+    with open_for_inspection(file) as found:
+        spans = merge_into_shard_spans(find_spans(found, field, BATCH_ROWS))
+        return spans, detect_kind(found, field) if spans else None
 
 
-def joined(batches: list[Span]) -> list[Span]:
+def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
     """Merge the spans of consecutive batches into the spans of shards, of 1 to `SHARD_BATCHES` batches each.
 
     The number of batches alone decides, so the same file is always divided in the same way.
@@ -84,7 +84,7 @@ def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str)
     """
     span = Span(start=first.start, stop=last.stop, byte=first.byte, line=first.line)
     for raw in read_rows(file, field, BATCH_ROWS, span):
-        yield checked(raw, first.width)
+        yield validate_rows(raw, first.width)
 
 
 def is_path(file: str) -> bool:
@@ -93,7 +93,7 @@ def is_path(file: str) -> bool:
 
 
 @contextmanager
-def at_hand(file: str, folder: Path | None = None) -> Iterator[Readable | HubFile]:
+def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable | HubFile]:
     """Yield the file as an object to open; download a file at a URL first, and delete the copy after the block.
 
     Args:
@@ -106,7 +106,7 @@ def at_hand(file: str, folder: Path | None = None) -> Iterator[Readable | HubFil
     if is_hub(file):
         yield HubFile.parse(file)
     elif not is_remote(file):
-        yield local_file(file)
+        yield parse_local_path(file)
     elif folder is None:
         with TemporaryDirectory(prefix="lathe-") as copies:
             yield RemoteFile(file).fetch(Path(copies))
@@ -121,14 +121,14 @@ def at_hand(file: str, folder: Path | None = None) -> Iterator[Readable | HubFil
 
 
 @contextmanager
-def looked_at(file: str) -> Iterator[Readable | HubFile]:
+def open_for_inspection(file: str) -> Iterator[Readable | HubFile]:
     """Yield the file as an object to inspect; download a remote file only if its format needs that.
 
     Raises:
         SourceError: if the file cannot be downloaded.
     """
-    if is_remote(file) and FORMATS[file_format(file)].far:
+    if is_remote(file) and FORMATS[file_format(file)].readable_remotely:
         yield RemoteFile(file)
     else:
-        with at_hand(file) as path:
+        with open_local_copy(file) as path:
             yield path

@@ -7,16 +7,17 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
+from training.digests import digest
 from training.errors import AccessError, EmptyError, SourceError
 from training.sources.bad_shards import BadShards
 from training.sources.file_keys import file_key
 from training.sources.hub import HubFile, is_hub, list_hub
-from training.sources.kinds import Batch, Kind, checked, in_words, kind_of
-from training.sources.local import list_local, shown
+from training.sources.kinds import Batch, Kind, detect_batch_kind, kind_name, validate_rows
+from training.sources.local import display_path, list_local
 from training.sources.raw import RawBatch, Span
-from training.sources.readers import BUILT_IN, FORMATS, file_format, first_kind, read_rows
+from training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, read_rows
 from training.sources.remote import is_remote, list_remote
-from training.sources.shards import BATCH_ROWS, Shard, at_hand, contents, looked_at
+from training.sources.shards import BATCH_ROWS, Shard, inspect_file, open_for_inspection, open_local_copy
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ class Source:
     bad_shards: BadShards = "refuse"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Absolute path or URL of the file or folder, without the field; the same however the user writes it."""
         if self.written in BUILT_IN:
             return self.written
         place = self.written.partition("#")[0]
         if is_hub(place):
-            return HubFile.parse(self.files[0]).place
+            return HubFile.parse(self.files[0]).location
         if is_remote(place):
             return place.rstrip("/")
         path = Path(place).expanduser()
@@ -75,23 +76,42 @@ class Source:
         """Name of the source in provenance: the file or folder name, without the path on this machine."""
         if is_hub(self.written):
             return HubFile.parse(self.files[0]).source_name
-        return self.written if self.written in BUILT_IN else PurePosixPath(self.place).name
+        return self.written if self.written in BUILT_IN else PurePosixPath(self.location).name
 
     def name_of(self, file: str) -> str:
         """Return a file's name for messages: its path relative to the source's folder, or the name of the source."""
-        return self.below(file) or self.name
+        return self.relative_path(file) or self.name
 
     @property
     def is_folder(self) -> bool:
         """Whether the source is a folder, so that files can be added to it."""
-        return bool(self.below(self.files[0]))
+        return bool(self.relative_path(self.files[0]))
 
-    def below(self, file: str) -> str:
+    def relative_path(self, file: str) -> str:
         """Return the path of one of the source's files relative to the source; '' if the file is itself the source."""
         if is_hub(file):
             return HubFile.parse(file).name.removeprefix(f"{self.name}/")
         inside = file if is_remote(file) or file in BUILT_IN else str(Path(file).parent.resolve() / Path(file).name)
-        return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.place).parts) :])
+        return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.location).parts) :])
+
+    def content_key(self, encoder: str | None) -> str:
+        """Return a key of the files' content, the field and an encoder; a run resumes at a row only if it is the same.
+
+        Args:
+            encoder: fingerprint of the encoder; None for vectors without one.
+        """
+        return digest(self.name, self.field, [file_key(file) for file in self.files], encoder)
+
+    def workspace_key(self, encoder: str | None) -> str:
+        """Return the key of the workspace folder for the source's vectors: location of the files, field and encoder.
+
+        A folder keeps its key when files are added or removed. A single file is identified by its content, wherever a
+        job put it.
+
+        Args:
+            encoder: fingerprint of the encoder; None for vectors without one.
+        """
+        return digest(self.location if self.is_folder else file_key(self.files[0]), self.field, encoder)
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[Batch]:
         """Read all rows in order, file by file, and yield validated batches of up to `rows`.
@@ -104,13 +124,13 @@ class Source:
         begun = False
         for raw in self.raw_batches(rows):
             if not begun:
-                kind, begun = kind_of(raw), True
-            yield checked(raw, kind)
+                kind, begun = detect_batch_kind(raw), True
+            yield validate_rows(raw, kind)
 
     def raw_batches(self, rows: int) -> Iterator[RawBatch]:
         """Read all rows in order and yield batches of up to `rows`, not validated."""
         for file in self.files:
-            with at_hand(file) as path:
+            with open_local_copy(file) as path:
                 yield from read_rows(path, self.field, rows)
 
     def width(self, by_header: bool = False) -> Kind:
@@ -119,7 +139,7 @@ class Source:
         If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
 
         Args:
-            by_header: as in `first_kind`.
+            by_header: as in `detect_kind`.
 
         Raises:
             SourceError: if the source is empty or cannot be read.
@@ -130,17 +150,17 @@ class Source:
         left_out: dict[str, str] = {}
         for file in self.files:
             try:
-                with looked_at(file) as found:
-                    kinds.add(first_kind(found, self.field, by_header))
+                with open_for_inspection(file) as found:
+                    kinds.add(detect_kind(found, self.field, by_header))
             except EmptyError:
                 continue
             except SourceError as error:
-                self.leave_out(file, error, left_out)
+                self.record_or_raise(file, error, left_out)
                 continue
             if self.bad_shards == "refuse":
                 break
         if not kinds:
-            raise self.nothing(left_out)
+            raise self.build_no_rows_error(left_out)
         return kinds.pop() if len(kinds) == 1 else self.plan().shards[0].width
 
     def kind(self) -> Literal["texts", "vectors"]:
@@ -155,7 +175,7 @@ class Source:
 
     def count(self) -> int:
         """Return the number of rows; text files are read once to count them."""
-        return sum(span.rows or 0 for file in self.files for span in contents(file, self.field)[0])
+        return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
         """Divide the source's files into shards and return the plan; text files are read once to count their rows.
@@ -174,27 +194,27 @@ class Source:
             if self.name_of(file) in damaged:
                 continue
             try:
-                spans, kind = contents(file, self.field)
+                spans, kind = inspect_file(file, self.field)
             except SourceError as error:
-                self.leave_out(file, error, plan.left_out)
+                self.record_or_raise(file, error, plan.left_out)
                 continue
             if spans:
                 found[file] = spans, kind
             else:
                 plan.empty.append(self.name_of(file))
         if not found:
-            raise self.nothing(plan.left_out)
-        most = kind_of_most(found.values())
+            raise self.build_no_rows_error(plan.left_out)
+        most = _find_majority_kind(found.values())
         for file, (spans, kind) in found.items():
             if kind == most:
                 key = file_key(file)
                 plan.shards.extend(Shard(file=file, key=key, width=kind, **asdict(span)) for span in spans)
             else:
-                words = f"{self.name_of(file)}: {in_words(kind)} in a source of {in_words(most)}"
-                self.leave_out(file, SourceError(words), plan.left_out)
+                words = f"{self.name_of(file)}: {kind_name(kind)} in a source of {kind_name(most)}"
+                self.record_or_raise(file, SourceError(words), plan.left_out)
         return plan
 
-    def leave_out(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
+    def record_or_raise(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
         """Add a damaged file's name and the reason to `left_out` in place; raise `error` if such files are not skipped.
 
         An `AccessError` is always raised, because it does not mean that the file is damaged.
@@ -210,14 +230,14 @@ class Source:
         said = str(error).replace(f"{Path(file).parent}/", "")
         left_out[name] = said.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
 
-    def nothing(self, left_out: Mapping[str, str]) -> SourceError:
+    def build_no_rows_error(self, left_out: Mapping[str, str]) -> SourceError:
         """Build the error for a source without usable rows: it names the first file left out, or says 'is empty'."""
         for name, reason in left_out.items():
             return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
-        return SourceError(f"the source {shown(self.written)!r} is empty")
+        return SourceError(f"the source {display_path(self.written)!r} is empty")
 
 
-def kind_of_most(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
+def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
     """Return the kind of most rows, given the spans and kind of each file; of equally frequent kinds, the first."""
     rows: Counter[Kind] = Counter()
     for spans, kind in contents:
@@ -239,6 +259,6 @@ def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
     is_folder, found = list_remote(place) if is_remote(place) else list_local(place)
     files = tuple(file for file in found if file_format(file))
     if not files:
-        what = f"the folder {shown(place)} holds none of" if is_folder else f"{shown(place)} is none of"
+        what = f"the folder {display_path(place)} holds none of" if is_folder else f"{display_path(place)} is none of"
         raise SourceError(f"{what} {', '.join(FORMATS)}")
     return Source(written, field or "text", files, bad_shards)

@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from training.errors import AccessError, SourceError
-from training.sources.raw import BATCH_BYTES_MOST, RawBatch, Readable, Span, native_path, require_width
+from training.sources.raw import MAX_BATCH_BYTES, RawBatch, Readable, Span, native_path, require_dimensions
 
 TRAIN = "train"
 """Name of the data set that holds the vectors to be searched in ann-benchmarks' files."""
@@ -23,7 +23,7 @@ def read_hdf5(path: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
         SourceError: if the file is damaged, or the data set is missing or does not hold floats `(n, d)`.
     """
     with open_hdf5(path) as file:
-        vectors = dataset(file, path, field)
+        vectors = _open_dataset(file, path, field)
         stop = vectors.shape[0] if span.stop is None else min(span.stop, vectors.shape[0])
         for start in range(span.start, stop, rows):
             try:
@@ -33,14 +33,14 @@ def read_hdf5(path: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
             yield RawBatch(path.name, "row", range(start, start + len(block)), block, [])
 
 
-def shape_of_hdf5(path: Readable, field: str) -> tuple[int, int]:
+def read_hdf5_shape(path: Readable, field: str) -> tuple[int, int]:
     """Return rows and dimensions of an HDF5 data set, from the file's header."""
     with open_hdf5(path) as file:
-        rows, width = dataset(file, path, field).shape
+        rows, width = _open_dataset(file, path, field).shape
         return int(rows), int(width)
 
 
-def dataset(file: Any, path: Readable, field: str) -> Any:
+def _open_dataset(file: Any, path: Readable, field: str) -> Any:
     """Return the HDF5 data set named `field`, or `train` if the field is the default 'text'; its content is not read.
 
     Args:
@@ -57,9 +57,9 @@ def dataset(file: Any, path: Readable, field: str) -> Any:
     found = file[name]
     if len(found.shape) != 2 or found.dtype.kind != "f" or found.shape[1] == 0:
         raise SourceError(f"{path.name}#{name} must hold floats of the shape (n, d), not {found.dtype} {found.shape}")
-    require_width(path, int(found.shape[1]))
-    if found.chunks and math.prod(found.chunks) * found.dtype.itemsize > BATCH_BYTES_MOST:  # each is unpacked whole
-        raise SourceError(f"{path.name}#{name} has chunks {found.chunks} of more than {BATCH_BYTES_MOST:,} bytes")
+    require_dimensions(path, int(found.shape[1]))
+    if found.chunks and math.prod(found.chunks) * found.dtype.itemsize > MAX_BATCH_BYTES:  # each is unpacked whole
+        raise SourceError(f"{path.name}#{name} has chunks {found.chunks} of more than {MAX_BATCH_BYTES:,} bytes")
     return found
 
 
@@ -93,7 +93,7 @@ def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
         AccessError: if faiss is not installed.
         SourceError: if the file is damaged or not a flat index.
     """
-    with open_faiss(path) as (flat, ids):
+    with _open_faiss(path) as (flat, ids):
         stop = flat.ntotal if span.stop is None else min(span.stop, flat.ntotal)
         for start in range(span.start, stop, rows):
             count = min(rows, stop - start)
@@ -101,9 +101,9 @@ def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
             yield RawBatch(path.name, "row", range(start, start + count), flat.reconstruct_n(start, count), records)
 
 
-def shape_of_faiss(path: Readable, field: str) -> tuple[int, int]:
+def read_faiss_shape(path: Readable, field: str) -> tuple[int, int]:
     """Return rows and dimensions of a flat FAISS index; `field` is ignored."""
-    with open_faiss(path) as (flat, _):
+    with _open_faiss(path) as (flat, _):
         return int(flat.ntotal), int(flat.d)
 
 
@@ -114,7 +114,7 @@ FLAT, MAPPED = (b"IxFI", b"IxF2", b"IxFl"), (b"IxMp", b"IxM2")
 """Four-letter codes of flat FAISS indexes, and of indexes that map ids to another index."""
 
 
-def require_flat(path: Readable) -> None:
+def _require_flat(path: Readable) -> None:
     """Raise `SourceError` unless a file's header is that of a flat index, and the file is large enough for its vectors.
 
     FAISS allocates memory by the header before it reads further: a file of 15 kB whose header claims a billion vectors
@@ -123,9 +123,9 @@ def require_flat(path: Readable) -> None:
     with path.open("rb") as stored:
         size = stored.seek(0, io.SEEK_END)
         stored.seek(0)
-        header = index_header(stored)
+        header = _read_index_header(stored)
         if header[:4] in MAPPED:  # the index it maps to ids follows
-            header = index_header(stored)
+            header = _read_index_header(stored)
         counted = stored.read(8)
     if header[:4] not in FLAT:
         raise SourceError(
@@ -134,10 +134,10 @@ def require_flat(path: Readable) -> None:
     width, rows = int.from_bytes(header[4:8], "little"), int.from_bytes(header[8:16], "little")
     if max(width * rows, int.from_bytes(counted, "little")) * 4 > size:
         raise SourceError(f"{path.name} is not a FAISS index that can be read: it is truncated")
-    require_width(path, width)
+    require_dimensions(path, width)
 
 
-def index_header(stored: IO[bytes]) -> bytes:
+def _read_index_header(stored: IO[bytes]) -> bytes:
     """Read a FAISS index header from the stream and return its 37 bytes; skip the parameter that some metrics have."""
     header = stored.read(HEADER_BYTES)
     if int.from_bytes(header[33:], "little") > 1:
@@ -146,7 +146,7 @@ def index_header(stored: IO[bytes]) -> bytes:
 
 
 @contextmanager
-def open_faiss(path: Readable) -> Iterator[tuple[Any, Any]]:
+def _open_faiss(path: Readable) -> Iterator[tuple[Any, Any]]:
     """Load a FAISS file and yield its flat index and the array of ids `(n,)`, None if the ids are row numbers.
 
     The objects are valid only within the block, because FAISS frees a part of an index with the whole.
@@ -160,7 +160,7 @@ def open_faiss(path: Readable) -> Iterator[tuple[Any, Any]]:
     except ImportError as error:
         raise AccessError("reading a FAISS index needs faiss: pip install 'lathe[faiss]'") from error
     try:
-        require_flat(path)
+        _require_flat(path)
         with native_path(path) as here:
             whole = faiss.read_index(here)
     except (RuntimeError, OSError) as error:

@@ -33,7 +33,7 @@ from training.synthesis.report import Outcome, write
 from training.synthesis.seeds import Seed, read_seeds
 from training.synthesis.sender import Sender
 from training.synthesis.templates import Prompt, read_templates, template_file_name
-from training.workspace import exclusive
+from training.workspace import lock_folder
 from transforms.files import replace_synced
 from transforms.progress import Progress
 
@@ -101,7 +101,7 @@ def estimate_run(prepared: Prepared, out: Path) -> Estimate:
     Raises:
         JobError: if the folder holds another job's answers, or another run uses it.
     """
-    with exclusive(out, _build_busy_error(out)) if out.is_dir() else nullcontext():
+    with lock_folder(out, _build_busy_error(out)) if out.is_dir() else nullcontext():
         _require_same_job(prepared, out)
         log = AnswerLog(out / "answers")
         return estimate(prepared.pipeline(log), prepared.job, log)
@@ -116,7 +116,7 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
         JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
             another run uses it.
     """
-    with exclusive(out, _build_busy_error(out)):
+    with lock_folder(out, _build_busy_error(out)):
         _require_same_job(prepared, out)
         _write_job_record(prepared, out)
         log, begun = AnswerLog(out / "answers"), time.monotonic()

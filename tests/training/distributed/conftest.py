@@ -3,7 +3,7 @@ import warnings
 import pytest
 
 from training.distributed import RayEngine
-from training.distributed.cluster import cluster
+from training.distributed.cluster import connect_cluster
 
 
 @pytest.fixture(scope="session")
@@ -11,7 +11,7 @@ def engine():
     """Two workers of one thread on a Ray of this machine, with room for two more of another process."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # importing Ray warns of its own affairs
-        with cluster(None, cores=4):
+        with connect_cluster(None, cores=4):
             engine = RayEngine(count=2, threads=1)
             yield engine
             engine.close()

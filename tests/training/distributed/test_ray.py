@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from training.distributed.pool import Pool
-from training.distributed.tasks import TRIES, Task
+from training.distributed.tasks import MAX_TRIES, Task
 from training.encoder.encoder import Encoder
 from training.errors import EngineError, SourceError
 from training.fitting.encoded_shards import HASHES, POSITION, VECTORS
@@ -167,11 +167,11 @@ def test_a_task_that_kills_every_worker_is_named_and_the_others_are_done(engine)
         return [Task(f"shard {number}", "encode", (number,)) for number in numbers]
 
     with closing(pool_of(Mortal)) as pool:
-        assert [(done.number, done.result) for done in pool.each(tasks([5, 6]))] == [(0, 5), (1, 6)]
-        [done] = pool.each(tasks([2]))
+        assert [(done.number, done.result) for done in pool.run_tasks(tasks([5, 6]))] == [(0, 5), (1, 6)]
+        [done] = pool.run_tasks(tasks([2]))
         assert isinstance(done.error, EngineError) and "memory at shard 2: take fewer workers" in str(done.error)
-        with pytest.raises(EngineError, match=f"{TRIES} workers died at shard 1"):
-            list(pool.each(tasks([1])))
+        with pytest.raises(EngineError, match=f"{MAX_TRIES} workers died at shard 1"):
+            list(pool.run_tasks(tasks([1])))
 
 
 def test_what_a_worker_cannot_load_stops_everything_with_its_words(engine):
@@ -180,7 +180,7 @@ def test_what_a_worker_cannot_load_stops_everything_with_its_words(engine):
             raise ValueError("the encoder e5 cannot be loaded: there is no such folder")
 
     with closing(pool_of(Unable)) as pool, pytest.raises(EngineError, match="worker cannot start: the encoder e5 can"):
-        list(pool.each([]))
+        list(pool.run_tasks([]))
 
 
 def test_a_worker_without_the_package_says_so(engine):
@@ -189,7 +189,7 @@ def test_a_worker_without_the_package_says_so(engine):
     sys.modules[elsewhere.__name__] = elsewhere
     with closing(pool_of(elsewhere.Worker)) as pool:
         with pytest.raises(EngineError, match="No module named 'only_in_this_process'.* needs Lathe"):
-            list(pool.each([]))
+            list(pool.run_tasks([]))
 
 
 def test_a_fit_on_texts_is_the_local_one_though_a_worker_is_killed_in_the_middle(engine, texts, tiny, tmp_path):

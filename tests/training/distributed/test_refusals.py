@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from training.distributed import ray_engine
-from training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS, make_folder
-from training.distributed.engine import require_alike
+from training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS, make_ray_folder
+from training.distributed.engine import require_same_versions
 from training.distributed.token import Token
-from training.distributed.worker import Introduction, Worker, describe
+from training.distributed.worker import Introduction, Worker, describe_environment
 from training.errors import EngineError
 from training.sources.shards import Shard
 
@@ -46,29 +46,31 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 
 def introduction(**other):
-    return Introduction("node-7", 1, describe(None) | other)
+    return Introduction("node-7", 1, describe_environment(None) | other)
 
 
 def test_a_worker_of_the_same_versions_is_accepted():
-    require_alike(describe(None), introduction())
+    require_same_versions(describe_environment(None), introduction())
 
 
 @pytest.mark.parametrize("what", ["lathe", "python", "torch", "numpy"])
 def test_a_worker_of_another_version_is_refused_with_its_node_and_both(what):
-    with pytest.raises(EngineError, match=rf"node-7 .* {what} is 0\.0\.9 there and {describe(None)[what][:3]}"):
-        require_alike(describe(None), introduction(**{what: "0.0.9"}))
+    with pytest.raises(
+        EngineError, match=rf"node-7 .* {what} is 0\.0\.9 there and {describe_environment(None)[what][:3]}"
+    ):
+        require_same_versions(describe_environment(None), introduction(**{what: "0.0.9"}))
 
 
 def test_a_worker_whose_encoder_differs_is_refused_with_what_differs():
     mine, theirs = {"name": "e", "fingerprint": "aa"}, {"name": "e", "fingerprint": "bb"}
     with pytest.raises(EngineError, match="the encoder's fingerprint is bb there and aa here"):
-        require_alike(describe(None) | {"encoder": mine}, introduction(encoder=theirs))
+        require_same_versions(describe_environment(None) | {"encoder": mine}, introduction(encoder=theirs))
     with pytest.raises(EngineError, match="encoder is None there"):
-        require_alike(describe(None) | {"encoder": mine}, introduction())
+        require_same_versions(describe_environment(None) | {"encoder": mine}, introduction())
 
 
 def test_a_worker_that_does_not_see_a_folder_or_a_file_says_so(tmp_path):
-    worker, token = Worker(None, "cpu", 1), Token.put_into(tmp_path)
+    worker, token = Worker(None, "cpu", 1), Token.write(tmp_path)
     shard = Shard(file=str(tmp_path / "a.npy"), key="k", width=3, stop=5)
     with pytest.raises(EngineError, match=r"a\.npy is not on .*every node"):
         worker.encode([shard], "text", [tmp_path], token)
@@ -83,6 +85,6 @@ def test_folders_of_killed_processes_go_and_others_stay(tmp_path):
     names = {"dead": f"lathe-ray-{ended.pid}-x", "mine": f"lathe-ray-{os.getpid()}-x", "other": "lathe-rayon"}
     for name in names.values():
         (tmp_path / name / "session").mkdir(parents=True)
-    made = Path(make_folder(tmp_path))
+    made = Path(make_ray_folder(tmp_path))
     assert made.is_dir() and made.name.startswith(f"lathe-ray-{os.getpid()}-")
     assert {path.name for path in tmp_path.iterdir()} == {names["mine"], names["other"], made.name}

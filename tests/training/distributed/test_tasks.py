@@ -1,6 +1,6 @@
 import pytest
 
-from training.distributed.tasks import TRIES, Queue, Task
+from training.distributed.tasks import MAX_TRIES, Task, TaskQueue
 from training.errors import EngineError
 
 
@@ -10,13 +10,13 @@ def tasks(count):
 
 def test_tasks_come_in_order_and_are_not_taken_before_a_worker_is_free():
     made = []
-    queue = Queue(made.append(task.name) or task for task in tasks(3))
+    queue = TaskQueue(made.append(task.name) or task for task in tasks(3))
     assert queue.take()[0] == 0 and made == ["task 0"]
     assert [queue.take()[0], queue.take()[0], queue.take()] == [1, 2, None]
 
 
 def test_no_task_is_begun_further_than_the_lead_ahead_of_the_oldest_unfinished():
-    queue = Queue(tasks(9), lead=3)
+    queue = TaskQueue(tasks(9), lead=3)
     assert [queue.take()[0] for _ in range(3)] == [0, 1, 2]
     queue.finish(1)
     queue.finish(2)
@@ -27,15 +27,15 @@ def test_no_task_is_begun_further_than_the_lead_ahead_of_the_oldest_unfinished()
 
 
 def test_what_a_dead_worker_left_comes_first_even_beyond_the_lead():
-    queue = Queue(tasks(9), lead=1)
+    queue = TaskQueue(tasks(9), lead=1)
     number, task = queue.take()
     queue.put_back(number, task, "killed")
     assert queue.take() == (number, task)
 
 
 def test_a_task_at_which_workers_keep_dying_is_named_with_what_would_help():
-    queue = Queue(tasks(1))
-    for _ in range(TRIES - 1):
+    queue = TaskQueue(tasks(1))
+    for _ in range(MAX_TRIES - 1):
         queue.put_back(*queue.take(), "killed")
     with pytest.raises(EngineError, match=r"3 workers died at task 0, .*: out of memory\. .*--workers"):
         queue.put_back(*queue.take(), "out of memory")

@@ -21,7 +21,7 @@ from training.evaluation.pool import Workers
 from training.evaluation.run import Request, evaluate, trial_key
 from training.evaluation.store import text_key
 from training.evaluation.suites import open_suite
-from training.workspace import exclusive
+from training.workspace import lock_folder
 from transforms import Chain, parse_steps
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process")
@@ -222,9 +222,9 @@ def test_a_killed_run_goes_on_and_one_more_method_adds_its_own_cells_only(first,
 
 def test_a_folder_takes_one_evaluation_at_a_time(first):
     busy = EvaluationError("busy")
-    with exclusive(first.request.out, busy), pytest.raises(EvaluationError, match="another evaluation is writing"):
+    with lock_folder(first.request.out, busy), pytest.raises(EvaluationError, match="another evaluation is writing"):
         evaluate(first.request, silent)
-    with exclusive(first.request.out, busy):
+    with lock_folder(first.request.out, busy):
         pass
 
 

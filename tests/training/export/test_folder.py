@@ -6,7 +6,7 @@ import pytest
 
 from training.errors import ExportError
 from training.export.faiss_transforms import export_faiss
-from training.export.folder import TOLERANCE, require_close, staged_folder
+from training.export.folder import TOLERANCE, open_staging_folder, require_close
 from training.export.onnx_graph import export_onnx
 from training.export.sentence_transformers_folder import export_sentence_transformers
 from transforms import PCA, Chain, certify
@@ -112,7 +112,7 @@ def test_vectors_of_nobodys_go_with_the_encoder_that_is_named(fitted, encoder, t
 
 
 def test_a_folder_appears_only_when_its_block_ends(tmp_path):
-    with staged_folder(tmp_path / "there") as staging:
+    with open_staging_folder(tmp_path / "there") as staging:
         (staging / "some.txt").write_text("text")
         assert not (tmp_path / "there").exists()
         assert staging.parent == tmp_path
@@ -120,7 +120,7 @@ def test_a_folder_appears_only_when_its_block_ends(tmp_path):
 
 
 def test_a_block_that_fails_leaves_nothing(tmp_path):
-    with pytest.raises(ZeroDivisionError), staged_folder(tmp_path / "there") as staging:
+    with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / "there") as staging:
         (staging / "deep").mkdir()
         (staging / "deep/some.txt").write_text("text")
         raise ZeroDivisionError
@@ -128,21 +128,21 @@ def test_a_block_that_fails_leaves_nothing(tmp_path):
 
 
 def test_a_block_that_fails_leaves_no_folders_it_made_on_the_way(tmp_path):
-    with pytest.raises(ZeroDivisionError), staged_folder(tmp_path / "new/there"):
+    with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / "new/there"):
         raise ZeroDivisionError
     assert not any(tmp_path.iterdir())
 
 
 def test_a_block_that_fails_leaves_the_empty_folder_that_was_there(tmp_path):
     (tmp_path / "there").mkdir()
-    with pytest.raises(ZeroDivisionError), staged_folder(tmp_path / "there"):
+    with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / "there"):
         raise ZeroDivisionError
     assert everything_in(tmp_path) == {"there": None}
 
 
 def test_the_current_folder_is_taken_if_it_is_empty(tmp_path):
     (tmp_path / "here").mkdir()
-    with contextlib.chdir(tmp_path / "here"), staged_folder(Path()) as staging:
+    with contextlib.chdir(tmp_path / "here"), open_staging_folder(Path()) as staging:
         (staging / "some.txt").write_text("text")
     assert everything_in(tmp_path) == {"here": None, "here/some.txt": b"text"}
 

@@ -70,10 +70,10 @@ def decoder(tmp_path_factory):
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from transformers import AutoTokenizer, Qwen2Config, Qwen2Model, set_seed
 
-    from training.encoder.encoder import locate
+    from training.encoder.encoder import locate_model
 
     folder = tmp_path_factory.mktemp("decoder")
-    tokenizer = AutoTokenizer.from_pretrained(locate(DEFAULT_ENCODER.model), padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(locate_model(DEFAULT_ENCODER.model), padding_side="left")
     set_seed(0)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -109,12 +109,12 @@ def test_adapters_of_the_real_encoder_are_merged_into_a_plain_model_and_kept_bes
     from peft import PeftModel
     from sentence_transformers import SentenceTransformer
 
-    from training.encoder.encoder import locate
+    from training.encoder.encoder import locate_model
 
     outcome = go(job_of(lora=LORA | {"keep_adapter": True}), DEFAULT_ENCODER)
     kept = {path.name for path in (tmp_path / "out" / "adapter").iterdir()}
     assert kept == {"adapter_config.json", "adapter_model.safetensors"}
-    base = locate(DEFAULT_ENCODER.model)
+    base = locate_model(DEFAULT_ENCODER.model)
     before, after = weights_of(base), weights_of(outcome.model)
     assert before.keys() == after.keys()
     changed = {name for name in before if not before[name].equal(after[name])}
@@ -155,7 +155,7 @@ def test_the_last_token_is_pooled_whatever_is_padded(decoder):
     encoder = Encoder(decoder, "cpu")
     together, alone = encoder.encode(TEXTS).vectors, [encoder.encode([text]).vectors[0] for text in TEXTS]
     np.testing.assert_allclose(together, alone, atol=1e-5)
-    encoder.pad()
+    encoder.restore_padding()
     np.testing.assert_allclose(encoder.encode(TEXTS).vectors, together, atol=1e-5)
     mean = Encoder(replace(decoder, pooling="mean"), "cpu").encode(TEXTS).vectors
     assert np.abs(mean - together).max() > 1e-2

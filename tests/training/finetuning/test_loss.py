@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from training.encoder.encoder import load_model
-from training.encoder.unpadding import allow_unpadded, first_position
+from training.encoder.unpadding import enable_unpadded, find_first_position
 from training.finetuning.loss import (
     CachedContrastiveLoss,
     Components,
@@ -171,9 +171,11 @@ def test_texts_without_padding_give_the_same_loss_and_gradients(gradients, model
     padded, expected = gradients(ContrastiveLoss(model, 0.05, targets, 1.0))
     transformer = model[0].auto_model
     before = transformer.config._attn_implementation
-    allow_unpadded(transformer)
+    enable_unpadded(transformer)
     try:
-        flat, found = gradients(ContrastiveLoss(model, 0.05, targets, 1.0, first_position=first_position(transformer)))
+        flat, found = gradients(
+            ContrastiveLoss(model, 0.05, targets, 1.0, first_position=find_first_position(transformer))
+        )
     finally:
         transformer.set_attn_implementation(before)
     assert flat == pytest.approx(padded, abs=1e-5)

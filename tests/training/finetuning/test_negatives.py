@@ -10,7 +10,7 @@ from torch import nn
 
 from training.encoder.encoder import load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.encoder.unpadding import allow_unpadded, first_position
+from training.encoder.unpadding import enable_unpadded, find_first_position
 from training.errors import DataSetError, JobError
 from training.finetuning.candidates import Candidates
 from training.finetuning.extras import NegativeSettings
@@ -350,8 +350,10 @@ def test_gradients_with_hard_negatives_are_those_of_the_plain_loss(gradients, mo
     if other == "unpadded":
         transformer = model[0].auto_model
         before = transformer.config._attn_implementation
-        allow_unpadded(transformer)
-        found, changed = gradients(ContrastiveLoss(model, 0.05, first_position=first_position(transformer), **options))
+        enable_unpadded(transformer)
+        found, changed = gradients(
+            ContrastiveLoss(model, 0.05, first_position=find_first_position(transformer), **options)
+        )
         transformer.set_attn_implementation(before)
     else:
         found, changed = gradients(CachedContrastiveLoss(int(other[-1]), model, 0.05, **options))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from training.errors import JobError
-from training.sources.docstrings import docstrings, keep
+from training.sources.docstrings import distinct_paragraphs, read_docstrings
 from training.synthesis.held_out import HeldOut, read_held_out
 from training.synthesis.job import HeldOutSettings
 from training.synthesis.near_duplicates import NearDuplicates, jaccard, shingles, words
@@ -18,7 +18,11 @@ TEXT = "The central bank left its rates where they were because prices rose less
 def real_texts():
     """Distinct real texts, of the standard library."""
     files = [Path(module.__file__) for module in (argparse, pathlib, statistics)]
-    return [text for text in keep(text for file in files for text in docstrings(file)) if len(words(text)) > 12]
+    return [
+        text
+        for text in distinct_paragraphs(text for file in files for text in read_docstrings(file))
+        if len(words(text)) > 12
+    ]
 
 
 def test_words_are_the_same_whatever_case_and_punctuation():

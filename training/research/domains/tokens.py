@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from training.encoder.encoder import locate
+from training.encoder.encoder import locate_model
 from training.encoder.spec import EncoderSpec
 
 TOKENIZER = "tokenizer.json"
@@ -36,7 +36,7 @@ def _find_tokenizer_file(spec: EncoderSpec) -> Path | None:
 
     If the folder has several, the first in sorted order is returned.
     """
-    place = Path(locate(spec.model)).expanduser()
+    place = Path(locate_model(spec.model)).expanduser()
     if place.is_dir():
         return next(iter(sorted(place.rglob(TOKENIZER))), None)
     from huggingface_hub import try_to_load_from_cache

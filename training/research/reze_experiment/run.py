@@ -25,7 +25,7 @@ from training.research.reze_experiment.plan import Plan, Prepared, plan
 from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.settings import ExperimentSettings
 from training.research.reze_experiment.unit import Unit, run_unit
-from training.workspace import exclusive
+from training.workspace import lock_folder
 from transforms.progress import Progress
 
 REFERENCE_SHARE = 0.05
@@ -79,7 +79,7 @@ def run_experiment(
         JobError: if nothing can be a target, a source cannot be used, nothing could be measured, or another experiment
             has locked the folder.
     """
-    with exclusive(out, JobError(f"another experiment is writing to {out}; name another folder with --out")):
+    with lock_folder(out, JobError(f"another experiment is writing to {out}; name another folder with --out")):
         base = replace(spec, dtype="float32", compile=False, max_length=settings.training.max_length or spec.max_length)
         on_progress(0.0, "reading the sources")
         encoder = Encoder(base, device)
