@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from training.reporting.text import (
     format_by_sign,
+    format_cosine,
     format_count,
     format_fraction,
     format_half_width,
@@ -20,6 +21,7 @@ from training.reporting.text import (
 
 FILTERS = {
     "by_sign": format_by_sign,
+    "cosine": format_cosine,
     "count_of": format_count,
     "fraction": format_fraction,
     "half_width": format_half_width,
@@ -35,10 +37,15 @@ FILTERS = {
 def render_sentences(template: Path, data: Mapping[str, Any]) -> list[str]:
     """Render a template with one sentence per line; return the lines that are not blank, as plain text.
 
-    A name that `data` lacks is an error (`jinja2.UndefinedError`), so that a misspelt one does not vanish.
+    A name that `data` lacks is an error (`jinja2.UndefinedError`), so that a misspelt one does not vanish. Line breaks
+    within a value, as in the messages of exceptions, become spaces.
     """
     environment = Environment(
-        loader=FileSystemLoader(template.parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(template.parent),
+        undefined=StrictUndefined,
+        finalize=lambda value: value.replace("\n", " ") if isinstance(value, str) else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= FILTERS
     lines = environment.get_template(template.name).render(data).split("\n")

@@ -1,5 +1,6 @@
 """Numbers, intervals, p-values and counts as text, for tables, sentences and figures."""
 
+import math
 from typing import Protocol
 
 MISSING = "–"
@@ -79,6 +80,13 @@ def format_fraction(share: float) -> str:
 def format_p_value(p: float) -> str:
     """Format a p-value for a sentence, as "p = 0.012" or "p < 0.001"."""
     return f"p = {p:.3f}" if p >= MIN_P else f"p < {MIN_P}"
+
+
+def format_cosine(cosine: float | None) -> str:
+    """Format a cosine with its angle, as "0.980 (11.5°)"; return a dash for None."""
+    if cosine is None:
+        return MISSING
+    return f"{cosine:.3f} ({math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.1f}°)"
 
 
 def format_count(count: int, noun: str) -> str:

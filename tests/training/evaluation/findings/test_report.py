@@ -11,7 +11,6 @@ import pytest
 from training.evaluation.findings import compute_findings
 from training.evaluation.report import format_report, write_report
 from training.evaluation.summary import summarize
-from training.reporting.tables import Table
 
 TASKS = {f"r{i}": "Retrieval" for i in range(5)} | {"stsb": "STS", "stsb_de": "STS", "clusters, or not": "Clustering"}
 REFERENCE = "https://example.org/paper?a=1&b=2"
@@ -182,15 +181,6 @@ def test_everything_broken_is_named_among_the_problems(results, written):
     listed = Elements(written["report.html"].partition("<h2>Problems</h2>")[2].partition("<footer>")[0])
     assert [text for text in listed.text if text.strip()] == problems
     assert format_report(results, compute_findings(results)).endswith("\n\nProblems\n" + "\n".join(problems))
-
-
-def test_cells_are_columns_the_first_to_the_left():
-    rows = [["encoder", "‖μ‖", "R2"], ["e5", "0.86", "+0.62 ±0.10"], ["a longer name", "–", "–0.1"]]
-    assert Table.from_rows(rows).to_text().split("\n") == [
-        "encoder         ‖μ‖           R2",
-        "e5             0.86  +0.62 ±0.10",
-        "a longer name     –         –0.1",
-    ]
 
 
 def test_the_terminal_shows_the_scores_and_what_they_say(results):

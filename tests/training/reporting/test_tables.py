@@ -1,0 +1,35 @@
+from training.reporting.tables import Table
+
+ROWS = [{"name": "one", "n": 1200, "gain": 0.5}, {"name": "two", "n": None, "gain": float("nan")}, {"name": "a,b"}]
+FORMATS = {"n": ",", "gain": "+.2f"}
+
+
+def test_cells_are_columns_the_first_to_the_left():
+    rows = [["encoder", "‖μ‖", "R2"], ["e5", "0.86", "+0.62 ±0.10"], ["a longer name", "–", "–0.1"]]
+    assert Table.from_rows(rows).to_text().split("\n") == [
+        "encoder         ‖μ‖           R2",
+        "e5             0.86  +0.62 ±0.10",
+        "a longer name     –         –0.1",
+    ]
+
+
+def test_every_column_has_its_format_and_what_is_missing_is_a_dash():
+    table = Table.from_records(ROWS, FORMATS)
+    assert table.cells == [["name", "n", "gain"], ["one", "1,200", "+0.50"], ["two", "–", "–"], ["a,b", "–", "–"]]
+
+
+def test_text_stays_as_it_is_in_a_column_of_numbers_and_functions_are_formats():
+    rows = [{"share": 0.25}, {"share": "all"}]
+    assert Table.from_records(rows, default=lambda share: f"{share:.0%}").cells == [["share"], ["25%"], ["all"]]
+
+
+def test_the_csv_holds_unformatted_values_and_whole_numbers_stay_whole():
+    table = Table.from_records(ROWS, FORMATS)
+    assert table.to_csv() == 'name,n,gain\none,1200,0.5\ntwo,,\n"a,b",,\n'
+    assert table.to_csv(["n"]) == 'n\n1200\n""\n""\n'
+
+
+def test_a_table_without_rows_is_false():
+    assert not Table.from_records([])
+    assert not Table.from_rows([["name"]])
+    assert Table.from_records(ROWS)
