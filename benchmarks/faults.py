@@ -147,14 +147,14 @@ FAULTS = [
     ),
     Fault(
         "REZE's active dimensions",
-        "training/finetuning/shrinkage.py",
+        "training/finetuning/regularizers/shrinkage.py",
         "ratio * (1 - ROUNDING))) + 1",
         "ratio * (1 - ROUNDING))) + 2",
         "tests/training/finetuning/test_shrinkage.py",
     ),
     Fault(
         "REZE's threshold",
-        "training/finetuning/shrinkage.py",
+        "training/finetuning/regularizers/shrinkage.py",
         "middle + settings.scale",
         "middle - settings.scale",
         "tests/training/finetuning/test_shrinkage.py",

@@ -21,13 +21,14 @@ from training.encoder.encoder import Encoder, load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.evaluation.pool import Workers
 from training.finetuning.afterwards import TaskScores, categories
-from training.finetuning.job import Job, RegularizerSettings, TargetSettings
+from training.finetuning.job import Job, TargetSettings
 from training.finetuning.mined import mine_sources
 from training.finetuning.mixing import read_sources
 from training.finetuning.mixture import Mixture
 from training.finetuning.opening import open_target
+from training.finetuning.regularizers.registry import create_regularizer
+from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.run import save_model
-from training.finetuning.targets import prepare_targets
 from training.finetuning.trainer import train
 from training.research.reze_experiment.findings import over_seeds
 from training.research.reze_experiment.scoring import Scorer
@@ -136,7 +137,7 @@ def planned(plan: Plan, mined: dict[str, Any]) -> Iterator[Unit]:
         statistics = mine_sources(mixing, job.negatives, encoder, plan.work / "negatives" / target, silent)
         mined[target] = {name: one.as_json() | {"examples": one.examples[:1]} for name, one in statistics.items()}
         hard = mixing.finish()
-        prepare_targets(encoder, plain, RegularizerSettings(), *folders(plan, target), silent)
+        create_regularizer("reze", RegularizerSettings()).prepare(encoder, plain, *folders(plan, target), silent)
         yield Unit(plan, target, BASE, BEFORE)
         for seed in plan.seeds:
             for arm, (negatives, _) in ARMS.items():
@@ -153,14 +154,11 @@ def measure(unit: Unit) -> None:
     plan, spec, steps = unit.plan, unit.plan.spec, 0
     encoder = Encoder(spec)
     if unit.mixture is not None:
-        job, settings = plan.job(unit.target, unit.seed), RegularizerSettings()
-        regularized = ARMS[unit.arm][1]
-        targets = None
-        if regularized:
-            targets = prepare_targets(encoder, unit.mixture, settings, *folders(plan, unit.target), silent)
+        job = plan.job(unit.target, unit.seed)
+        regularizer = create_regularizer("reze" if ARMS[unit.arm][1] else "pft", RegularizerSettings())
+        regularizer.prepare(encoder, unit.mixture, *folders(plan, unit.target), silent)
         model, folder = load_model(spec, None).float(), plan.work / "models" / unit.path.stem
-        weight = settings.loss_weight if regularized else 0.0
-        steps = train(model, unit.mixture, job.training, folder, silent, targets, weight, checkpoints=False).steps
+        steps = train(model, unit.mixture, job.training, folder, silent, regularizer, checkpoints=False).steps
         save_model(model, folder / "model")
         encoder = Encoder(replace(spec, model=str(folder / "model")))
     scores = {name: scored(encoder, plan, suite, name) for suite, name in tasks(plan, unit.target)}

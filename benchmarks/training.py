@@ -15,10 +15,11 @@ from training.encoder.encoder import Encoder, load_model
 from training.encoder.precision import PROBES, has_bfloat16
 from training.encoder.spec import DEFAULT_ENCODER
 from training.encoder.unpadding import try_unpadding
-from training.finetuning.job import RegularizerSettings
 from training.finetuning.loss import ContrastiveLoss
 from training.finetuning.mixture import Mixture
-from training.finetuning.targets import prepare_targets
+from training.finetuning.regularizers.none import NoRegularizer
+from training.finetuning.regularizers.reze import Reze
+from training.finetuning.regularizers.settings import RegularizerSettings
 from training.sources.source import open_source
 
 SOURCES = 8
@@ -76,16 +77,15 @@ def measure(mixture: Mixture, rounds: int) -> dict[str, Any]:
 
         encoder = Encoder(DEFAULT_ENCODER)
         begun = time.monotonic()
-        targets = prepare_targets(
-            encoder, mixture, RegularizerSettings(), Path(folder) / "targets", Path(folder) / "cache", note
-        )
+        regularizer = Reze(RegularizerSettings())
+        regularizer.prepare(encoder, mixture, Path(folder) / "targets", Path(folder) / "cache", note)
         offline = time.monotonic() - begun
         model = load_model(DEFAULT_ENCODER, "cpu").float()
         position, _ = try_unpadding(model.eval(), PROBES) or (None, "")
         model.train()
         losses = [
-            ContrastiveLoss(model, 0.05, first_position=position),
-            ContrastiveLoss(model, 0.05, targets.rows, 1.0, first_position=position),
+            ContrastiveLoss(model, 0.05, NoRegularizer(), first_position=position),
+            ContrastiveLoss(model, 0.05, regularizer, first_position=position),
         ]
         times = step_times(model, losses, mixture, rounds)
     logs = np.log(times[:, 1] / times[:, 0])

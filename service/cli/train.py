@@ -9,12 +9,12 @@ import typer
 from service.cli.options import ProgressBar, find_encoder, flag, state
 from service.cli.synthesize import synthesize
 from training.errors import JobError
+from training.finetuning.regularizers.registry import METHODS
 
 if TYPE_CHECKING:
     from service.settings import Settings
     from training.encoder.spec import EncoderSpec
     from training.finetuning.job import Job
-    from training.finetuning.run import Method
 
 app = typer.Typer(help="Train encoders on pairs: REZE, its rivals, their comparison.", no_args_is_help=True)
 
@@ -25,28 +25,16 @@ OutOption = Annotated[
 ]
 
 
-@app.command()
-def reze(config: ConfigOption, out: OutOption = None) -> None:
-    """Pre-finetune on many sources, near targets in which the directions that separate them are shrunk."""
-    run_job("reze", config, out)
+def add_method(method: str) -> None:
+    """Add the command that trains by a method of the registry."""
+
+    @app.command(method, help=METHODS[method].help)
+    def train(config: ConfigOption, out: OutOption = None) -> None:
+        run_job(method, config, out)
 
 
-@app.command()
-def distill(config: ConfigOption, out: OutOption = None) -> None:
-    """Pre-finetune near the encoder as it was: the control that REZE must beat."""
-    run_job("distill", config, out)
-
-
-@app.command()
-def pft(config: ConfigOption, out: OutOption = None) -> None:
-    """Pre-finetune on many sources without a regulariser."""
-    run_job("pft", config, out)
-
-
-@app.command()
-def ft(config: ConfigOption, out: OutOption = None) -> None:
-    """Fine-tune on the pairs of the task itself."""
-    run_job("ft", config, out)
+for known in reversed(METHODS):
+    add_method(known)
 
 
 @app.command()
@@ -105,14 +93,14 @@ def default_folder(config: Path, method: str) -> Path:
     return Path(f"{config.stem}-{method}")
 
 
-def run_job(method: "Method", config: Path, out: Path | None) -> None:
+def run_job(method: str, config: Path, out: Path | None) -> None:
     """Read a job, do it, say what came of it."""
     require_extra()
     import torch
 
     from training.finetuning.job import Job, read_settings
     from training.finetuning.report import sentences, source_rows
-    from training.finetuning.run import REGULARIZED, process_rank, run, settings_of
+    from training.finetuning.run import process_rank, run
 
     settings, _ = state()
     job = read_settings(config, Job)
@@ -127,11 +115,10 @@ def run_job(method: "Method", config: Path, out: Path | None) -> None:
     from training.finetuning.parts import mining_rows
     from training.reporting.tables import Table
 
-    regularizer = settings_of(method, job.regularizer) if method in REGULARIZED else None
     typer.echo(Table.from_rows(source_rows(outcome.mixture)).to_text())
     if outcome.mined:
         typer.echo("\n" + Table.from_rows(mining_rows(outcome.mined)).to_text())
-    typer.echo("\n" + "\n".join(sentences(outcome.mixture, outcome.targets, regularizer)))
+    typer.echo("\n" + "\n".join(sentences(outcome.mixture, outcome.regularizer)))
     for warning in outcome.warnings:
         typer.echo(f"Note: {warning}")
     trained = outcome.summary

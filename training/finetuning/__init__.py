@@ -4,12 +4,11 @@ job.py         the YAML that a user writes                      ┐
 opening.py     data sets that a job names                       │ training data
 mixture.py     all pairs, and a report on each source           │
 mixing.py      reads all sources into one mixture               ┘
-reference.py   base-model vectors and relations of pairs        ┐
-shrinkage.py   REZE's offline mathematics                       │ the regulariser
-targets.py     relations → target relations, stored on disk     ┘
-loss.py        InfoNCE and the regulariser                      ┐
+reference.py   base-model vectors and relations of pairs
+regularizers/  what is added to InfoNCE: REZE, distillation, nothing
+loss.py        InfoNCE and the regularizer                      ┐
 trainer.py     the sentence-transformers trainer with both      │ training
 progress.py    training log and complete checkpoints            │
 run.py         a whole job, resumed where it stopped            ┘
-plots.py       figures of the offline phase; report.py          the HTML report
+report.py      the HTML report
 """

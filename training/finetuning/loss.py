@@ -1,4 +1,4 @@
-"""Training loss: InfoNCE over in-batch and hard negatives, plus the distance to the targets (Eqs. 8 to 10 of REZE)."""
+"""Training loss: InfoNCE over in-batch and hard negatives, plus that of a regularizer (Eqs. 9 and 10 of REZE)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from sentence_transformers.util.distributed import all_gather, all_gather_with_grad, get_rank, get_world_size
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, cross_entropy, normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from training.encoder.unpadding import flatten_together
 from training.errors import JobError
+from training.finetuning.regularizers.regularizer import Regularizer
 
 Features = Iterable[dict[str, Tensor]]
 """Tokenized columns of a batch: anchors, positives and, if there are any, hard negatives."""
@@ -65,24 +66,20 @@ class Components:
 
 
 class ContrastiveLoss(nn.Module):
-    """InfoNCE, plus REZE's regulariser if there are targets.
+    """InfoNCE plus the loss of a regularizer.
 
-    The label of a row is the index of its pair in the mixture, by which the loss finds the pair's target. Under
+    The label of a row is the index of its pair in the mixture, by which the regularizer finds what belongs to it. Under
     torchrun the positives of all processes are in-batch negatives of one another, so loss and gradient of a step equal
     those of one process with the whole batch.
 
     Args:
         model: sentence-transformers model to train.
         temperature: τ of Eq. 9.
-        targets: target relation r̂ of each pair, `(n, 2d)`; None for plain pre-finetuning.
-        loss_weight: α of Eq. 10.
+        regularizer: the prepared regularizer.
         identical: text ids of each pair's anchor and positive, `(n, 2)`, from `identical_texts`; in-batch negatives
             with either text in common with the pair are excluded. None excludes none.
         negatives: text ids of each pair's hard negatives, `(n, k)`, padded with −1; ids are those of positives in
             `identical` if the texts are equal. None if no pair has any.
-        offsets: offset of each source, `(S, 2d)`, subtracted from its embeddings before InfoNCE compares them; None for
-            none.
-        sources: index of each pair's source, `(n,)`; needed if there are offsets.
         first_position: position id of a text's first token, for a model that takes all texts as one row without padding
             (`training.encoder.unpadding`); None for a model that takes padded texts.
     """
@@ -91,22 +88,16 @@ class ContrastiveLoss(nn.Module):
         self,
         model: nn.Module,
         temperature: float,
-        targets: NDArray[np.float32] | None = None,
-        loss_weight: float = 0.0,
+        regularizer: Regularizer,
         identical: NDArray[np.int64] | None = None,
-        offsets: NDArray[np.float32] | None = None,
-        sources: NDArray[np.int64] | None = None,
         first_position: int | None = None,
         negatives: NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
-        self.targets = targets  # a memmap, not a buffer: it may be larger than memory
-        self.loss_weight = loss_weight
+        self.regularizer = regularizer
         self.identical = identical
-        self.offsets = offsets
-        self.sources = sources
         self.first_position = first_position
         self.negatives = negatives
         self.components = Components()
@@ -142,39 +133,31 @@ class ContrastiveLoss(nn.Module):
         with torch.autocast(anchors.device.type, enabled=False):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
             rows = labels.detach().cpu().numpy()
-            anchors, candidates = self.compared(a, p, rows, negatives)
+            anchors, candidates = self.regularizer.contrast(a, self.candidates(p, rows, negatives), rows)
             first, excluded = len(rows) * get_rank(), self.excluded(rows, a.device)
             contrastive = info_nce(anchors, positives_first(everyones(candidates)), self.temperature, excluded, first)
             parts = {"contrastive": contrastive}
             total = contrastive
-            if self.targets is not None:
-                target = on_device(self.targets, rows, a.device)
-                parts["regularizer"] = (1 - cosine_similarity(torch.cat([a, p], dim=1), target, dim=1)).mean()
-                total = contrastive + self.loss_weight * parts["regularizer"]
+            if (added := self.regularizer.loss(a, p, rows)) is not None:
+                parts["regularizer"] = added
+                total = contrastive + self.regularizer.weight * added
         if not torch.isfinite(total):
             raise NonFiniteLossError(f"the loss became {total.item()}")
         self.components.add(**parts)
         return total
 
-    def compared(
-        self, a: Tensor, p: Tensor, rows: NDArray[np.int64], negatives: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the unit vectors that InfoNCE compares: anchors `(b, d)`, and positives and negatives `(b, 1+k, d)`.
+    def candidates(self, positives: Tensor, rows: NDArray[np.int64], negatives: Tensor | None) -> Tensor:
+        """Return the unit vectors of each pair's positive and hard negatives, `(b, 1+k, d)`.
 
-        They are the embeddings, minus their source's offset if there are offsets. Missing hard negatives leave vectors
-        (zeros, if there are no offsets) that `excluded` masks.
+        Missing hard negatives are zeros, which `excluded` masks.
         """
-        candidates = p[:, None]
-        if self.negatives is not None:
-            there = torch.from_numpy(self.negatives[rows] >= 0).to(p.device)
-            hard = p.new_zeros(*there.shape, p.shape[1])
-            if negatives is not None:
-                hard[there] = normalize(negatives.float(), dim=1)
-            candidates = torch.cat([candidates, hard], dim=1)
-        if self.offsets is None or self.sources is None:
-            return a, candidates
-        of_anchors, of_positives = on_device(self.offsets, self.sources[rows], a.device).chunk(2, dim=1)
-        return normalize(a - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
+        if self.negatives is None:
+            return positives[:, None]
+        there = torch.from_numpy(self.negatives[rows] >= 0).to(positives.device)
+        hard = positives.new_zeros(*there.shape, positives.shape[1])
+        if negatives is not None:
+            hard[there] = normalize(negatives.float(), dim=1)
+        return torch.cat([positives[:, None], hard], dim=1)
 
     def excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
         """Return a mask of candidates to exclude, `(b, B)`, or `(b, B + B·k)` with hard negatives; None if none can be.
@@ -226,11 +209,6 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
             torch.autograd.backward(loss)
             loss = loss.detach()
         return loss
-
-
-def on_device(values: NDArray[np.float32], rows: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Copy rows of an array or memmap to a tensor on the device."""
-    return torch.from_numpy(np.ascontiguousarray(values[rows])).to(device)
 
 
 def everyones(values: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from training.finetuning.mining_statistics import Statistics
 from training.finetuning.mixing import Mixing
 from training.finetuning.page import Page
 from training.finetuning.reading import Sources
+from training.finetuning.regularizers.none import NoRegularizer
 from training.workspace import lock_folder
 from transforms.progress import Progress
 
@@ -41,7 +42,7 @@ def mine(
         on_progress(0.0, "reading the sources")
         mixing = Sources(job).mixing
         found = mined(mixing, job, auxiliary, device, out, on_progress)
-        Page(out, mixing.finish(), None, None, [], found).write()
+        Page(out, mixing.finish(), NoRegularizer(), [], found).write()
         return found
 
 

@@ -109,25 +109,8 @@ class Mixture:
             negatives=[self.negatives[place] for place in places] if self.negatives else (),
         )
 
-    def warnings(self, dimensions: int, regularized: bool) -> list[str]:
-        """Return warnings for the user before training: the mixture's notes, and too few sources or pairs.
-
-        Args:
-            dimensions: d, dimensions of the encoder; relations have 2d.
-            regularized: whether REZE's shrinkage is fitted on the mixture.
-        """
-        found = list(self.notes)
-        if regularized and len(self.names) == 1:
-            found.append("there is one source: no direction separates it from others, and nothing is shrunk")
-        if regularized and len(self.names) == 2:
-            found.append("there are two sources: their median is their mean, and at scale 1 or above nothing is shrunk")
-        if regularized and len(self) <= 2 * dimensions:
-            found.append(
-                f"{len(self):,} pairs span at most {len(self) - 1:,} of the {2 * dimensions:,} dimensions of their "
-                "relations; the eigenspace is estimated on few"
-            )
+    def warn_of_single_pairs(self) -> list[str]:
+        """Return a warning that names the sources with one pair; an empty list if there are none."""
         counts = np.bincount(self.sources, minlength=len(self.names))
         single = [name for name, count in zip(self.names, counts, strict=True) if count == 1]
-        if single:
-            found.append(f"a single pair makes the mean of a source: {', '.join(single)}")
-        return found
+        return [f"a single pair makes the mean of a source: {', '.join(single)}"] if single else []

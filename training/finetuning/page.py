@@ -6,10 +6,9 @@ from functools import cached_property
 from pathlib import Path
 
 from training.finetuning.afterwards import Compared
-from training.finetuning.job import RegularizerSettings
 from training.finetuning.mining_statistics import Statistics
 from training.finetuning.mixture import Mixture
-from training.finetuning.targets import Targets
+from training.finetuning.regularizers.regularizer import Regularizer, RegularizerReport
 from transforms.files import replace_synced
 
 
@@ -20,25 +19,21 @@ class Page:
     Attributes:
         out: the job's folder.
         mixture: the pairs.
-        targets: targets of the regulariser; None without one.
-        regularizer: settings of the regulariser; None without one.
+        regularizer: the prepared regularizer.
         warnings: warnings for the user.
         mined: statistics of the mined negatives, by source.
     """
 
     out: Path
     mixture: Mixture
-    targets: Targets | None
-    regularizer: RegularizerSettings | None
+    regularizer: Regularizer
     warnings: Sequence[str]
     mined: Mapping[str, Statistics]
 
     @cached_property
-    def pictures(self) -> Mapping[str, str]:
-        """SVG figures of the targets by title; drawn once, which takes seconds, since training does not change them."""
-        from training.finetuning.plots import pictures
-
-        return pictures(self.mixture, self.targets) if self.targets is not None else {}
+    def report(self) -> RegularizerReport:
+        """Sections of the regularizer; built once, since drawing takes seconds and training changes nothing of them."""
+        return self.regularizer.report(self.mixture)
 
     def write(self, kept: int | None = None, compared: Mapping[str, Compared] | None = None) -> None:
         """Write `sources.csv` and `report.html` to the job's folder, replacing earlier ones.
@@ -60,5 +55,5 @@ class Page:
         if compared:
             parts.append(comparison_part(compared))
         replace_synced(self.out / "sources.csv", sources_csv(self.mixture).encode())
-        page = offline_page(self.mixture, self.targets, self.regularizer, self.pictures, self.warnings, parts)
+        page = offline_page(self.mixture, self.regularizer, self.report, self.warnings, parts)
         replace_synced(self.out / "report.html", page.encode())

@@ -1,7 +1,6 @@
 """Reference vectors: what the encoder gave for each text before training, cached on disk, and relations of pairs."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +13,9 @@ from training.evaluation.store import VectorStore, text_key
 from training.finetuning.mixture import Mixture
 from training.settings import Prompts
 from transforms.progress import Progress
-from transforms.statistics import Moments
-from transforms.vectors import FloatArray
 
 ENCODE_TEXTS = 2048
 """Number of texts encoded between two writes to the cache."""
-BLOCK_PAIRS = 16_384
-"""Number of pairs whose relations are in memory at once."""
 
 
 class Reference:
@@ -82,34 +77,3 @@ def unprompted(encoder: Encoder, prompts: Iterable[Prompts]) -> Iterator[str]:
     default = encoder.prompt(None)
     if default and any(not given.anchor for given in prompts):
         yield f"{encoder.name} serves texts with {default!r} before them; here only the prompts of the job are used"
-
-
-def blocks(count: int) -> Iterator[slice]:
-    """Yield slices of at most `BLOCK_PAIRS` rows that together cover `count` rows."""
-    for start in range(0, count, BLOCK_PAIRS):
-        yield slice(start, min(start + BLOCK_PAIRS, count))
-
-
-def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int) -> list[Moments]:
-    """Return the moments of each source's relations, in one pass over the rows.
-
-    Args:
-        relations: `(n, D)`.
-        sources: index of each row's source, `(n,)`.
-        count: number of sources.
-    """
-    found = [Moments() for _ in range(count)]
-    for rows in blocks(len(relations)):
-        block = np.asarray(relations[rows])
-        for source in range(count):
-            found[source].update(block[sources[rows] == source])
-    return found
-
-
-def open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Open a .npy file as a read-only memmap; None if it is missing, damaged, or not float32 of this shape."""
-    with suppress(OSError, ValueError):
-        rows = np.lib.format.open_memmap(path, mode="r")
-        if rows.shape == shape and rows.dtype == np.float32:
-            return rows
-    return None

@@ -2,14 +2,10 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Lengths, Mixture, SourceReport
-from training.finetuning.plots import pulled
-from training.finetuning.targets import Targets
+from training.finetuning.regularizers.regularizer import Regularizer, RegularizerReport
 from training.reporting.page import Section, render_page
 from training.reporting.tables import Table
 
@@ -78,63 +74,16 @@ def sources_csv(mixture: Mixture) -> str:
     return text.getvalue()
 
 
-def shrinkage_rows(mixture: Mixture, targets: Targets) -> list[list[str]]:
-    """Build the table of how each source is shrunk, as rows of text, the header first.
-
-    Columns: pairs, dimensions shrunk, mean and largest pull in these, mean cosine of relation and target.
-    """
-    assert targets.shrinkage is not None and targets.geometry is not None  # checked by the caller
-    share = pulled(targets.shrinkage)
-    rows = [["source", "pairs", "dimensions shrunk", "mean pull there", "largest pull", "mean cos(r, r̂)"]]
-    for source, name in enumerate(mixture.names):
-        touched = share[source][share[source] != 0]
-        rows.append(
-            [
-                name,
-                f"{int((mixture.sources == source).sum()):,}",
-                f"{len(touched):,}",
-                f"{touched.mean():.2f}" if len(touched) else "–",
-                f"{touched.max():.2f}" if len(touched) else "–",
-                f"{targets.geometry.source_cosines[source]:.3f}",
-            ]
-        )
-    return rows
-
-
-def sentences(mixture: Mixture, targets: Targets | None, settings: RegularizerSettings | None) -> list[str]:
-    """Summarize the offline phase: pairs and sources, active and shrunk dimensions, variance before and after."""
+def sentences(mixture: Mixture, regularizer: Regularizer) -> list[str]:
+    """Summarize the offline phase: pairs and sources, then what the regularizer was prepared with."""
     used = sum(report.kept > 0 for report in mixture.reports)
-    said = [f"{len(mixture):,} pairs of {used} sources are trained on."]
-    if settings is None or targets is None:
-        return [*said, "There is no regulariser: the encoder is free to move."]
-    if targets.shrinkage is None or targets.geometry is None:
-        return [*said, "The target is the reference itself: plain distillation."]
-    shrinkage, geometry = targets.shrinkage, targets.geometry
-    changed = int((pulled(shrinkage) != 0).sum())
-    said.append(
-        f"{shrinkage.active} of {len(shrinkage.eigenvalues)} dimensions are active, {shrinkage.variant.sum()} of them "
-        f"separate the sources by more than the threshold {shrinkage.dispersion_threshold:.3g}; {changed:,} of "
-        f"{shrinkage.shrink.size:,} (source, dimension) pairs are shrunk, {shrinkage.clipped:,} factors were clipped."
-    )
-    before, after = geometry.between
-    said.append(
-        f"The variance between sources falls from {before:.4f} to {after:.4f} ({share_of(after, before)}), the total "
-        f"from {geometry.total[0]:.4f} to {geometry.total[1]:.4f} ({share_of(geometry.total[1], geometry.total[0])})."
-    )
-    said.append(f"Targets are near where the relations were: cos(r, r̂) averages {np.mean(geometry.cosines):.3f}.")
-    return said
-
-
-def share_of(part: float, whole: float) -> str:
-    """Format a part as a percentage of the whole: "40% of it", or "nothing to begin with" if the whole is 0."""
-    return f"{part / whole:.0%} of it" if whole > 0 else "nothing to begin with"
+    return [f"{len(mixture):,} pairs of {used} sources are trained on.", *regularizer.summarize(mixture)]
 
 
 def offline_page(
     mixture: Mixture,
-    targets: Targets | None,
-    settings: RegularizerSettings | None,
-    pictures: Mapping[str, str],
+    regularizer: Regularizer,
+    report: RegularizerReport,
     warnings: Sequence[str],
     parts: Sequence[Section] = (),
 ) -> str:
@@ -142,27 +91,24 @@ def offline_page(
 
     Args:
         mixture: the pairs.
-        targets: targets of the regulariser; None without one.
-        settings: settings of the regulariser; None without one.
-        pictures: SVG figures by title.
+        regularizer: the prepared regularizer.
+        report: its sections.
         warnings: warnings for the user.
         parts: further sections.
     """
+    used = f"; {regularizer.settings}" if regularizer.settings else ""
     tables = {"Sources: what was kept and dropped, and why": source_rows(mixture)}
     tables["Characters of the texts"] = length_rows(mixture)
-    shrunk = targets is not None and targets.shrinkage is not None
-    if targets is not None and shrunk:
-        tables["What is done to each source"] = shrinkage_rows(mixture, targets)
     section = Section(
-        title="Before training: the sources" + (" and what is shrunk" if shrunk else ""),
-        sentences=sentences(mixture, targets, settings),
-        figures=pictures,
-        tables={title: Table.from_rows(rows) for title, rows in tables.items()},
+        title="Before training: the sources" + report.title,
+        sentences=sentences(mixture, regularizer),
+        figures=report.figures,
+        tables={title: Table.from_rows(rows) for title, rows in tables.items()} | dict(report.tables),
         problems=warnings,
     )
     return render_page(
         [section, *parts],
-        about="Computed from the encoder as it was before training" + (f"; {settings}" if settings else "") + ".",
+        about=f"Computed from the encoder as it was before training{used}.",
         files="sources.csv and targets/",
         reference=REFERENCE,
     )

@@ -5,7 +5,7 @@ OUT/
 ├── sources.csv      what was kept of each source, and why not more
 ├── negatives/       mined hard negatives                           mined.py
 ├── reference/       vectors of single texts by the base model      reference.py
-├── targets/         targets of the regulariser                     targets.py
+├── targets/         what the regularizer is prepared with          regularizers/
 ├── report.html      the report                                     report.py, parts.py
 ├── training/        checkpoints, and the log progress.jsonl        trainer.py
 ├── training.json    summary of the training
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -32,14 +32,15 @@ from training.errors import JobError
 from training.evaluation.suites import Suite
 from training.finetuning.afterwards import COMPARISON, Compared, compare_models, open_suites
 from training.finetuning.development import Development
-from training.finetuning.job import Job, RegularizerSettings, distillation
+from training.finetuning.job import Job
 from training.finetuning.mine_run import mined
 from training.finetuning.mining_statistics import Statistics
 from training.finetuning.mixture import Mixture
 from training.finetuning.page import Page
 from training.finetuning.reading import Sources
 from training.finetuning.reference import unprompted
-from training.finetuning.targets import Targets, prepare_targets
+from training.finetuning.regularizers.registry import create_regularizer
+from training.finetuning.regularizers.regularizer import Regularizer
 from training.finetuning.truncation import cut_texts
 from training.journal import find_changed_setting
 from training.workspace import lock_folder
@@ -49,10 +50,6 @@ from transforms.progress import Progress
 if TYPE_CHECKING:
     from training.finetuning.lora import Adapter
 
-Method = Literal["reze", "pft", "ft", "distill"]
-"""Training method: REZE, plain pre-finetuning, fine-tuning on one target, or distillation, REZE's control."""
-REGULARIZED: tuple[Method, ...] = ("reze", "distill")
-"""Methods that use the regulariser."""
 OFFLINE_SHARE = 0.2
 """Share of the progress for the work before training: encoding the texts costs one forward pass, training costs
 three."""
@@ -68,7 +65,7 @@ class Outcome:
 
     Attributes:
         mixture: pairs trained on.
-        targets: targets of the regulariser; None without one.
+        regularizer: the regularizer, prepared.
         summary: summary of the training, as in training.json.
         warnings: warnings for the user.
         model: folder of the trained model.
@@ -77,7 +74,7 @@ class Outcome:
     """
 
     mixture: Mixture
-    targets: Targets | None
+    regularizer: Regularizer
     summary: dict[str, Any]
     warnings: list[str]
     model: Path
@@ -85,13 +82,8 @@ class Outcome:
     compared: dict[str, Compared]
 
 
-def settings_of(method: Method, given: RegularizerSettings) -> RegularizerSettings:
-    """Return the regulariser's settings for a method: plain distillation's for `distill`, else the given ones."""
-    return distillation(given) if method == "distill" else given
-
-
 def run(
-    method: Method,
+    method: str,
     job: Job,
     spec: EncoderSpec,
     device: str | None,
@@ -102,7 +94,7 @@ def run(
     """Run a training job, or resume it where it stopped, and return its outcome; everything is written to `out`.
 
     Args:
-        method: `reze`, its control `distill`, plain `pft`, or `ft`, the same on one target's own rows.
+        method: name of the training method, as in `METHODS`.
         job: settings of the job.
         spec: spec of the base model.
         device: device to train on; None for the best there is.
@@ -146,7 +138,7 @@ class Run:
 
     def __init__(
         self,
-        method: Method,
+        method: str,
         job: Job,
         spec: EncoderSpec,
         device: str | None,
@@ -155,8 +147,7 @@ class Run:
         auxiliary: EncoderSpec,
     ) -> None:
         self.method, self.job, self.device, self.out, self.on_progress = method, job, device, out, on_progress
-        self.regularizer = settings_of(method, job.regularizer)
-        self.regularized = method in REGULARIZED
+        self.regularizer = create_regularizer(method, job.regularizer)
         self.base = replace(spec, dtype="float32", compile=False)
         self.spec = replace(self.base, max_length=job.training.max_length or spec.max_length)
         self.auxiliary = auxiliary
@@ -180,23 +171,24 @@ class Run:
             mixture, development = sources.split()
             encoder = Encoder(self.spec, self.device)
             self.require_same_job(encoder, mixture)
-            targets = self.targets(encoder, mixture) if self.regularized else None
-            shrinks = self.regularized and self.regularizer.target == "debiased"
-            warnings = mixture.warnings(encoder.dimensions, shrinks)
+            folder, cache = self.out / "targets", self.out / "reference"
+            self.regularizer.prepare(encoder, mixture, folder, cache, self.offline_progress)
+            warnings = [*mixture.notes, *self.regularizer.list_warnings(mixture, encoder.dimensions)]
+            warnings += mixture.warn_of_single_pairs()
             warnings += unprompted(encoder, [source.prompts for source in self.job.sources])
             warnings += cut_texts(encoder, mixture)
-            page = Page(self.out, mixture, targets, self.regularizer if self.regularized else None, warnings, found)
+            page = Page(self.out, mixture, self.regularizer, warnings, found)
             if process_rank() == 0:
                 page.write()
             del encoder
         if trained:
             summary = orjson.loads((self.out / SUMMARY).read_bytes())
         else:
-            summary = self.train(mixture, targets, development)
+            summary = self.train(mixture, development)
         compared = self.compare(mixture, suites) if process_rank() == 0 else {}
         if process_rank() == 0:
             page.write(summary["kept"], compared)
-        return Outcome(mixture, targets, summary, warnings, self.out / MODEL, found, compared)
+        return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, found, compared)
 
     def compare(self, mixture: Mixture, suites: dict[str, Suite]) -> dict[str, Compared]:
         """Evaluate model and base on the suites, and return the comparison by suite; empty if none was asked for."""
@@ -205,17 +197,6 @@ class Run:
         texts = [*mixture.anchors, *mixture.positives]
         limit, model = self.job.evaluate_after.limit, self.out / MODEL
         return compare_models(suites, limit, self.base, model, texts, self.device, self.out, self.on_progress)
-
-    def targets(self, encoder: Encoder, mixture: Mixture) -> Targets:
-        """Compute the regulariser's targets, or load them from the job's folder."""
-        return prepare_targets(
-            encoder,
-            mixture,
-            self.regularizer,
-            self.out / "targets",
-            self.out / "reference",
-            self.offline_progress,
-        )
 
     def offline_progress(self, fraction: float, sentence: str) -> None:
         """Report progress of the work before training, scaled to the first `OFFLINE_SHARE` of the whole."""
@@ -227,7 +208,7 @@ class Run:
         depends = {
             "method": self.method,
             "mixture": mixture.digest(),
-            "regularizer": self.regularizer.model_dump() if self.regularized else None,
+            "regularizer": self.regularizer.settings and self.regularizer.settings.model_dump(),
             "training": self.job.training.model_dump(mode="json"),
             "evaluate": self.job.evaluate.model_dump(exclude={"folder"}) if self.job.evaluate else None,
         }
@@ -242,14 +223,14 @@ class Run:
             name = changed.removeprefix("base.")
             raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
 
-    def train(self, mixture: Mixture, targets: Targets | None, development: Development | None) -> dict[str, Any]:
+    def train(self, mixture: Mixture, development: Development | None) -> dict[str, Any]:
         """Train the base model, save model and training.json, delete the checkpoints, and return the summary.
 
         The saved model reads texts of the base model's maximum length, also if training cut them shorter.
         """
         from training.finetuning.trainer import train
 
-        share = OFFLINE_SHARE if self.regularized else 0.0
+        share = OFFLINE_SHARE if self.regularizer.settings else 0.0
         model = load_model(self.base, self.device).float()
         length = model.max_seq_length
         if self.job.training.max_length is not None:
@@ -260,8 +241,7 @@ class Run:
             self.job.training,
             self.out / "training",
             lambda fraction, sentence: self.on_progress(share + (1 - share) * fraction, sentence),
-            targets,
-            self.regularizer.loss_weight if targets else 0.0,
+            self.regularizer,
             development=development,
             export=self.export,
         )

@@ -27,8 +27,8 @@ from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, Non
 from training.finetuning.mixture import Mixture
 from training.finetuning.numbering import identical_texts, numbered_negatives
 from training.finetuning.progress import PREFIX, Checkpoints, Reporter, TrainingLog, batch_of, last_checkpoint
+from training.finetuning.regularizers.regularizer import Regularizer
 from training.finetuning.stopping import Measures
-from training.finetuning.targets import Targets
 from transforms.progress import Progress
 
 CHECKPOINTS_KEPT = 2
@@ -105,8 +105,7 @@ def train(
     settings: TrainingSettings,
     folder: Path,
     on_progress: Progress,
-    targets: Targets | None = None,
-    loss_weight: float = 0.0,
+    regularizer: Regularizer,
     checkpoints: bool = True,
     development: Development | None = None,
     export: Callable[[Adapter], None] | None = None,
@@ -121,8 +120,7 @@ def train(
         settings: settings of the training.
         folder: folder for checkpoints and the training log.
         on_progress: called with progress in [0, 1] and a message.
-        targets: targets of the regulariser; None for plain InfoNCE.
-        loss_weight: weight of the regulariser.
+        regularizer: the prepared regularizer.
         checkpoints: whether to write checkpoints at intervals.
         development: evaluation during training; None to keep the last step.
         export: called with the adapters before they are merged.
@@ -136,7 +134,7 @@ def train(
     if checkpoint is not None:
         settings = shared(settings, batch_of(checkpoint), saves_activations(model))
     adapter = Adapter(model, settings.lora, settings.seed) if settings.lora else None
-    loss = make_loss(model, mixture, settings, targets, loss_weight)
+    loss = make_loss(model, mixture, settings, regularizer)
     batch = settings.batch_size * process_count()
     log = TrainingLog(folder / LOG, dict)
     callbacks: list[TrainerCallback] = [Reporter(log, loss.components, on_progress)]
@@ -258,13 +256,7 @@ def require_finite(model: Any) -> None:
         raise NonFiniteLossError("embeddings are not numbers any more")
 
 
-def make_loss(
-    model: Any,
-    mixture: Mixture,
-    settings: TrainingSettings,
-    targets: Targets | None,
-    loss_weight: float,
-) -> ContrastiveLoss:
+def make_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
     """Build the loss for model and mixture, with cached gradients if `mini_batch_size` is smaller than `batch_size`.
 
     On a CPU the model is switched to take texts without padding if that gives the same vectors.
@@ -274,9 +266,7 @@ def make_loss(
     """
     identical = identical_texts(mixture.anchors, mixture.positives) if settings.mask_identical else None
     negatives = numbered_negatives(mixture.positives, mixture.negatives)
-    options: dict[str, Any] = {"loss_weight": loss_weight, "identical": identical, "negatives": negatives}
-    if targets is not None:
-        options |= {"targets": targets.rows, "offsets": targets.offsets, "sources": mixture.sources}
+    options: dict[str, Any] = {"regularizer": regularizer, "identical": identical, "negatives": negatives}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
         if not saves_activations(model):
             raise JobError("a static encoder needs no mini_batch_size: it has no activations to save")

@@ -48,7 +48,7 @@ def cells(some):
 
 def test_arms_are_the_methods_asked_for_and_what_varies_them(settings_of):
     found = arms(settings_of(loss_weights=(0.5, 2), centers=("mean",), variants={"kept": {"strength": 0.1}}))
-    given = {arm.method: arm.regularizer for arm in found}
+    given = {arm.method: arm.regularizer.settings for arm in found}
     assert len(given) == len(found)
     weights = {f"{method}, weight {weight:g}" for method in ("distill", "reze") for weight in (0.5, 2)}
     assert set(given) == {"ft", "pft", "distill", "reze", "reze, mean", "kept"} | weights

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from training.errors import JobError
-from training.finetuning.job import DataSettings, Job, RegularizerSettings, TrainingSettings, read_settings
+from training.finetuning.job import DataSettings, Job, TrainingSettings, read_settings
+from training.finetuning.regularizers.settings import RegularizerSettings
 
 JOB = """
 encoder: some-model

@@ -15,8 +15,12 @@ from training.finetuning.loss import (
     info_nce,
 )
 from training.finetuning.numbering import identical_texts
+from training.finetuning.regularizers.none import NoRegularizer
+from training.finetuning.regularizers.reze import Reze
+from training.finetuning.regularizers.settings import RegularizerSettings
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring", "tomatoes"]
+NO = NoRegularizer()
 POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain", "fruit"]
 
 
@@ -49,8 +53,15 @@ def unit(rows):
     return rows / rows.norm(dim=1, keepdim=True)
 
 
-def objective(anchors, positives, labels=None, **given):
-    loss = ContrastiveLoss(nn.Identity(), given.pop("temperature", 1.0), **given)
+def pull(targets, weight, offsets=None, sources=None):
+    """Return a regularizer with these targets."""
+    found = Reze(RegularizerSettings(loss_weight=weight))
+    found.targets, found.offsets, found.sources = targets, offsets, sources
+    return found
+
+
+def objective(anchors, positives, labels=None, regularizer=NO, **given):
+    loss = ContrastiveLoss(nn.Identity(), given.pop("temperature", 1.0), regularizer, **given)
     labels = torch.arange(len(anchors)) if labels is None else torch.tensor(labels)
     return loss.objective(torch.as_tensor(anchors), torch.as_tensor(positives), labels), loss.components
 
@@ -78,7 +89,7 @@ def test_the_regularizer_is_one_less_the_cosine_of_relation_and_target():
     targets[5], targets[2] = (2, 0, 0, 0), (0, -1, 1, -1)
     expected = ((1 - 1 / math.sqrt(2)) + (1 + 2 / math.sqrt(6))) / 2
     plain, _ = objective(anchors, positives)
-    total, components = objective(anchors, positives, [5, 2], targets=targets, loss_weight=0.3)
+    total, components = objective(anchors, positives, [5, 2], pull(targets, 0.3))
     assert components.take()["regularizer"] == pytest.approx(expected, abs=1e-6)
     assert float(total) == pytest.approx(float(plain) + 0.3 * expected, abs=1e-6)
 
@@ -86,7 +97,7 @@ def test_the_regularizer_is_one_less_the_cosine_of_relation_and_target():
 def test_a_relation_that_is_its_target_is_not_pulled():
     generator = np.random.default_rng(0)
     anchors, positives = (unit(generator.normal(size=(6, 4))) for _ in range(2))
-    _, components = objective(anchors, positives, targets=torch.cat([anchors, positives], 1).numpy(), loss_weight=1.0)
+    _, components = objective(anchors, positives, None, pull(torch.cat([anchors, positives], 1).numpy(), 1.0))
     assert components.take()["regularizer"] == pytest.approx(0, abs=1e-6)
 
 
@@ -116,10 +127,9 @@ def test_offsets_are_taken_from_what_is_compared_and_from_nothing_else():
     anchors, positives = (unit(generator.normal(size=(4, 3))) for _ in range(2))
     offsets, targets = (generator.normal(size=(rows, 6)).astype(np.float32) * 0.3 for rows in (2, 9))
     sources, labels = np.array([0, 1, 1, 0, 0, 1, 0, 1, 1]), [8, 0, 3, 2]
-    given = {"targets": targets, "loss_weight": 0.5}
     of_pairs = torch.from_numpy(offsets[sources[labels]])
-    plain, plain_parts = objective(anchors, positives, labels, **given)
-    found, parts = objective(anchors, positives, labels, offsets=offsets, sources=sources, **given)
+    plain, plain_parts = objective(anchors, positives, labels, pull(targets, 0.5))
+    found, parts = objective(anchors, positives, labels, pull(targets, 0.5, offsets, sources))
     moved, _ = objective(anchors - of_pairs[:, :3], positives - of_pairs[:, 3:])
     regularizer = plain_parts.take()["regularizer"]
     assert parts.take() == {
@@ -141,7 +151,7 @@ def test_labels_say_which_rows_of_the_mixture_are_meant(gradients, model):
     order = np.array([3, 1, 0, 2, 4])
     shuffled = np.empty_like(targets)
     shuffled[order] = targets
-    straight = ContrastiveLoss(model, 0.05, shuffled, 1.0)
+    straight = ContrastiveLoss(model, 0.05, pull(shuffled, 1.0))
     features = [dict(model.preprocess(texts)) for texts in (ANCHORS, POSITIVES)]
     with torch.no_grad():
         a, p = (nn.functional.normalize(model(f)["sentence_embedding"], dim=1) for f in features)
@@ -155,7 +165,7 @@ def test_labels_say_which_rows_of_the_mixture_are_meant(gradients, model):
 def test_cached_gradients_are_the_plain_ones(gradients, model, mini_batch_size, masked):
     targets = np.random.default_rng(3).normal(size=(5, 32)).astype(np.float32)
     texts = np.array([[0, 0], [1, 0], [2, 1], [2, 2], [3, 3]]) if masked else None
-    options = {"targets": targets, "loss_weight": 0.7, "identical": texts}
+    options = {"regularizer": pull(targets, 0.7), "identical": texts}
     plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
     cached_loss = CachedContrastiveLoss(mini_batch_size, model, 0.05, **options)
     cached, found = gradients(cached_loss)
@@ -168,14 +178,13 @@ def test_cached_gradients_are_the_plain_ones(gradients, model, mini_batch_size, 
 
 def test_texts_without_padding_give_the_same_loss_and_gradients(gradients, model):
     targets = np.random.default_rng(4).normal(size=(5, 32)).astype(np.float32)
-    padded, expected = gradients(ContrastiveLoss(model, 0.05, targets, 1.0))
+    padded, expected = gradients(ContrastiveLoss(model, 0.05, pull(targets, 1.0)))
     transformer = model[0].auto_model
     before = transformer.config._attn_implementation
     enable_unpadded(transformer)
     try:
-        flat, found = gradients(
-            ContrastiveLoss(model, 0.05, targets, 1.0, first_position=find_first_position(transformer))
-        )
+        unpadded = ContrastiveLoss(model, 0.05, pull(targets, 1.0), first_position=find_first_position(transformer))
+        flat, found = gradients(unpadded)
     finally:
         transformer.set_attn_implementation(before)
     assert flat == pytest.approx(padded, abs=1e-5)
@@ -187,9 +196,9 @@ def test_the_objective_is_taken_in_float32_whatever_the_model_runs_in():
     generator = np.random.default_rng(5)
     anchors, positives = (unit(generator.normal(size=(8, 16))).bfloat16() for _ in range(2))
     targets = generator.normal(size=(8, 32)).astype(np.float32)
-    outside, _ = objective(anchors.float(), positives.float(), targets=targets, loss_weight=1.0, temperature=0.05)
+    outside, _ = objective(anchors.float(), positives.float(), None, pull(targets, 1.0), temperature=0.05)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside, _ = objective(anchors, positives, targets=targets, loss_weight=1.0, temperature=0.05)
+        inside, _ = objective(anchors, positives, None, pull(targets, 1.0), temperature=0.05)
     assert inside.dtype == torch.float32
     assert float(inside) == float(outside)
 
@@ -197,7 +206,7 @@ def test_the_objective_is_taken_in_float32_whatever_the_model_runs_in():
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
 @pytest.mark.parametrize("kind", [ContrastiveLoss, CachedContrastiveLoss])
 def test_embeddings_that_are_no_numbers_are_an_error(kind, broken):
-    loss = kind(*([2] if kind is CachedContrastiveLoss else []), nn.Identity(), 0.05)
+    loss = kind(*([2] if kind is CachedContrastiveLoss else []), nn.Identity(), 0.05, NO)
     anchors = torch.ones(3, 4)
     anchors[1, 2] = broken
     anchors.requires_grad_()

@@ -8,6 +8,10 @@ from training.errors import DataSetError, JobError
 from training.finetuning.job import DataSettings, TargetSettings
 from training.finetuning.mixing import mix
 from training.finetuning.opening import open_target
+from training.finetuning.regularizers.distillation import Distillation
+from training.finetuning.regularizers.none import NoRegularizer
+from training.finetuning.regularizers.reze import Reze
+from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.report import sources_csv
 
 TARGET = [{"anchor": "Known question", "positive": "known  answer"}, {"anchor": "other", "positive": "else"}]
@@ -245,15 +249,18 @@ def test_warnings_tell_what_weakens_the_regularizer(written):
     folders = {name: written(name, pairs(name, 20)) for name in "abc"}
     lone = written("lone", pairs("lone", 1))
     three = mix(settings(*folders.values()))
-    assert three.warnings(29, True) == []
-    assert len(three.warnings(30, True)) == 1
-    assert "60 pairs span at most 59 of the 60 dimensions" in three.warnings(30, True)[0]
-    (one,) = mix(settings(folders["a"])).warnings(4, True)
+    reze = Reze(RegularizerSettings())
+    assert reze.list_warnings(three, 29) == []
+    (few,) = reze.list_warnings(three, 30)
+    assert "60 pairs span at most 59 of the 60 dimensions" in few
+    (one,) = reze.list_warnings(mix(settings(folders["a"])), 4)
     assert one.startswith("there is one source")
-    (two,) = mix(settings(folders["a"], folders["b"])).warnings(4, True)
+    (two,) = reze.list_warnings(mix(settings(folders["a"], folders["b"])), 4)
     assert two.startswith("there are two sources")
-    assert mix(settings(folders["a"])).warnings(400, False) == []
-    (single,) = mix(settings(*folders.values(), lone)).warnings(4, True)
+    alone = mix(settings(folders["a"]))
+    for other in (Distillation(RegularizerSettings()), NoRegularizer()):
+        assert other.list_warnings(alone, 400) == alone.warn_of_single_pairs() == []
+    (single,) = mix(settings(*folders.values(), lone)).warn_of_single_pairs()
     assert single == "a single pair makes the mean of a source: lone"
 
 

@@ -23,6 +23,9 @@ from training.finetuning.mining import mine as mine_one
 from training.finetuning.mixing import mix, read_sources
 from training.finetuning.numbering import identical_texts, numbered_negatives
 from training.finetuning.opening import open_target
+from training.finetuning.regularizers.none import NoRegularizer
+from training.finetuning.regularizers.reze import Reze
+from training.finetuning.regularizers.settings import RegularizerSettings
 from training.settings import Prompts
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]
@@ -281,7 +284,7 @@ def test_hard_negatives_of_the_whole_batch_are_beside_the_positives():
     generator = np.random.default_rng(0)
     anchors, positives, negatives = (unit(generator.normal(size=(n, 4))) for n in (3, 3, 3))
     numbers = np.array([[10, 11], [-1, -1], [12, -1]])
-    loss = ContrastiveLoss(nn.Identity(), 0.5, negatives=numbers)
+    loss = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negatives=numbers)
     found = loss.objective(anchors, positives, torch.arange(3), negatives)
     cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy() / 0.5
     expected = np.mean([math.log(np.exp(cosines[i]).sum()) - cosines[i, i] for i in range(3)])
@@ -292,8 +295,8 @@ def test_a_batch_without_hard_negatives_has_the_loss_of_pairs():
     generator = np.random.default_rng(1)
     anchors, positives = (unit(generator.normal(size=(3, 4))) for _ in range(2))
     numbers = np.array([[10], [-1], [-1], [-1]])
-    plain = ContrastiveLoss(nn.Identity(), 0.5).objective(anchors, positives, torch.arange(3))
-    mixed = ContrastiveLoss(nn.Identity(), 0.5, negatives=numbers).objective(
+    plain = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer()).objective(anchors, positives, torch.arange(3))
+    mixed = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negatives=numbers).objective(
         anchors, positives, torch.tensor([1, 2, 3])
     )
     assert float(mixed) == pytest.approx(float(plain), abs=1e-6)
@@ -305,7 +308,7 @@ def test_a_hard_negative_that_is_the_pairs_own_positive_is_left_out_where_identi
     assert numbers.shape == (4, 2) and numbers[3, 0] == texts[0, 1] and (numbers[1] == -1).all()
     generator = np.random.default_rng(2)
     anchors, positives, negatives = (unit(generator.normal(size=(4, 5))) for _ in range(3))
-    loss = ContrastiveLoss(nn.Identity(), 1.0, negatives=numbers, identical=texts)
+    loss = ContrastiveLoss(nn.Identity(), 1.0, NoRegularizer(), negatives=numbers, identical=texts)
     found = loss.objective(anchors, positives, torch.arange(4), negatives)
     cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy()
     kept = np.ones((4, 8), bool)
@@ -340,11 +343,12 @@ def gradients(model):
 def test_gradients_with_hard_negatives_are_those_of_the_plain_loss(gradients, model, other):
     targets = np.random.default_rng(3).normal(size=(4, 32)).astype(np.float32)
     offsets = np.random.default_rng(4).normal(size=(2, 32)).astype(np.float32) * 0.1
-    options = {"targets": targets, "loss_weight": 0.7, "identical": identical_texts(ANCHORS, POSITIVES)}
-    options |= {
+    regularizer = Reze(RegularizerSettings(loss_weight=0.7))
+    regularizer.targets, regularizer.offsets, regularizer.sources = targets, offsets, np.array([0, 1, 1, 0])
+    options = {
+        "regularizer": regularizer,
+        "identical": identical_texts(ANCHORS, POSITIVES),
         "negatives": numbered_negatives(POSITIVES, NEGATIVES),
-        "offsets": offsets,
-        "sources": np.array([0, 1, 1, 0]),
     }
     plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
     if other == "unpadded":

@@ -15,9 +15,9 @@ from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.finetuning.job import Job
 from training.finetuning.loss import NonFiniteLossError
-from training.finetuning.reference import source_moments
+from training.finetuning.regularizers.registry import REGULARIZED
+from training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
 from training.finetuning.run import run
-from training.finetuning.shrinkage import fit_shrinkage
 
 LATHE = "from service.cli.main import main; main()"
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
@@ -108,7 +108,7 @@ def test_a_job_ends_in_a_plain_model_that_reads_as_much_as_its_base(job_of, go, 
     assert (outcome.summary["steps"], outcome.summary["pairs"], outcome.summary["resumed_from"]) == (steps, 28, 0)
     assert orjson.loads((outcome.model.parent / "training.json").read_bytes()) == outcome.summary
     assert [line["step"] for line in lines()] == list(range(2, steps + 1, 2))
-    assert ("regularizer" in lines()[0]) == (outcome.targets is not None) == (method in ("reze", "distill"))
+    assert ("regularizer" in lines()[0]) == (method in REGULARIZED) == (method in ("reze", "distill"))
     model = SentenceTransformer(str(outcome.model), device="cpu")
     assert model.max_seq_length == SentenceTransformer(str(tiny_model), device="cpu").max_seq_length == 32
     served = Encoder(replace(tiny, model=str(outcome.model)), "cpu")
@@ -116,9 +116,8 @@ def test_a_job_ends_in_a_plain_model_that_reads_as_much_as_its_base(job_of, go, 
     np.testing.assert_allclose(served.encode(texts).vectors, model.encode(texts), atol=1e-5)
     assert np.abs(vectors_of(outcome.model) - vectors_of(tiny_model)).max() > 1e-3
     if method == "distill":
-        assert outcome.targets.shrinkage is None
         relations = np.load(outcome.model.parent / "targets" / "relations.npy")
-        np.testing.assert_array_equal(outcome.targets.rows, relations)
+        np.testing.assert_array_equal(outcome.regularizer.targets, relations)
     assert not any(b"lathe" in path.read_bytes() for path in outcome.model.rglob("*.json"))
     left = {path.name for path in outcome.model.parent.rglob("*")}
     assert "training_args.bin" not in left and not any(name.startswith("checkpoint-") for name in left)
@@ -136,8 +135,8 @@ def test_targets_on_disk_are_what_the_base_model_and_the_equations_make(job_of, 
     assert len(shrinkage.changed)
     targets = np.load(tmp_path / "out" / "targets" / "targets.npy")
     np.testing.assert_allclose(targets, shrinkage.apply(relations, mixture.sources), atol=1e-4)
-    np.testing.assert_array_equal(outcome.targets.rows, targets)
-    assert outcome.targets.geometry.between[1] < outcome.targets.geometry.between[0]
+    np.testing.assert_array_equal(outcome.regularizer.targets, targets)
+    assert outcome.regularizer.geometry.between[1] < outcome.regularizer.geometry.between[0]
 
 
 def test_a_single_pair_is_a_job_too(job_of, go):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from training.finetuning.job import RegularizerSettings
-from training.finetuning.shrinkage import (
+from training.finetuning.regularizers.settings import RegularizerSettings
+from training.finetuning.regularizers.shrinkage import (
     active_dimensions,
     between_source_variance,
     denominators,

@@ -3,9 +3,9 @@ import pytest
 
 from training.encoder.encoder import Encoder
 from training.errors import JobError
-from training.finetuning.job import RegularizerSettings
 from training.finetuning.mixture import Mixture
-from training.finetuning.targets import prepare_targets
+from training.finetuning.regularizers.reze import Reze
+from training.finetuning.regularizers.settings import RegularizerSettings
 
 TEXTS = ["rain over hills", "the bank", "a lathe", "spring", "tomatoes", "a wall", "a ledger", "interest", "the end"]
 SETTINGS = RegularizerSettings(scale=0.5)
@@ -29,9 +29,8 @@ def prepare(narrow, tmp_path):
 
     def made(pairs, settings=SETTINGS, folder="targets"):
         told = []
-        found = prepare_targets(
-            narrow, pairs, settings, tmp_path / folder, tmp_path / "cache", lambda _, sentence: told.append(sentence)
-        )
+        found = Reze(settings)
+        found.prepare(narrow, pairs, tmp_path / folder, tmp_path / "cache", lambda _, sentence: told.append(sentence))
         return found, [sentence for sentence in told if "encoding" in sentence]
 
     return made
@@ -42,7 +41,7 @@ def test_texts_are_encoded_once_for_all_jobs_that_share_the_cache(prepare):
     assert told == ["encoding the reference, 9 of 9 texts"]
     again, told = prepare(mixture(), folder="others")
     assert told == []
-    np.testing.assert_array_equal(first.rows, again.rows)
+    np.testing.assert_array_equal(first.targets, again.targets)
     _, told = prepare(mixture([*TEXTS[:-1], "new"]), folder="third")
     assert told == ["encoding the reference, 1 of 1 texts"]
 
@@ -50,13 +49,13 @@ def test_texts_are_encoded_once_for_all_jobs_that_share_the_cache(prepare):
 @pytest.mark.parametrize("left", [(), ("relations.npy", "manifest.json"), ("manifest.json",)])
 def test_targets_that_a_kill_left_unfinished_are_finished(prepare, tmp_path, left):
     expected, _ = prepare(mixture())
-    rows = np.array(expected.rows)
+    rows = np.array(expected.targets)
     for path in (tmp_path / "targets").iterdir():
         if path.name not in left:
             path.unlink()
     (tmp_path / "targets" / ".targets.npy").write_bytes(b"cut")
     found, _ = prepare(mixture())
-    np.testing.assert_array_equal(found.rows, rows)
+    np.testing.assert_array_equal(found.targets, rows)
     with pytest.raises(JobError, match="the pairs changed"):
         prepare(mixture(TEXTS[::-1]))
 
@@ -66,14 +65,14 @@ def test_relations_without_a_manifest_may_be_of_other_pairs_and_are_made_anew(pr
     (tmp_path / "targets" / "manifest.json").unlink()
     found, _ = prepare(mixture(TEXTS[::-1]))
     expected, _ = prepare(mixture(TEXTS[::-1]), folder="fresh")
-    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_array_equal(found.targets, expected.targets)
 
 
 def test_relations_that_are_cut_off_are_made_anew(prepare, tmp_path):
-    rows = np.array(prepare(mixture())[0].rows)
+    rows = np.array(prepare(mixture())[0].targets)
     path = tmp_path / "targets" / "relations.npy"
     path.write_bytes(path.read_bytes()[:-64])
-    np.testing.assert_array_equal(prepare(mixture())[0].rows, rows)
+    np.testing.assert_array_equal(prepare(mixture())[0].targets, rows)
 
 
 def test_targets_of_something_else_are_refused_by_what_differs(prepare, tmp_path):
@@ -91,7 +90,7 @@ def test_targets_of_something_else_are_refused_by_what_differs(prepare, tmp_path
 def test_geometry_says_what_shrinking_did(prepare):
     found, _ = prepare(mixture())
     relations, _ = prepare(mixture(), RegularizerSettings(target="reference"), folder="plain")
-    r, t = np.array(relations.rows, np.float64), np.array(found.rows, np.float64)
+    r, t = np.array(relations.targets, np.float64), np.array(found.targets, np.float64)
     cosines = (r * t).sum(1) / np.linalg.norm(r, axis=1) / np.linalg.norm(t, axis=1)
     np.testing.assert_allclose(found.geometry.cosines, cosines, atol=1e-6)
     np.testing.assert_allclose(found.geometry.source_cosines, cosines.reshape(3, 3).mean(1), atol=1e-6)

@@ -1,9 +1,12 @@
 """Conditions of the experiment: what is done to the encoder before the fine-tuning that all methods share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from training.finetuning.job import RegularizerSettings, distillation
+from training.finetuning.regularizers.none import NoRegularizer
+from training.finetuning.regularizers.registry import REGULARIZED, create_regularizer
+from training.finetuning.regularizers.regularizer import Regularizer
+from training.finetuning.regularizers.settings import RegularizerSettings
 from training.research.reze_experiment.settings import ExperimentSettings
 
 POSTPROCESSED = ("pft_whitening", "pft_flow")
@@ -17,13 +20,13 @@ class Arm:
     Attributes:
         method: name of the condition in the results.
         pretrains: whether the encoder is pre-finetuned at all.
-        regularizer: settings of the regularizer; None for plain InfoNCE.
+        regularizer: regularizer of the pre-finetuning, not prepared yet.
         postprocessing: methods that are also fitted on the fine-tuned encoder.
     """
 
     method: str
     pretrains: bool
-    regularizer: RegularizerSettings | None = None
+    regularizer: Regularizer = field(default_factory=NoRegularizer)
     postprocessing: tuple[str, ...] = ()
 
     def cells(self, rows: tuple[int, ...], untrained: bool) -> list[tuple[str, int]]:
@@ -49,16 +52,17 @@ def arms(settings: ExperimentSettings) -> list[Arm]:
     after = tuple(method for method in POSTPROCESSED if method in methods)
     weights = [weight for weight in settings.loss_weights if weight != base.loss_weight]
     if "pft" in methods or after:
-        found.append(Arm("pft", True, None, after))
-    if "distill" in methods:
-        found.append(Arm("distill", True, distillation(base)))
-        found += [Arm(f"distill, weight {w:g}", True, distillation(changed(base, loss_weight=w))) for w in weights]
+        found.append(Arm("pft", True, postprocessing=after))
+    for method in (method for method in REGULARIZED if method in methods):
+        found.append(Arm(method, True, create_regularizer(method, base)))
+        found += [
+            Arm(f"{method}, weight {weight:g}", True, create_regularizer(method, changed(base, loss_weight=weight)))
+            for weight in weights
+        ]
     if "reze" in methods:
-        found.append(Arm("reze", True, base))
-        found += [Arm(f"reze, weight {w:g}", True, changed(base, loss_weight=w)) for w in weights]
-        centers = [center for center in settings.centers if center != base.center]
-        found += [Arm(f"reze, {center}", True, changed(base, center=center)) for center in centers]
-        found += [Arm(name, True, regularizer) for name, regularizer in settings.variants.items()]
+        centers = {f"reze, {center}": changed(base, center=center) for center in settings.centers}
+        varied = {name: one for name, one in centers.items() if one.center != base.center} | settings.variants
+        found += [Arm(name, True, create_regularizer("reze", one)) for name, one in varied.items()]
     return found
 
 

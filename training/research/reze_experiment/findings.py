@@ -195,7 +195,8 @@ def averaged(scores: Scores, rate: float, rows: int, measure: str) -> list[Avera
 
 def is_rival(method: str) -> bool:
     """Return whether a method is neither REZE nor a variant of it."""
-    return method in METHODS and method != PROPOSED or method.startswith("distill, ")
+    method = method.partition(", ")[0]
+    return method in METHODS and method != PROPOSED
 
 
 def compared(scores: Scores, rate: float, rows: int, measure: str) -> list[Difference]:

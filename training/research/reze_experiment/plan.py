@@ -72,7 +72,10 @@ def plan(settings: ExperimentSettings, spec: EncoderSpec, device: str | None, en
         if short:
             sizes = ", ".join(map(str, short))
             problems.append(f"{one.target.name} has {len(one.pairs):,} training rows: it is left out at {sizes}")
-        problems += one.mixture.warnings(encoder.dimensions, any(arm.regularizer for arm in arms(settings)))
+        problems += one.mixture.notes
+        for arm in arms(settings):
+            problems += arm.regularizer.list_warnings(one.mixture, encoder.dimensions)
+        problems += one.mixture.warn_of_single_pairs()
     problems += unprompted(encoder, [one.target.prompts for one in prepared])
     domain = tuple(domain_texts(settings))
     units = list(units_of(settings, spec, device, encoder.fingerprint, prepared, domain, out))

@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
+from training.finetuning.regularizers.registry import METHODS, REGULARIZED
 from training.reporting.figures import STYLE, label_plainly
 from training.research.reze_experiment.findings import Findings
 from training.research.reze_experiment.run import Experiment
@@ -15,13 +16,9 @@ from training.research.reze_experiment.unit import shown_places
 
 METHOD_COLORS = {
     "none": "#888888",
-    "ft": "#9467bd",
-    "pft": "#d62728",
     "pft_whitening": "#e377c2",
     "pft_flow": "#ff7f0e",
-    "distill": "#1f77b4",
-    "reze": "#2ca02c",
-}
+} | {name: method.color for name, method in METHODS.items()}
 """Colour of each method."""
 SHIFTED = 0.02
 """Horizontal offset between the marks of methods at the same size, so that their intervals do not overlap."""
@@ -63,9 +60,9 @@ def methods_by_rows(experiment: Experiment, findings: Findings) -> Any:
 def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
     """Draw Figure 2, the average score by REZE's loss weight, with PFT as weight 0; None for fewer than 2 weights."""
     weights = {
-        arm.method: arm.regularizer.loss_weight
+        arm.method: arm.regularizer.weight
         for arm in experiment.arms
-        if arm.regularizer and (arm.method == "reze" or arm.method.startswith("reze, weight"))
+        if arm.method == "reze" or arm.method.startswith("reze, weight")
     }
     if len(weights) < 2:
         return None
@@ -123,7 +120,7 @@ def shift_picture(experiment: Experiment, findings: Findings) -> Any:
     if prepared is None:
         return None
     kept = {method: np.load(path).astype(np.float64) for method, path in paths.items()}
-    panels = {"none": kept["pft"][0]} | {name: kept[name][1] for name in ("pft", "distill", "reze") if name in kept}
+    panels = {"none": kept["pft"][0]} | {name: kept[name][1] for name in ("pft", *REGULARIZED) if name in kept}
     center = panels["none"].mean(axis=0)
     _, _, directions = np.linalg.svd(panels["none"] - center, full_matrices=False)
     mixture = prepared.mixture

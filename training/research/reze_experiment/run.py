@@ -105,7 +105,7 @@ def encode_reference(encoder: Encoder, planned: Plan, out: Path, on_progress: Pr
 
     Units share these vectors. Vectors that are already stored are not encoded again.
     """
-    if any(unit.arm.regularizer and unit.missing() for unit in planned.units):
+    if any(unit.arm.regularizer.settings and unit.missing() for unit in planned.units):
         texts = [text for one in planned.prepared for text in (*one.mixture.anchors, *one.mixture.positives)]
         Reference(encoder, out / "reference").encode(
             list(dict.fromkeys(texts)),

@@ -10,17 +10,21 @@ centers: [mean]          # besides the default: Table 3
 training: {max_length: 128}
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from training.finetuning.job import DataSettings, Overlap, RegularizerSettings, TargetSettings
+from training.finetuning.job import DataSettings, Overlap, TargetSettings
+from training.finetuning.regularizers.registry import REGULARIZED
+from training.finetuning.regularizers.settings import RegularizerSettings
 from training.settings import Count, NotNegative, Positive, Seed
 
-MethodName = Literal["none", "ft", "pft", "pft_whitening", "pft_flow", "distill", "reze"]
-"""Name of a method that can be compared."""
-METHODS: tuple[MethodName, ...] = ("none", "ft", "pft", "pft_whitening", "pft_flow", "distill", "reze")
-"""Names of all methods, which is the default selection."""
+METHODS = ("none", "ft", "pft", "pft_whitening", "pft_flow", *REGULARIZED)
+"""Names of all methods that can be compared, which is the default selection."""
+if TYPE_CHECKING:
+    MethodName = str
+else:
+    MethodName = Literal[METHODS]  # which pydantic checks, and mypy cannot read
 
 
 class ExperimentSettings(DataSettings):

@@ -6,20 +6,17 @@ from typing import Any
 import orjson
 
 from training.evaluation.statistics import Interval
-from training.finetuning.report import share_of
-from training.finetuning.targets import GEOMETRY
+from training.finetuning.regularizers.geometry import format_share
+from training.finetuning.regularizers.registry import METHODS as TRAINING_METHODS
+from training.finetuning.regularizers.reze import GEOMETRY
 from training.research.reze_experiment.findings import PROPOSED, Average, Findings, Scores, over_seeds
 from training.research.reze_experiment.run import Experiment
 
 NAMES = {
     "none": "no training",
-    "ft": "FT",
-    "pft": "PFT",
     "pft_whitening": "PFT + whitening",
     "pft_flow": "PFT + flow",
-    "distill": "distillation",
-    "reze": "REZE",
-}
+} | {name: method.label for name, method in TRAINING_METHODS.items()}
 """Display name of each method."""
 Rows = list[list[str]]
 """Rows of cells as text; the first row is the header."""
@@ -132,7 +129,7 @@ def offline_rows(experiment: Experiment) -> Rows:
     """Build the rows of what shrinking changes in the relations before any training, per target and condition."""
     rows: Rows = [["target left out", "arm", "active", "shrunk", "between sources", "in all", "mean cos(r, r̂)"]]
     for found in geometries(experiment):
-        changes = [share_of(found[f"{part}_after"], found[f"{part}_before"]) for part in ("between", "total")]
+        changes = [format_share(found[f"{part}_after"], found[f"{part}_before"]) for part in ("between", "total")]
         counts = [f"{found['active']} of {found['dimensions']}", f"{found['changed']}"]
         rows.append([found["target"], named(found["arm"]), *counts, *changes, f"{found['mean_cosine']:.3f}"])
     return rows
@@ -140,7 +137,7 @@ def offline_rows(experiment: Experiment) -> Rows:
 
 def geometries(experiment: Experiment) -> list[dict[str, Any]]:
     """Read the stored summary of the shrinkage for each target and regularized condition, as dicts."""
-    units = {unit.targets: unit for unit in experiment.units if unit.arm.regularizer}
+    units = {unit.targets: unit for unit in experiment.units if unit.arm.regularizer.settings}
     return [
         {"target": unit.target.name, "arm": unit.arm.method} | orjson.loads((path / GEOMETRY).read_bytes())
         for path, unit in units.items()
@@ -154,8 +151,8 @@ def arm_rows(experiment: Experiment) -> Rows:
     for arm in experiment.arms:
         written = (
             "none"
-            if arm.regularizer is None
-            else ", ".join(f"{name} {value}" for name, value in arm.regularizer.model_dump().items())
+            if arm.regularizer.settings is None
+            else ", ".join(f"{name} {value}" for name, value in arm.regularizer.settings.model_dump().items())
         )
         rows.append([named(arm.method), written])
     return rows

@@ -21,8 +21,8 @@ from training.encoder.spec import EncoderSpec
 from training.finetuning.job import TrainingSettings
 from training.finetuning.mixture import Mixture
 from training.finetuning.reference import Reference
+from training.finetuning.regularizers.none import NoRegularizer
 from training.finetuning.run import MODEL, save_model
-from training.finetuning.targets import prepare_targets
 from training.finetuning.trainer import Trained, train
 from training.journal import Journal
 from training.research.reze_experiment.arms import Arm
@@ -89,7 +89,8 @@ class Unit:
         """File name stem of the results: target, method, and a digest of everything they depend on except `rows`."""
         depends: list[Any] = [self.encoder, self.spec.max_length, self.tested, self.mixture.digest()]
         depends += [self.target.settings.model_dump(mode="json", include={"prompts", "labels"})]
-        depends += [self.arm.regularizer.model_dump(exclude_defaults=True) if self.arm.regularizer else None]
+        regularizer = self.arm.regularizer.settings
+        depends += [regularizer.model_dump(exclude_defaults=True) if regularizer else None]
         depends += [self.arm.pretrains, self.training.model_dump(exclude_defaults=True), self.limit]
         digest = hashlib.sha256(orjson.dumps(depends)).hexdigest()[:10]
         return f"{self.target.name.replace('/', '_')}-{self.arm.method.replace(' ', '_')}-{digest}"
@@ -101,9 +102,9 @@ class Unit:
 
     @property
     def targets(self) -> Path:
-        """Folder of the regularizer's regression targets, shared by all seeds, learning rates and loss weights."""
-        assert self.arm.regularizer is not None  # asked for of regularised arms only
-        chosen = self.arm.regularizer.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
+        """Folder of what the regularizer prepares, shared by all seeds, learning rates and loss weights."""
+        assert self.arm.regularizer.settings is not None  # asked for of regularized conditions only
+        chosen = self.arm.regularizer.settings.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
         depends = [self.encoder, self.spec.max_length, self.mixture.digest(), chosen]
         return self.out / "targets" / hashlib.sha256(orjson.dumps(depends)).hexdigest()[:16]
 
@@ -169,7 +170,7 @@ class Work:
     def pretrained(self) -> tuple[Path | None, Trained | None]:
         """Return the pre-finetuned model's folder and training summary; (None, None) for a condition without one.
 
-        The model is trained and saved, with the targets of the regularizer, unless a finished one is in the work
+        The model is trained and saved, and its regularizer prepared, unless a finished one is in the work
         folder.
         """
         unit = self.unit
@@ -178,16 +179,14 @@ class Work:
         path, record = self.folder / MODEL, self.folder / PRETRAINING
         if path.is_dir() and record.is_file():
             return path, Trained(**orjson.loads(record.read_bytes()))
-        targets, weight = None, 0.0
-        if unit.arm.regularizer is not None:
-            weight = unit.arm.regularizer.loss_weight
+        regularizer = unit.arm.regularizer
+        if regularizer.settings is not None:
             folder = unit.targets
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.with_suffix(".lock")):
-                regularizer, cache = unit.arm.regularizer, unit.out / "reference"
-                targets = prepare_targets(self.base, unit.mixture, regularizer, folder, cache, silent)
+                regularizer.prepare(self.base, unit.mixture, folder, unit.out / "reference", silent)
         model = self.fresh_model(None)
-        trained = train(model, unit.mixture, unit.training, self.folder / "pretraining", silent, targets, weight)
+        trained = train(model, unit.mixture, unit.training, self.folder / "pretraining", silent, regularizer)
         save_model(model, path)
         record.write_bytes(orjson.dumps(asdict(trained)))
         return path, trained
@@ -214,7 +213,7 @@ class Work:
         )
         model = self.fresh_model(pretrained)
         folder = self.folder / f"finetuning-{n}"
-        train(model, mixture, unit.training, folder, silent, checkpoints=False)  # it takes seconds
+        train(model, mixture, unit.training, folder, silent, NoRegularizer(), checkpoints=False)  # it takes seconds
         save_model(model, self.folder / "finetuned")
         encoder = self.opened(self.folder / "finetuned")
         vectors = encoder.encode(self.scorer.texts, plain=True).vectors

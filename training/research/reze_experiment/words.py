@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from training.finetuning.regularizers.registry import REGULARIZED
 from training.research.reze_experiment.arms import POSTPROCESSED
 from training.research.reze_experiment.findings import PROPOSED, Difference, Findings
 from training.research.reze_experiment.settings import METHODS
@@ -52,8 +53,8 @@ def shifted(findings: Findings) -> Iterator[str]:
     """Yield a sentence on the ratio of REZE's drift and IsoScore to PFT's and distillation's, per learning rate."""
     for rate in dict.fromkeys(shift.learning_rate for shift in findings.shifts):
         found = {shift.method: shift for shift in findings.shifts if shift.learning_rate == rate}
-        for rival in ("pft", "distill"):
-            if PROPOSED in found and rival in found and found[rival].drift.value > 0:
+        for rival in ("pft", *REGULARIZED):
+            if rival != PROPOSED and PROPOSED in found and rival in found and found[rival].drift.value > 0:
                 drift = found[PROPOSED].drift.value / found[rival].drift.value
                 isoscore = found[PROPOSED].isoscore.value / found[rival].isoscore.value
                 yield (

@@ -6,26 +6,23 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from training.finetuning.mixture import Mixture
-from training.finetuning.shrinkage import Shrinkage
-from training.finetuning.targets import Targets
+from training.finetuning.regularizers.geometry import Geometry, pull_fractions
+from training.finetuning.regularizers.shrinkage import Shrinkage
 from training.reporting.figures import STYLE, label_plainly, to_svg
 
 SHOWN_DIMENSIONS = 60
 """Maximum number of columns of the heat map: the dimensions that separate the sources most."""
 
 
-def pictures(mixture: Mixture, targets: Targets) -> dict[str, str]:
-    """Draw every figure of the targets and return them as SVG by title; an empty dict for plain distillation.
+def draw_figures(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> dict[str, str]:
+    """Draw every figure of the offline phase and return them as SVG by title.
 
     Figures that have nothing to show, such as dispersions without active dimensions, are left out.
     """
-    shrinkage, geometry = targets.shrinkage, targets.geometry
-    if shrinkage is None or geometry is None:
-        return {}
     with plt.rc_context(STYLE):
         found = {
             "Spectrum of the relations (Eq. 1); the shaded dimensions are active (Eq. 3)": spectrum(shrinkage),
-            "Cosine of each pair's relation to its target, cos(r, r̂)": cosines(mixture, targets),
+            "Cosine of each pair's relation to its target, cos(r, r̂)": cosines(mixture, geometry),
         }
         if shrinkage.active:
             found["Dispersion of the sources' means along each dimension (Eq. 2), and its threshold (Eq. 4)"] = (
@@ -73,7 +70,7 @@ def factors(mixture: Mixture, shrinkage: Shrinkage) -> Any:
     changed = shrinkage.changed
     shown = np.sort(changed[np.argsort(-shrinkage.dispersion[changed])][:SHOWN_DIMENSIONS])
     figure, axis = plt.subplots(figsize=(8, 1.2 + 0.28 * len(mixture.names)), layout="constrained")
-    image = axis.imshow(pulled(shrinkage)[:, shown], cmap="Reds", vmin=0, vmax=1, aspect="auto")
+    image = axis.imshow(pull_fractions(shrinkage)[:, shown], cmap="Reds", vmin=0, vmax=1, aspect="auto")
     axis.set_yticks(range(len(mixture.names)), mixture.names)
     every = max(1, len(shown) // 15)
     axis.set_xticks(range(0, len(shown), every), [str(dimension + 1) for dimension in shown[::every]])
@@ -81,16 +78,6 @@ def factors(mixture: Mixture, shrinkage: Shrinkage) -> Any:
     axis.spines[:].set_visible(False)
     figure.colorbar(image, ax=axis, shrink=0.8)
     return figure
-
-
-def pulled(shrinkage: Shrinkage) -> Any:
-    """Return how far each source is pulled towards the centre in each dimension, `(S, D)`; 0 means unchanged.
-
-    For scaled sources this is 1 − α; for shifted ones the shift as a share of the deviation from the centre.
-    """
-    deviation = shrinkage.source_means - shrinkage.center
-    share = np.divide(-shrinkage.shift, deviation, out=np.zeros_like(deviation), where=deviation != 0)
-    return np.where(shrinkage.shift != 0, share, 1 - shrinkage.shrink)
 
 
 def between(mixture: Mixture, shrinkage: Shrinkage) -> Any:
@@ -109,10 +96,9 @@ def between(mixture: Mixture, shrinkage: Shrinkage) -> Any:
     return figure
 
 
-def cosines(mixture: Mixture, targets: Targets) -> Any:
+def cosines(mixture: Mixture, geometry: Geometry) -> Any:
     """Plot a box plot of the cosines between relations and targets for each source, and return the figure."""
-    assert targets.geometry is not None  # checked by the caller
-    values = [targets.geometry.cosines[mixture.sources == source] for source in range(len(mixture.names))]
+    values = [geometry.cosines[mixture.sources == source] for source in range(len(mixture.names))]
     figure, axis = plt.subplots(figsize=(7, 1 + 0.28 * len(values)), layout="constrained")
     axis.boxplot(values, orientation="horizontal", showfliers=False, tick_labels=mixture.names)
     axis.invert_yaxis()

@@ -4,17 +4,20 @@ Relations r = [a; p] `(n, 2d)` of a frozen reference encoder → moments of each
 factor or shift of each source in each direction → targets r̂ (Section 3.1 of the REZE paper, its Algorithm 1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.finetuning.job import RegularizerSettings
+from training.finetuning.regularizers.settings import RegularizerSettings
 from transforms.statistics import Moments
+from transforms.vectors import FloatArray
 
 Array = NDArray[np.float64]
 
+BLOCK_PAIRS = 16_384
+"""Number of pairs whose relations are in memory at once."""
 ROUNDING = 1e-12
 """Relative tolerance for rounding: without it, a variance ratio of 1 might never be reached, and sources on the band
 might count as outside it."""
@@ -86,7 +89,7 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
         sources: moments of each source's relations, all of the same dimensions.
         settings: the paper's parameters.
     """
-    pooled = merged(sources)
+    pooled = merge_moments(sources)
     eigenvalues, basis = eigenspace(pooled)
     means = np.stack([moments.mean - pooled.mean for moments in sources]) @ basis
     center = np.median(means, axis=0) if settings.center == "median" else means.mean(axis=0)
@@ -154,7 +157,7 @@ def denominators(means: Array, settings: RegularizerSettings) -> Array:
     return lengths if settings.denominator == "literal" else np.where(means < 0, -lengths, lengths)
 
 
-def merged(sources: Sequence[Moments]) -> Moments:
+def merge_moments(sources: Sequence[Moments]) -> Moments:
     """Merge the moments of all sources into new ones, and return these."""
     pooled = Moments()
     for moments in sources:
@@ -164,5 +167,33 @@ def merged(sources: Sequence[Moments]) -> Moments:
 
 def between_source_variance(sources: Sequence[Moments]) -> float:
     """Return the between-source variance of the relations, Σ_s n_s/n ‖μ_s − u‖²."""
-    pooled = merged(sources)
+    pooled = merge_moments(sources)
     return float(sum(one.count / pooled.count * ((one.mean - pooled.mean) ** 2).sum() for one in sources))
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices of at most `BLOCK_PAIRS` rows that together cover `count` rows."""
+    for start in range(0, count, BLOCK_PAIRS):
+        yield slice(start, min(start + BLOCK_PAIRS, count))
+
+
+def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int) -> list[Moments]:
+    """Return the moments of each source's relations, in one pass over the rows.
+
+    Args:
+        relations: `(n, D)`.
+        sources: index of each row's source, `(n,)`.
+        count: number of sources.
+    """
+    found = [Moments() for _ in range(count)]
+    for rows in blocks(len(relations)):
+        block = np.asarray(relations[rows])
+        for source in range(count):
+            found[source].update(block[sources[rows] == source])
+    return found
+
+
+def total_variance(sources: Sequence[Moments]) -> float:
+    """Return the total variance of all sources' relations, the mean squared distance from their mean."""
+    pooled = merge_moments(sources)
+    return float(np.trace(pooled.scatter) / pooled.count)

@@ -1,0 +1,49 @@
+"""Plain distillation, REZE's control: pairs keep the relations that the base model gave them."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from training.encoder.encoder import Encoder
+from training.finetuning.mixture import Mixture
+from training.finetuning.regularizers.regularizer import Regularizer
+from training.finetuning.regularizers.relations import load_or_compute_relations
+from training.finetuning.regularizers.settings import RegularizerSettings
+from transforms.progress import Progress
+
+
+class Distillation(Regularizer):
+    """Mean of 1 − cosine between each pair's relation and its target (Eq. 8 of REZE), here the base model's relation.
+
+    Attributes:
+        targets: target relation of each pair, `(n, 2d)` float32, a memmap: it may be larger than memory.
+    """
+
+    settings: RegularizerSettings
+    targets: NDArray[np.float32]
+
+    def __init__(self, settings: RegularizerSettings) -> None:
+        self.settings = settings.model_copy(update={"target": "reference", "contrast": "plain"})
+        self.weight = settings.loss_weight
+
+    def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
+        """Compute the relations of all pairs by the base model, or load those that the folder holds."""
+        self.targets, _ = load_or_compute_relations(encoder, mixture, self.settings, folder, cache, on_progress)
+
+    def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor:
+        """Return the mean of 1 − cosine between the relations of a batch and their targets."""
+        targets = copy_rows(self.targets, rows, anchors.device)
+        return (1 - cosine_similarity(torch.cat([anchors, positives], dim=1), targets, dim=1)).mean()
+
+    def summarize(self, mixture: Mixture) -> list[str]:
+        """Say what the target is."""
+        return ["The target is the reference itself: plain distillation."]
+
+
+def copy_rows(values: NDArray[np.float32], rows: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Copy rows of an array or memmap to a tensor on the device."""
+    return torch.from_numpy(np.ascontiguousarray(values[rows])).to(device)
