@@ -65,16 +65,16 @@ def mine_sources(
 
         candidates = find_candidates(mixing.data[name], mixing.sources[name], mixing.kept[name], mixing.forbidden)
         count = wanted(candidates, settings, name)
-        shelf = Shelf(folder, name, key_of(encoder, candidates, settings, mixing.kept[name], mixing.settings.seed))
-        mined = shelf.read()
+        cache = MinedCache(folder, name, key_of(encoder, candidates, settings, mixing.kept[name], mixing.settings.seed))
+        mined = cache.read()
         if mined is None:
             auxiliary.encode(candidates, report)
             seed = mixing.settings.seed
             mined = mine(candidates, auxiliary, settings, count, seed) if count else nothing(candidates)
-            shelf.write(mixing.kept[name], mined, describe(candidates, auxiliary, settings, count, mined))
+            cache.write(mixing.kept[name], mined, describe(candidates, auxiliary, settings, count, mined))
         by_query = {normalize_text(one.query): tuple(one.negatives) for one in mined}
         mixing.give(name, [by_query[normalize_text(pair.anchor)] for pair in mixing.kept[name]])
-        found[name] = shelf.statistics()
+        found[name] = cache.statistics()
     return found
 
 
@@ -98,7 +98,7 @@ def key_of(
     return digest(encoder.fingerprint, candidates.digest(), chosen, [[p.anchor, p.positive] for p in pairs], seed)
 
 
-class Shelf:
+class MinedCache:
     """Cache of one source's mined negatives, on disk.
 
     Args:
