@@ -4,6 +4,9 @@
 starting ───────────────────────────────► idle ◄────────────► busy
    ▲                                                            │ killed, out of memory, node lost:
    └──────────────── replaced ◄─────────────────────────────────┘ its task goes to the next idle worker
+
+Ray's `ActorPool` does less: the task of a worker that dies is lost, its error does not name the task, and the pool goes
+on with one worker fewer.
 """
 
 import time
