@@ -10,7 +10,8 @@ import uvicorn
 
 from service import logs
 from service.app import create_app
-from service.cli.server import Server, listen, run
+from service.cli.serve import bind
+from service.cli.server import Server, run
 from service.memory import keep_freed_blocks
 from service.settings import read_settings
 
@@ -34,7 +35,7 @@ def main() -> None:
     app.add_api_route("/watching/{on}", watching, methods=["POST"])
     config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(run(Server(config, services), listen(settings.host, settings.port), settings, services))
+        runner.run(run(Server(config, services), bind(settings.host, settings.port), settings, services))
 
 
 if __name__ == "__main__":
