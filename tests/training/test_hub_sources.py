@@ -280,7 +280,7 @@ for written in sys.argv[1:]:
     try:
         source = open_source(written)
         rows = [len(row) for batch in source.batches() for row in batch.values]
-        print(json.dumps([source.name, source.place, source.kind(), source.count(), sum(rows)]))
+        print(json.dumps([source.name, source.location, source.kind(), source.count(), sum(rows)]))
     except SourceError as error:
         print(json.dumps([type(error).__name__, str(error)]))
 """
