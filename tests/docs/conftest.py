@@ -10,6 +10,7 @@ from tests.docs.blocks import all_blocks
 from tests.docs.page import SECONDS, BlockError, Page, folder_of
 from tests.docs.record import Run, record
 from tests.docs.workshop import Workshop
+from training.datasets.layouts import LAYOUTS
 from transforms.base import Transform
 from transforms.kinds import KINDS
 
@@ -67,7 +68,7 @@ def reader(workshop):
     """Runs a block on its page, which is closed when the next begins."""
     current: dict[str, Page] = {}
 
-    known = dict(Transform.defined)
+    known, layouts = dict(Transform.defined), dict(LAYOUTS)
 
     def run(block):
         if block.page not in current:
@@ -81,6 +82,8 @@ def reader(workshop):
         current.clear()
         for kind in Transform.defined.keys() - known.keys() - KINDS.keys():  # a page may define one of its own
             del Transform.defined[kind]
+        for task in LAYOUTS.keys() - layouts.keys():
+            del LAYOUTS[task]
 
     yield run
     close()
