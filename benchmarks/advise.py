@@ -27,13 +27,13 @@ from training.advice.row_sample import RowSample
 from training.advice.sample import build_text_sample, list_texts_to_encode
 from training.advice.sample_size import MIN_ROWS
 from training.encoder.spec import DEFAULT_ENCODER
-from training.evaluation.encoders import Group, Member, Wanted, plan_groups
+from training.evaluation.encoders import Group, Member, RequestedEncoder, plan_groups
 from training.evaluation.pool import Job, Workers
-from training.evaluation.run import trial_key
+from training.evaluation.run import compute_trial_key
 from training.evaluation.statistics import Interval, bootstrap
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, open_suite
-from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
+from training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
 from training.reporting.text import format_percent, format_points
 from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
@@ -58,7 +58,7 @@ def main() -> None:
     options.add_argument("--work", type=Path, default=Path("build/advise"))
     given = options.parse_args()
     torch.set_num_threads(given.processes)
-    group = plan_groups([Wanted(DEFAULT_ENCODER, "layer6-mean" if given.quick else "layers")], None)[0]()
+    group = plan_groups([RequestedEncoder(DEFAULT_ENCODER, "layer6-mean" if given.quick else "layers")], None)[0]()
     entries = open_suite(given.suite).entries[: 3 if given.quick else None]
     cells: list[Cell] = []
     left_out: list[str] = []
@@ -102,8 +102,8 @@ class Measure:
 
     def measured(self, entry: Entry) -> Iterator[Cell]:
         """Encode, advise, fit, score."""
-        trials = [Trial(entry, trial_key(entry, limit), limit) for limit in (None, self.limit)]
-        jobs: list[Job] = [(collect, (trial, {})) for trial in trials]
+        trials = [Trial(entry, compute_trial_key(entry, limit), limit) for limit in (None, self.limit)]
+        jobs: list[Job] = [(collect_texts, (trial, {})) for trial in trials]
         found = dict(self.workers.run(jobs))
         whole, scored = found[0], found[1]
         if isinstance(whole, Exception) or isinstance(scored, Exception) or whole.error or scored.error:

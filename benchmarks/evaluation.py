@@ -18,7 +18,7 @@ from benchmarks.report import parser, write_report
 from benchmarks.starters import show
 from service.cli.evaluate import fitted_chains
 from training.encoder.spec import DEFAULT_ENCODER
-from training.evaluation.encoders import Wanted
+from training.evaluation.encoders import RequestedEncoder
 from training.evaluation.findings import Findings
 from training.evaluation.plots import draw_all
 from training.evaluation.report import format_report
@@ -51,9 +51,9 @@ def main() -> None:
     options.add_argument("--work", type=Path, default=Path("build/evaluation"))
     given = options.parse_args()
     torch.set_num_threads(given.processes)
-    variants = [Wanted(DEFAULT_ENCODER, "layers")]
+    variants = [RequestedEncoder(DEFAULT_ENCODER, "layers")]
     if given.quick:
-        variants = [Wanted(DEFAULT_ENCODER, f"layer6-{way}") for way in ("mean", "cls")]
+        variants = [RequestedEncoder(DEFAULT_ENCODER, f"layer6-{way}") for way in ("mean", "cls")]
     plain = Request(
         suite=open_suite(given.suite),
         encoders=variants,
@@ -69,7 +69,7 @@ def main() -> None:
         "few sentences": replace(plain, suite=replace(plain.suite, entries=tuple(few)), sentences=SENTENCES),
         "reducers": replace(
             plain,
-            encoders=[Wanted(DEFAULT_ENCODER)],
+            encoders=[RequestedEncoder(DEFAULT_ENCODER)],
             out=given.work / "reducers",
             chains=fitted_chains(["compact"]),
             ladder=False,
@@ -119,7 +119,7 @@ def condensed(results: Results, findings: Findings) -> dict[str, Any]:
     return {
         "limit": results.request.limit,
         "corpus": Path(results.request.corpus).name,
-        "corpus_sentences": results.corpus_rows,
+        "read_corpus_sentences": results.corpus_rows,
         "tasks": {task.task: task.type or task.error for task in results.tasks},
         "mean_norms": {result.member.name: result.mean_norm for result in results.encoders},
         "intrinsic": {result.member.name: result.intrinsic for result in results.encoders},

@@ -19,7 +19,7 @@ from benchmarks.report import markdown_table, parser, write_report
 from training.advice.matryoshka import MAX_ROWS, compare_first_coordinates
 from training.encoder.encoder import load_model
 from training.encoder.spec import DEFAULT_ENCODER
-from training.evaluation.encoders import Wanted, plan_groups
+from training.evaluation.encoders import RequestedEncoder, plan_groups
 from training.sources.source import open_source
 from transforms.vectors import FloatArray
 
@@ -62,7 +62,7 @@ def sampled(written: str) -> list[str]:
 
 def layers(texts: list[str], quick: bool) -> Iterator[tuple[str, FloatArray]]:
     """The vectors of every layer under both poolings."""
-    group = plan_groups([Wanted(DEFAULT_ENCODER, "layer6-mean" if quick else "layers")], None)[0]()
+    group = plan_groups([RequestedEncoder(DEFAULT_ENCODER, "layer6-mean" if quick else "layers")], None)[0]()
     for member, vectors in zip(group.members, group.encode(texts, None, lambda *_: None), strict=True):
         yield member.name, np.asarray(vectors)
 

@@ -16,7 +16,7 @@ from training.errors import EvaluationError
 if TYPE_CHECKING:
     from service.registry import LoadedChain
     from service.settings import Settings
-    from training.evaluation.encoders import Wanted
+    from training.evaluation.encoders import RequestedEncoder
     from training.evaluation.methods import Method
     from training.evaluation.run import Request, Results
     from training.evaluation.suites import Suite
@@ -190,15 +190,17 @@ def listed(written: str | None) -> list[str]:
     return [part.strip() for part in (written or "").split(",") if part.strip()]
 
 
-def wanted_encoders(settings: "Settings", written: str | None, suite: "Suite", dtype: Dtype) -> "list[Wanted]":
+def wanted_encoders(
+    settings: "Settings", written: str | None, suite: "Suite", dtype: Dtype
+) -> "list[RequestedEncoder]":
     """The encoders a user named; else those of the suite; else the default."""
-    from training.evaluation.encoders import BAG_OF_WORDS, Wanted
+    from training.evaluation.encoders import BAG_OF_WORDS, RequestedEncoder
 
-    def spec(name: str | None) -> Wanted:
+    def spec(name: str | None) -> RequestedEncoder:
         if name == BAG_OF_WORDS:
-            return Wanted(None)
+            return RequestedEncoder(None)
         base, _, variant = (name or "").partition(":")
-        return Wanted(replace(find_encoder(settings, base or None), dtype=dtype), variant)
+        return RequestedEncoder(replace(find_encoder(settings, base or None), dtype=dtype), variant)
 
     names = listed(written)
     if not names and suite.encoders:

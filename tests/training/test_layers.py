@@ -13,7 +13,7 @@ from training.encoder.encoder import Encoder, locate_model
 from training.encoder.layers import LayeredEncoder, parse_variants
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from training.errors import EncoderError
-from training.evaluation.encoders import BAG_DIMENSIONS, BAG_OF_WORDS, Wanted, plan_groups
+from training.evaluation.encoders import BAG_DIMENSIONS, BAG_OF_WORDS, RequestedEncoder, plan_groups
 
 LAYERS = 6
 TEXTS = [
@@ -159,7 +159,7 @@ def test_a_static_model_in_half_precision_gives_unit_vectors_and_never_finds_a_t
 def test_what_a_static_model_does_not_have_is_refused(static):
     with pytest.raises(EncoderError, match="reads texts of any length: leave max_length out"):
         Encoder(EncoderSpec("static", str(static), max_length=64), "cpu")
-    (opener,) = plan_groups([Wanted(EncoderSpec("static", str(static)), "layers")], "cpu")
+    (opener,) = plan_groups([RequestedEncoder(EncoderSpec("static", str(static)), "layers")], "cpu")
     with pytest.raises(EncoderError, match="static is a static model: it has no layers"):
         opener()
 
@@ -167,11 +167,11 @@ def test_what_a_static_model_does_not_have_is_refused(static):
 def test_variants_of_one_model_become_one_group_and_other_encoders_one_each(static):
     other = EncoderSpec("other", str(static))
     wanted = [
-        Wanted(DEFAULT_ENCODER, "layer1-cls"),
-        Wanted(None),
-        Wanted(DEFAULT_ENCODER, "layer2-mean"),
-        Wanted(other),
-        Wanted(DEFAULT_ENCODER, "layer1-cls"),
+        RequestedEncoder(DEFAULT_ENCODER, "layer1-cls"),
+        RequestedEncoder(None),
+        RequestedEncoder(DEFAULT_ENCODER, "layer2-mean"),
+        RequestedEncoder(other),
+        RequestedEncoder(DEFAULT_ENCODER, "layer1-cls"),
     ]
     groups = [opener() for opener in plan_groups(wanted, "cpu")]
     variants = ["all-MiniLM-L6-v2:layer1-cls", "all-MiniLM-L6-v2:layer2-mean"]
@@ -185,14 +185,18 @@ def test_variants_of_one_model_become_one_group_and_other_encoders_one_each(stat
 
 def test_the_family_is_the_organisation_of_a_hub_id_the_name_of_a_folder_or_what_is_said(static):
     folder = EncoderSpec("mine", str(static))
-    wanted = [Wanted(DEFAULT_ENCODER), Wanted(folder), Wanted(folder, family="kin", published_mean_norm=0.5)]
+    wanted = [
+        RequestedEncoder(DEFAULT_ENCODER),
+        RequestedEncoder(folder),
+        RequestedEncoder(folder, family="kin", published_mean_norm=0.5),
+    ]
     members = [opener().members[0] for opener in plan_groups(wanted, "cpu")]
     assert [one.family for one in members] == ["sentence-transformers", "mine", "kin"]
     assert [one.published_mean_norm for one in members] == [None, None, 0.5]
 
 
 def test_a_bag_of_words_is_of_unit_length_alike_for_like_texts_and_zero_without_words():
-    (opener,) = plan_groups([Wanted(None)], None)
+    (opener,) = plan_groups([RequestedEncoder(None)], None)
     told = []
     texts = ["a cat and a dog", "", "a CAT and a dog!", "rain tonight", "a dog and a cat"]
     (vectors,) = opener().encode(texts, None, told.append)

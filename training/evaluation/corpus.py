@@ -11,24 +11,24 @@ from transforms.vectors import FloatArray
 
 SENTENCE_CHARACTERS = (64, 512)
 """Minimum and maximum number of characters of a sentence, as in the mean-bias paper."""
-CORPUS_MOST = 100_000
+MAX_SENTENCES = 100_000
 """Maximum number of sentences of a corpus."""
-CORPUS_LEAST = 120
+MIN_SENTENCES = 120
 """Minimum number of sentences; with fewer, too few are held out to search ten neighbours among them."""
 HELDOUT_SHARE = 0.1
 """Share of the sentences that are held out for the intrinsic measures."""
-HELDOUT_MOST = 2000
+MAX_HELDOUT = 2000
 """Maximum number of held-out sentences."""
 
 
-def corpus_sentences(written: str) -> list[str]:
-    """Read the distinct sentences of 64 to 512 characters of a source; sample `CORPUS_MOST` of them if there are more.
+def read_corpus_sentences(written: str) -> list[str]:
+    """Read the distinct sentences of 64 to 512 characters of a source; if there are too many, sample `MAX_SENTENCES`.
 
     The sample is always the same, and the order is that of the source.
 
     Raises:
         SourceError: if the source cannot be read.
-        EvaluationError: if the source holds vectors, or fewer than `CORPUS_LEAST` such sentences.
+        EvaluationError: if the source holds vectors, or fewer than `MIN_SENTENCES` such sentences.
     """
     least, most = SENTENCE_CHARACTERS
     found: dict[str, None] = {}
@@ -37,10 +37,10 @@ def corpus_sentences(written: str) -> list[str]:
             raise EvaluationError(f"{written} holds vectors; methods are fitted on sentences")
         found |= dict.fromkeys(text.strip() for text in batch.values if least <= len(text.strip()) <= most)
     sentences = list(found)
-    if len(sentences) < CORPUS_LEAST:
+    if len(sentences) < MIN_SENTENCES:
         few = f"{len(sentences)} sentences of {least} to {most} characters"
-        raise EvaluationError(f"{written} has {few}; methods are fitted on {CORPUS_LEAST} or more")
-    chosen = np.random.default_rng(0).permutation(len(sentences))[:CORPUS_MOST]
+        raise EvaluationError(f"{written} has {few}; methods are fitted on {MIN_SENTENCES} or more")
+    chosen = np.random.default_rng(0).permutation(len(sentences))[:MAX_SENTENCES]
     return [sentences[index] for index in np.sort(chosen)]
 
 
@@ -67,5 +67,5 @@ class Corpus:
 def split_corpus(vectors: FloatArray, digest: str) -> Corpus:
     """Split vectors `(n, d)` by a fixed seed into rows to fit on and held-out rows; return them as a `Corpus`."""
     order = np.random.default_rng(0).permutation(len(vectors))
-    aside = min(int(len(vectors) * HELDOUT_SHARE), HELDOUT_MOST)
+    aside = min(int(len(vectors) * HELDOUT_SHARE), MAX_HELDOUT)
     return Corpus(vectors[np.sort(order[aside:])], vectors[np.sort(order[:aside])], digest)

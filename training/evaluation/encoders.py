@@ -65,12 +65,12 @@ class Group(Protocol):
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
         """Encode texts under a named or the default prompt; return unit vectors `(n, d)`, one array for each member."""
 
-    def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
+    def encode_unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
         """Encode texts without normalization, `plain` without any prompt; return one array `(n, d)` for each member."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedEncoder:
     """Encoder that a user requests.
 
     Attributes:
@@ -86,7 +86,7 @@ class Wanted:
     published_mean_norm: float | None = None
 
 
-def plan_groups(wanted: Sequence[Wanted], device: str | None) -> list[Callable[[], Group]]:
+def plan_groups(wanted: Sequence[RequestedEncoder], device: str | None) -> list[Callable[[], Group]]:
     """Return a loader function for each group of requested encoders; variants of a model share a group."""
     found: list[Callable[[], Group]] = []
     layered: list[tuple[EncoderSpec, list[str]]] = []
@@ -106,18 +106,18 @@ def plan_groups(wanted: Sequence[Wanted], device: str | None) -> list[Callable[[
 class Single:
     """Group of one model; its default family is the organization on the hub, or else its name."""
 
-    def __init__(self, wanted: Wanted, device: str | None) -> None:
+    def __init__(self, wanted: RequestedEncoder, device: str | None) -> None:
         assert wanted.spec is not None
         self.encoder = Encoder(wanted.spec, device)
         organisation = HUB_ID.match(wanted.spec.model)
         family = wanted.family or (organisation.group(1) if organisation else wanted.spec.name)
-        self.members = [member(self.encoder, family, wanted.published_mean_norm)]
+        self.members = [_describe_member(self.encoder, family, wanted.published_mean_norm)]
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
         """Encode texts with the model; return a list with its unit vectors `(n, d)`."""
         return [self.encoder.encode(texts, prompt_name, on_batch=on_batch).vectors]
 
-    def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
+    def encode_unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
         """Encode texts without normalization; return a list with the output `(n, d)` of the model's last module."""
         return [self.encoder.encode(texts, normalize=False, plain=plain).vectors]
 
@@ -133,14 +133,15 @@ class Layers:
         specs = {one.name: one for item in written for one in parse_variants(spec, item, layers)}
         self.layered = LayeredEncoder(whole, list(specs.values()), device)
         self.members = [
-            member(variant, f"{spec.name}, {variant.spec.pooling} pooling", None) for variant in self.layered.variants
+            _describe_member(variant, f"{spec.name}, {variant.spec.pooling} pooling", None)
+            for variant in self.layered.variants
         ]
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> list[NDArray[np.float32]]:
         """Encode texts in one pass; return the unit vectors `(n, d)` of every variant."""
         return self.layered.encode(texts, prompt_name, on_batch)
 
-    def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
+    def encode_unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
         """Encode texts in one pass without normalization; return the vectors `(n, d)` of every variant."""
         return self.layered.encode(texts, normalize=False, plain=plain)
 
@@ -162,7 +163,7 @@ class BagOfWords:
         on_batch(len(texts))
         return [np.asarray(vectors, np.float32)]
 
-    def unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
+    def encode_unnormalized(self, texts: Sequence[str], plain: bool = False) -> list[NDArray[np.float32]]:
         """Count hashed words without normalization; return a list with the counts `(n, 4096)`; there are no prompts."""
         return [np.asarray(self.count_only.transform(texts).toarray(), np.float32)]
 
@@ -189,7 +190,7 @@ def encode_checked(
     return found
 
 
-def member(encoder: Encoder, family: str, published_mean_norm: float | None) -> Member:
+def _describe_member(encoder: Encoder, family: str, published_mean_norm: float | None) -> Member:
     """Describe a loaded model for results; with another dtype or a default prompt, `output` is a new hash."""
     prompt, output = encoder.prompt(None), encoder.fingerprint
     if encoder.spec.dtype != "float32" or prompt:

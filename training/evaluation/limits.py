@@ -13,7 +13,7 @@ from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, Abs
 from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy
 
 from training.errors import DataSetError
-from training.evaluation.tasks import splits_of
+from training.evaluation.tasks import iterate_splits
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
@@ -23,61 +23,61 @@ def limit_rows(task: AbsTask, rows: int) -> None:
         DataSetError: if no query fits into the limit with all its relevant documents.
     """
     if isinstance(task, AbsTaskRetrieval):
-        for holder, split in splits_of(task):
-            holder[split] = capped_search(holder[split], rows, task.seed)
+        for holder, split in iterate_splits(task):
+            holder[split] = _limit_search(holder[split], rows, task.seed)
         return
-    for holder, split in splits_of(task):
+    for holder, split in iterate_splits(task):
         if isinstance(task, AbsTaskPairClassification) and len(holder[split]) == 1:
             holder[split] = Dataset.from_dict(holder[split][0])  # older data sets hold all pairs in one row
-        lists = isinstance(task, AbsTaskClusteringLegacy | AbsTaskClustering) and holds_lists(holder[split])
-        holder[split] = (capped_lists if lists else capped)(holder[split], rows, task.seed)
+        lists = isinstance(task, AbsTaskClusteringLegacy | AbsTaskClustering) and _holds_lists(holder[split])
+        holder[split] = (_limit_lists if lists else _limit_dataset)(holder[split], rows, task.seed)
         if isinstance(task, AbsTaskClassification) and task.train_split != split:
             train = holder[task.train_split]
-            kept = evenly(list(train[task.label_column_name]), rows, task.seed)
+            kept = _choose_evenly(list(train[task.label_column_name]), rows, task.seed)
             holder[task.train_split] = train.select(kept)
 
 
-def shuffled(rows: int, seed: int) -> list[int]:
+def _shuffle_rows(rows: int, seed: int) -> list[int]:
     """Return all row numbers in a random order that depends only on their count and the seed."""
     order: list[int] = np.random.default_rng(seed).permutation(rows).tolist()
     return order
 
 
-def capped(data: Dataset, rows: int, seed: int) -> Dataset:
+def _limit_dataset(data: Dataset, rows: int, seed: int) -> Dataset:
     """Return a random subset of `rows` rows in their original order, or the whole data set if it is not larger."""
-    return data if len(data) <= rows else data.select(sorted(shuffled(len(data), seed)[:rows]))
+    return data if len(data) <= rows else data.select(sorted(_shuffle_rows(len(data), seed)[:rows]))
 
 
-def holds_lists(data: Dataset) -> bool:
+def _holds_lists(data: Dataset) -> bool:
     """Return whether every row is a clustering of its own: a list of texts and a list of labels; False without rows."""
     return len(data) > 0 and all(isinstance(value, list) for value in data[0].values())
 
 
-def capped_lists(data: Dataset, rows: int, seed: int) -> Dataset:
+def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
     """Return all rows, with every list of a row cut to the same random items, `rows` items over all rows."""
     share = max(1, rows // len(data))
 
     def cut(row: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """Cut the lists of one row to the same random items."""
         length = min(len(value) for value in row.values())
-        kept = sorted(shuffled(length, seed)[:share])
+        kept = sorted(_shuffle_rows(length, seed)[:share])
         return {name: [value[index] for index in kept] for name, value in row.items()}
 
     return data.map(cut, keep_in_memory=True)
 
 
-def evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
+def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
     """Choose at most `rows` row numbers at random, spread evenly over the labels; return them in ascending order."""
     if len(labels) <= rows:
         return list(range(len(labels)))
     by_label: dict[Any, list[int]] = {}
-    for row in shuffled(len(labels), seed):
+    for row in _shuffle_rows(len(labels), seed):
         by_label.setdefault(str(labels[row]), []).append(row)
     turns = [(turn, row) for found in by_label.values() for turn, row in enumerate(found)]
     return sorted(row for _, row in sorted(turns, key=lambda pair: pair[0])[:rows])
 
 
-def capped_search(data: Any, rows: int, seed: int) -> Any:
+def _limit_search(data: Any, rows: int, seed: int) -> Any:
     """Return a search split with the queries whose relevant documents fit, and other documents up to the limit.
 
     In reranking, where each query has candidate documents, only the candidates of the chosen queries remain, and the
@@ -95,7 +95,7 @@ def capped_search(data: Any, rows: int, seed: int) -> Any:
     ids = list(data["queries"]["id"])
     chosen: list[int] = []
     documents: set[str] = set()
-    for index in shuffled(len(ids), seed):
+    for index in _shuffle_rows(len(ids), seed):
         wanted = {key for key, grade in relevant.get(ids[index], {}).items() if grade > 0}
         if ranked is None and len(documents | wanted) > rows:
             continue
@@ -106,7 +106,7 @@ def capped_search(data: Any, rows: int, seed: int) -> Any:
         raise DataSetError(f"no query has its relevant documents within a limit of {rows}")
     corpus = list(data["corpus"]["id"])
     if ranked is None:
-        others = [row for row in shuffled(len(corpus), seed) if corpus[row] not in documents]
+        others = [row for row in _shuffle_rows(len(corpus), seed) if corpus[row] not in documents]
         documents |= {corpus[row] for row in others[: rows - len(documents)]}
     queries = {ids[index] for index in chosen}
     return data | {

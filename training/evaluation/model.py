@@ -40,7 +40,7 @@ class StoredModel(AbsEncoder):
         chain: Chain | None = None,
         dimensions: int | None = None,
     ) -> None:
-        self.mteb_model_meta = model_meta(name, revision)
+        self.mteb_model_meta = _build_model_meta(name, revision)
         self.model_prompts = dict(prompts) or None
         self.default_prompt = default_prompt
         self.store = store
@@ -51,7 +51,7 @@ class StoredModel(AbsEncoder):
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
         """Return the transformed vectors `(n, d)` float32 of the texts; raise `KeyError` if one is not stored."""
-        vectors = self.store.get(self.keys(texts_of(inputs), task_metadata, prompt_type))
+        vectors = self.store.get(self.keys(list_texts(inputs), task_metadata, prompt_type))
         if self.chain is None or not len(vectors):
             return vectors
         return np.asarray(self.chain.floats(vectors, self.dimensions), np.float32)
@@ -78,7 +78,7 @@ class PromptedModel(StoredModel):
     def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
         """Return the stored vectors `(n, d)` of the texts with their prompts; raise `KeyError` if one is not stored."""
         prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
-        return self.store.get([text_key(prompt + text) for text in texts_of(inputs)])
+        return self.store.get([text_key(prompt + text) for text in list_texts(inputs)])
 
 
 class Collector(AbsEncoder):
@@ -92,7 +92,7 @@ class Collector(AbsEncoder):
     """
 
     def __init__(self, prompts: Mapping[str, str]) -> None:
-        self.mteb_model_meta = model_meta("lathe/collector", "none")
+        self.mteb_model_meta = _build_model_meta("lathe/collector", "none")
         self.model_prompts = dict(prompts) or None
         self.asked: dict[tuple[str | None, str], None] = {}
         self.random = np.random.default_rng(0)
@@ -102,18 +102,18 @@ class Collector(AbsEncoder):
     ) -> NDArray[np.float32]:
         """Record the texts in `asked`; return random unit vectors `(n, 8)`."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
-        texts = texts_of(inputs)
+        texts = list_texts(inputs)
         self.asked |= dict.fromkeys((prompt, text) for text in texts)
         vectors = self.random.standard_normal((len(texts), COLLECTING_DIMENSIONS), np.float32)
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
-def texts_of(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
+def list_texts(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
     """List the texts of all batches that mteb passes."""
     return [text for batch in inputs for text in batch["text"]]
 
 
-def model_meta(name: str, revision: str) -> ModelMeta:
+def _build_model_meta(name: str, revision: str) -> ModelMeta:
     """Return the metadata that mteb requires of a model, mostly None; a name without "/" gets the prefix "lathe/"."""
     return ModelMeta(
         loader=None,

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from training.errors import EvaluationError
-from training.evaluation.worker import set_up
+from training.evaluation.worker import prepare_process
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 """Function and its arguments, all picklable."""
@@ -22,7 +22,7 @@ class Workers:
         set_up: function that each process runs first.
     """
 
-    def __init__(self, processes: int, set_up: Callable[[], object] = set_up) -> None:
+    def __init__(self, processes: int, set_up: Callable[[], object] = prepare_process) -> None:
         self.processes = processes
         self.set_up = set_up
         self.executor: ProcessPoolExecutor | None = None
@@ -41,7 +41,7 @@ class Workers:
             self.executor.shutdown(wait=True, cancel_futures=True)
             self.executor = None
 
-    def submit(self, job: Job) -> Future[Any]:
+    def _submit(self, job: Job) -> Future[Any]:
         """Submit a job and return its future; start the processes if necessary, by `spawn`.
 
         A process with threads must not be forked.
@@ -59,15 +59,15 @@ class Workers:
         """
         waiting = dict(enumerate(jobs))
         while waiting:
-            for index, result in self.together(waiting):
+            for index, result in self._run_parallel(waiting):
                 del waiting[index]
                 yield index, result
             for index in list(waiting)[: 2 * self.processes]:
-                yield index, self.alone(waiting.pop(index))
+                yield index, self._run_alone(waiting.pop(index))
 
-    def together(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
+    def _run_parallel(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
         """Run jobs in parallel; yield each job's index and its result or exception; stop early if a process dies."""
-        futures = {self.submit(job): index for index, job in jobs.items()}
+        futures = {self._submit(job): index for index, job in jobs.items()}
         for future in as_completed(futures):
             error = future.exception()
             if isinstance(error, BrokenProcessPool):
@@ -75,9 +75,9 @@ class Workers:
                 return
             yield futures[future], error or future.result()
 
-    def alone(self, job: Job) -> Any:
+    def _run_alone(self, job: Job) -> Any:
         """Run one job while no other runs; return its result or exception, an `EvaluationError` if the process dies."""
-        future = self.submit(job)
+        future = self._submit(job)
         error = future.exception()
         if isinstance(error, BrokenProcessPool):
             self.executor = None

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import EncoderError, EvaluationError, TrainingError
-from training.evaluation.corpus import Corpus, corpus_sentences, split_corpus
-from training.evaluation.encoders import Group, Member, Wanted, encode_checked, plan_groups
+from training.evaluation.corpus import Corpus, read_corpus_sentences, split_corpus
+from training.evaluation.encoders import Group, Member, RequestedEncoder, encode_checked, plan_groups
 from training.evaluation.inspection import EncodedGroup, Inspect
 from training.evaluation.method_cache import MethodCache
 from training.evaluation.methods import (
@@ -39,7 +39,7 @@ from training.evaluation.progress import StagedProgress
 from training.evaluation.scores import ResultsLog, Score, TaskDescription
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite
-from training.evaluation.worker import FittedMethod, Raw, Trial, collect, score_methods
+from training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
 from training.workspace import lock_folder
 from transforms.errors import TransformError
 from transforms.progress import Progress
@@ -68,7 +68,7 @@ class Request:
     """
 
     suite: Suite
-    encoders: Sequence[Wanted]
+    encoders: Sequence[RequestedEncoder]
     out: Path
     corpus: str = "pydoc:"
     chains: Sequence[Method] = ()
@@ -172,13 +172,15 @@ class Evaluation:
         self.progress = StagedProgress(on_progress)
         self.log = ResultsLog(request.out)
         self.cache = MethodCache(request.out / "methods")
-        self.trials = [Trial(entry, trial_key(entry, request.limit), request.limit) for entry in request.suite.entries]
-        self.sentences = corpus_sentences(request.corpus) if self.needs_corpus() else []
+        self.trials = [
+            Trial(entry, compute_trial_key(entry, request.limit), request.limit) for entry in request.suite.entries
+        ]
+        self.sentences = read_corpus_sentences(request.corpus) if self.needs_corpus() else []
         self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
         self.tasks: dict[str, TaskDescription] = self.log.read_tasks()
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
         self.problems: list[str] = []
-        require_names(request.encoders)
+        _require_distinct_names(request.encoders)
 
     def needs_corpus(self) -> bool:
         """Return whether a method is to be fitted on sentences, or an inspection needs them."""
@@ -205,10 +207,10 @@ class Evaluation:
             raise EncoderError("; ".join(self.problems))
         self.progress.on_progress(1.0, "evaluated")
         return Results(
-            self.request, self.all_tasks(), found, list(self.scores_of(found)), len(self.sentences), self.problems
+            self.request, self.list_tasks(), found, list(self.select_scores(found)), len(self.sentences), self.problems
         )
 
-    def scores_of(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
+    def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
         """Yield this request's scores from the results log, with its own names of tasks, encoders and methods."""
         for trial in self.trials:
             for result in encoders:
@@ -225,12 +227,12 @@ class Evaluation:
         Raises:
             EvaluationError: if no data set can be evaluated.
         """
-        todo = [trial for trial in self.trials if not self.finished(trial, group)]
+        todo = [trial for trial in self.trials if not self.is_finished(trial, group)]
         collected = self.collect(todo, dict(group.members[0].prompts), workers)
         self.tasks |= {trial.key: one for trial, one in zip(todo, collected, strict=True)}
         usable = [one for one in collected if one.error is None]
         if todo == self.trials and not usable:
-            problems = [f"{one.task}: {one.error}" for one in self.all_tasks()]
+            problems = [f"{one.task}: {one.error}" for one in self.list_tasks()]
             raise EvaluationError("no data set can be evaluated: " + "; ".join(problems))
         asked = dict.fromkeys(pair for one in usable for pair in one.asked)
         stores = [VectorStore(self.request.out / "vectors" / m.output, m.dimensions) for m in group.members]
@@ -262,7 +264,7 @@ class Evaluation:
             )
         )
 
-    def finished(self, trial: Trial, group: Group) -> bool:
+    def is_finished(self, trial: Trial, group: Group) -> bool:
         """Return whether a task has all scores on a group's encoders, so that its texts are not needed."""
         return trial.key in self.tasks and all(
             self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
@@ -271,7 +273,7 @@ class Evaluation:
             if method.unsuited_reason(member.fingerprint, member.dimensions) is None
         )
 
-    def all_tasks(self) -> list[TaskDescription]:
+    def list_tasks(self) -> list[TaskDescription]:
         """List the description of every task of the suite, in its order, then of data sets that could not be read."""
         unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
@@ -284,7 +286,7 @@ class Evaluation:
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
         new = [trial for trial in trials if trial.key not in known]
-        for done, (index, result) in enumerate(workers.run([(collect, (trial, prompts)) for trial in new]), 1):
+        for done, (index, result) in enumerate(workers.run([(collect_texts, (trial, prompts)) for trial in new]), 1):
             trial = new[index]
             failed = isinstance(result, Exception)
             known[trial.key] = TaskDescription(trial.entry.name, trial.key, error=str(result)) if failed else result
@@ -331,7 +333,7 @@ class Evaluation:
         """
         corpus: Corpus | None = None
         if self.sentences:
-            corpus = split_corpus(self.vectors_of_corpus(member, store), self.digest)
+            corpus = split_corpus(self._get_corpus_vectors(member, store), self.digest)
         asked = self.request.methods(member.dimensions)
         reasons = {method.name: method.unsuited_reason(member.fingerprint, member.dimensions) for method in asked}
         methods = [method for method in asked if reasons[method.name] is None]
@@ -358,7 +360,7 @@ class Evaluation:
         working = {method.name: method for method in methods if method.name not in problems}
         return EncoderResult(member, norm, working, measures, problems), fitted
 
-    def vectors_of_corpus(self, member: Member, store: VectorStore) -> NDArray[np.float32]:
+    def _get_corpus_vectors(self, member: Member, store: VectorStore) -> NDArray[np.float32]:
         """Return an encoder's stored vectors of the sentences, `(n, d)`."""
         return store.get([text_key(sentence, member.prompt(None)) for sentence in self.sentences])
 
@@ -401,7 +403,7 @@ class Evaluation:
             )
 
 
-def require_names(encoders: Sequence[Wanted]) -> None:
+def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
     """Raise `EvaluationError` if two encoders have the same name, since results could not tell them apart."""
     names = [f"{one.spec.name}:{one.variant}" for one in encoders if one.spec is not None]
     for name in names:
@@ -410,6 +412,6 @@ def require_names(encoders: Sequence[Wanted]) -> None:
             raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
 
 
-def trial_key(entry: Entry, limit: int | None) -> str:
+def compute_trial_key(entry: Entry, limit: int | None) -> str:
     """Return the key of a task in the results log: a hash of its data set and the row limit."""
     return hashlib.sha256(json.dumps([entry.digest(), limit]).encode()).hexdigest()[:32]

@@ -142,20 +142,20 @@ def open_suite(written: str) -> Suite:
         names = [name.strip() for name in BETWEEN_NAMES.split(written.removeprefix("mteb:")) if name.strip()]
         if not names:
             raise EvaluationError("mteb: names no task; write mteb:STSBenchmark,Banking77Classification")
-        return Suite(written, written, tuple(mteb_entries(names)))
+        return Suite(written, written, tuple(_expand_mteb_names(names)))
     path = Path(written).expanduser()
     if path.is_dir():
-        return folder_suite(written, path)
+        return open_folder_suite(written, path)
     shipped = SHIPPED / f"{written.removesuffix('.yaml')}.yaml"
     if path.is_file():
-        return yaml_suite(written, path)
+        return _read_yaml_suite(written, path)
     if "/" not in written and shipped.is_file():
-        return yaml_suite(written, shipped)
+        return _read_yaml_suite(written, shipped)
     known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.yaml")))
     raise EvaluationError(f"there is no suite {written!r}: name a folder, a YAML file, mteb:TASK,… or one of {known}")
 
 
-def folder_suite(written: str, root: Path) -> Suite:
+def open_folder_suite(written: str, root: Path) -> Suite:
     """Return the suite of all data sets below a folder; unusable ones become its `problems`.
 
     Raises:
@@ -167,7 +167,7 @@ def folder_suite(written: str, root: Path) -> Suite:
     for folder in sorted(folders | data):
         name = str(folder.relative_to(root)) if folder != root else folder.resolve().name
         try:
-            entry = folder_entry(name, folder)
+            entry = _read_folder_entry(name, folder)
         except EvaluationError as error:
             problems[name] = str(error)
         else:
@@ -177,7 +177,7 @@ def folder_suite(written: str, root: Path) -> Suite:
     return Suite(written, root.resolve().name, tuple(entries), problems)
 
 
-def folder_entry(name: str, folder: Path) -> Entry | None:
+def _read_folder_entry(name: str, folder: Path) -> Entry | None:
     """Return a data set according to its META.json; None if it has only texts or training pairs to fit on.
 
     Raises:
@@ -195,16 +195,16 @@ def folder_entry(name: str, folder: Path) -> Entry | None:
     return Entry(name, "folder", str(folder), evaluated, language) if evaluated else None
 
 
-def mteb_entries(names: list[str]) -> Iterator[Entry]:
+def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
     """Yield an entry for each distinct mteb task; benchmarks are expanded to their tasks."""
-    from training.evaluation.tasks import tasks_of  # seconds of import
+    from training.evaluation.tasks import list_tasks  # seconds of import
 
-    found = {task.metadata.name: task for name in names for task in tasks_of(name)}
+    found = {task.metadata.name: task for name in names for task in list_tasks(name)}
     for name, task in found.items():
         yield Entry(name, "mteb", name, subsets=tuple(task.hf_subsets), splits=tuple(task.eval_splits))
 
 
-def yaml_suite(written: str, path: Path) -> Suite:
+def _read_yaml_suite(written: str, path: Path) -> Suite:
     """Read a suite from a YAML file.
 
     Raises:
@@ -212,8 +212,8 @@ def yaml_suite(written: str, path: Path) -> Suite:
     """
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        parts = [listed_suite(item, path.parent) for item in found.get("tasks") or []]
-        encoders = tuple(listed_encoder(item) for item in found.get("encoders") or [])
+        parts = [_read_item(item, path.parent) for item in found.get("tasks") or []]
+        encoders = tuple(_read_encoder(item) for item in found.get("encoders") or [])
         title, reference = str(found.get("title") or path.stem), str(found.get("reference") or "")
     except EvaluationError:
         raise
@@ -230,7 +230,7 @@ def yaml_suite(written: str, path: Path) -> Suite:
     return Suite(written, title, entries, problems, encoders, reference)
 
 
-def listed_suite(item: Mapping[str, Any], beside: Path) -> Suite:
+def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
     """Return the data sets of one item in a YAML file's `tasks`, as a suite without name and title.
 
     Args:
@@ -243,9 +243,9 @@ def listed_suite(item: Mapping[str, Any], beside: Path) -> Suite:
     if not isinstance(item, dict):
         raise EvaluationError(f"a task of a suite file is written as mteb: {item}, not as {item!r} alone")
     if "mteb" in item:
-        return Suite("", "", tuple(mteb_entries([str(item["mteb"])])))
+        return Suite("", "", tuple(_expand_mteb_names([str(item["mteb"])])))
     if "folder" in item:
-        return folder_suite(str(item["folder"]), beside / str(item["folder"]))
+        return open_folder_suite(str(item["folder"]), beside / str(item["folder"]))
     if "hub" not in item:
         raise EvaluationError(f"a task of a suite file has 'mteb', 'folder' or 'hub'; this has {', '.join(item)}")
     task = str(item["task"])
@@ -266,6 +266,6 @@ def listed_suite(item: Mapping[str, Any], beside: Path) -> Suite:
     return Suite("", "", (entry,))
 
 
-def listed_encoder(item: Mapping[str, Any]) -> ListedEncoder:
+def _read_encoder(item: Mapping[str, Any]) -> ListedEncoder:
     """Convert an item of a YAML file's `encoders`; raise `KeyError` without a model."""
     return ListedEncoder(str(item["model"]), item.get("family"), item.get("published_mean_norm"))

@@ -15,7 +15,7 @@ from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from training.errors import DataSetError, EvaluationError
 
 
-def named_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
+def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
     """Return a task of mteb by name; its data is not loaded yet.
 
     Args:
@@ -36,7 +36,7 @@ def named_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = (
     return found
 
 
-def tasks_of(name: str) -> list[AbsTask]:
+def list_tasks(name: str) -> list[AbsTask]:
     """Return the tasks of a benchmark of mteb, or else a list with the one task of this name.
 
     The tasks have the subsets and splits that the benchmark uses.
@@ -47,10 +47,10 @@ def tasks_of(name: str) -> list[AbsTask]:
     try:
         return list(mteb.get_benchmark(name).tasks)
     except KeyError:
-        return [named_task(name)]
+        return [find_task(name)]
 
 
-def load(task: AbsTask) -> AbsTask:
+def load_data(task: AbsTask) -> AbsTask:
     """Load the data of a task in place, unless it has them, and return the task.
 
     Raises:
@@ -69,12 +69,12 @@ def load(task: AbsTask) -> AbsTask:
     return task
 
 
-def begin_anew(task: AbsTask) -> None:
+def reset_random_state(task: AbsTask) -> None:
     """Reset a task's random generators to its seed, so that what it samples is the same for every method."""
     task.rng_state, task.np_rng = random.Random(task.seed), np.random.default_rng(task.seed)
 
 
-def splits_of(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
+def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
     """Yield each split to evaluate on, as the dict that holds it and its key there, so that it can be replaced."""
     data: Any = task.dataset
     for split in task.eval_splits:

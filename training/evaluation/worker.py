@@ -77,7 +77,7 @@ class Raw:
     folder: Path
 
 
-def set_up() -> None:
+def prepare_process() -> None:
     """Prepare a worker process: one thread, no progress bars, logs, warnings or stderr, and an end with its parent."""
     warnings.simplefilter("ignore")
     sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
@@ -92,10 +92,10 @@ def set_up() -> None:
     datasets.disable_progress_bars()
     torch.set_num_threads(1)
     threadpool_limits(1)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def end_with_parent() -> None:
+def _end_with_parent() -> None:
     """Wait until the parent process is gone, then exit this process; otherwise it would wait for jobs forever."""
     parent = parent_process()
     if parent is not None:
@@ -104,21 +104,21 @@ def end_with_parent() -> None:
 
 
 @lru_cache(maxsize=1)
-def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
+def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     """Return a task with its data, limited to the trial's rows, and sentences on left-out rows; the last one is cached.
 
     Raises:
         EvaluationError: if the data cannot be loaded or are invalid.
     """
     from training.evaluation.limits import limit_rows
-    from training.evaluation.tasks import load, named_task
+    from training.evaluation.tasks import find_task, load_data
 
     entry, found = trial.entry, Warnings()
     if entry.kind == "mteb":
-        task = named_task(entry.place, entry.subsets, entry.splits)
+        task = find_task(entry.place, entry.subsets, entry.splits)
     else:
         task = entry.data_set().build_task(found)
-    load(task)
+    load_data(task)
     changes = {"main_score": entry.main_score, "type": entry.type}
     task.metadata = task.metadata.model_copy(update={name: value for name, value in changes.items() if value})
     if trial.limit is not None:
@@ -126,14 +126,14 @@ def loaded(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     return task, tuple(found.sentences())
 
 
-def collect(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
+def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
     """Run a task once on random vectors to record which texts it encodes; an exception becomes the `error`."""
     from training.datasets.mteb_tasks import LETTERS
     from training.evaluation.model import Collector
 
     name = trial.entry.name
     try:
-        task, left_out = loaded(trial)
+        task, left_out = load_trial(trial)
         collector = Collector(prompts)
         measure(collector, task)
     except EvaluationError as error:
@@ -157,8 +157,8 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
         metrics: dict[str, float] = {}
         problem: str | None = None
         try:
-            task, _ = loaded(trial)
-            store = opened(raw)
+            task, _ = load_trial(trial)
+            store = open_store(raw)
             chain = Chain.load(method.folder) if method.folder else None
             model = StoredModel(
                 f"{raw.name}+{method.name}",
@@ -178,17 +178,17 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
     return found
 
 
-STORES: dict[Path, tuple[int, VectorStore]] = {}
+_STORES: dict[Path, tuple[int, VectorStore]] = {}
 """Last opened store, by folder, with the size of its file, which only grows."""
 
 
-def opened(raw: Raw) -> VectorStore:
+def open_store(raw: Raw) -> VectorStore:
     """Return an encoder's store, cached until vectors are added to it."""
     size = (raw.folder / VECTORS).stat().st_size
-    if STORES.get(raw.folder, (0, None))[0] != size:
-        STORES.clear()
-        STORES[raw.folder] = size, VectorStore(raw.folder, raw.dimensions)
-    return STORES[raw.folder][1]
+    if _STORES.get(raw.folder, (0, None))[0] != size:
+        _STORES.clear()
+        _STORES[raw.folder] = size, VectorStore(raw.folder, raw.dimensions)
+    return _STORES[raw.folder][1]
 
 
 def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
@@ -203,9 +203,9 @@ def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
     import mteb
 
     from training.evaluation.model import BATCH_ROWS
-    from training.evaluation.tasks import begin_anew
+    from training.evaluation.tasks import reset_random_state
 
-    begin_anew(task)
+    reset_random_state(task)
     results = mteb.evaluate(
         model,
         task,

@@ -15,12 +15,12 @@ import orjson
 
 from training.datasets.overlap import normalize_text
 from training.encoder.spec import EncoderSpec
-from training.evaluation.encoders import Wanted
+from training.evaluation.encoders import RequestedEncoder
 from training.evaluation.methods import CONTROL
 from training.evaluation.run import Request, Results, evaluate
 from training.evaluation.statistics import Interval, bootstrap_ratio, holm, paired_test
 from training.evaluation.suites import Entry, Suite, open_suite
-from training.finetuning.development import measured_texts
+from training.finetuning.development import collect_measured_texts
 from training.finetuning.extras import SuiteSettings
 from transforms.files import replace_synced
 from transforms.progress import Progress
@@ -149,7 +149,7 @@ def compare_models(
         EvaluationError: if nothing of a suite can be evaluated.
     """
     adapted = replace(base, name=ADAPTED, model=str(model), revision=None, pooling=None, layer=None)
-    encoders = [Wanted(replace(base, name=BASE)), Wanted(adapted)]
+    encoders = [RequestedEncoder(replace(base, name=BASE)), RequestedEncoder(adapted)]
     request = Request(together(suites.values()), encoders, out / "evaluation", limit=limit, device=device)
     results, known = evaluate(request, on_progress), {normalize_text(text) for text in trained}
     found = {name: compared(results, suite, known) for name, suite in suites.items()}
@@ -194,7 +194,7 @@ def seen(entry: Entry, known: set[str]) -> int:
     """
     if entry.kind != "folder":
         return 0
-    return len(measured_texts(entry.data_set()) & known)
+    return len(collect_measured_texts(entry.data_set()) & known)
 
 
 def categories(tasks: Sequence[TaskScores]) -> Iterator[Category]:

@@ -57,11 +57,11 @@ def find_candidates(
     Raises:
         DataSetError: if the corpus cannot be read.
     """
-    judged = [*pairs, *judged_pairs(data, source)]
-    positives = by_words(pair.positive for pair in judged)
-    documents = by_words(texts_of_corpus(data, source, judged))
+    judged = [*pairs, *_find_judged_pairs(data, source)]
+    positives = _index_by_words(pair.positive for pair in judged)
+    documents = _index_by_words(_read_documents(data, source, judged))
     kept = {words: text for words, text in documents.items() if words not in forbidden}
-    queries = by_words(pair.anchor for pair in pairs)
+    queries = _index_by_words(pair.anchor for pair in pairs)
     trained = {normalize_text(pair.positive) for pair in pairs}
     answers: dict[str, set[str]] = {query: {query} & kept.keys() for query in queries}
     for pair in judged:
@@ -78,7 +78,7 @@ def find_candidates(
     )
 
 
-def by_words(texts: Iterable[str]) -> dict[str, str]:
+def _index_by_words(texts: Iterable[str]) -> dict[str, str]:
     """Map each normalized text to the first of the texts that has this normalized form."""
     found: dict[str, str] = {}
     for text in texts:
@@ -86,7 +86,7 @@ def by_words(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def judged_pairs(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
+def _find_judged_pairs(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
     """Yield the pairs of every split of a data set; skip splits that raise `DataSetError`."""
     for split in data.splits():
         try:
@@ -95,7 +95,7 @@ def judged_pairs(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
             continue
 
 
-def texts_of_corpus(data: DataSet, source: SourceSettings, judged: Iterable[Pair]) -> Iterator[str]:
+def _read_documents(data: DataSet, source: SourceSettings, judged: Iterable[Pair]) -> Iterator[str]:
     """Yield the documents to mine: texts of the file that the job names, else a retrieval corpus, else all positives.
 
     Args:
@@ -107,13 +107,13 @@ def texts_of_corpus(data: DataSet, source: SourceSettings, judged: Iterable[Pair
         DataSetError: if the file cannot be read.
     """
     if source.corpus is not None:
-        yield from read_texts(source.corpus)
+        yield from _read_texts(source.corpus)
         return
     corpus = data.layout.read_corpus(data)
     yield from (pair.positive for pair in judged) if corpus is None else corpus
 
 
-def read_texts(corpus: Path) -> Iterator[str]:
+def _read_texts(corpus: Path) -> Iterator[str]:
     """Yield the texts of a file or folder, skipping blank ones.
 
     Raises:

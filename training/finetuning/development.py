@@ -144,7 +144,7 @@ class Task:
         if settings.limit is not None:
             limit_rows(self.task, settings.limit)
         collector = Collector({})
-        with undisturbed():
+        with preserve_random_state():
             _, metrics = measure(collector, self.task)
         if settings.metric is not None and settings.metric not in metrics:
             known = ", ".join(sorted(metrics))
@@ -163,7 +163,7 @@ class Task:
         from training.evaluation.worker import measure
 
         model = PromptedModel(MemoryStore(self.texts, encode(self.texts)), self.prompts)
-        with undisturbed():
+        with preserve_random_state():
             value, metrics = measure(model, self.task)
         return metrics[self.settings.metric] if self.settings.metric else value
 
@@ -180,7 +180,7 @@ def open_development(settings: DevelopmentSettings, target: FolderDataSet | None
     if "test" not in data.splits():
         raise JobError(f"evaluate: {data.name} has no test split")
     if target is not None and "test" in target.splits():
-        shared = measured_texts(data) & measured_texts(target)
+        shared = collect_measured_texts(data) & collect_measured_texts(target)
         if shared:
             raise JobError(
                 f"evaluate: {data.name} shares {len(shared):,} texts with the test of the target {target.name}, which "
@@ -189,7 +189,7 @@ def open_development(settings: DevelopmentSettings, target: FolderDataSet | None
     return data
 
 
-def measured_texts(data: EvaluatedDataSet) -> set[str]:
+def collect_measured_texts(data: EvaluatedDataSet) -> set[str]:
     """Return the normalized inputs of a data set's test: the queries if it is retrieval or reranking, else all texts.
 
     Raises:
@@ -200,7 +200,7 @@ def measured_texts(data: EvaluatedDataSet) -> set[str]:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Run the block without stderr, then restore the random states of Python, NumPy and torch.
 
     So an evaluation does not change the training after it, and mteb's progress bars are not printed.

@@ -49,7 +49,7 @@ class NegativeSettings(Settings):
     allow_fewer: bool = False
 
     @model_validator(mode="after")
-    def some_range(self) -> Self:
+    def require_range(self) -> Self:
         """Return the settings; raise `ValueError` if the range of ranks holds fewer than `num_negatives`."""
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             raise ValueError(
@@ -99,7 +99,7 @@ class DevelopmentSettings(Settings):
     limit: Annotated[int, Field(ge=10)] | None = 500
 
     @model_validator(mode="after")
-    def known_metric(self) -> Self:
+    def require_known_metric(self) -> Self:
         """Return the settings; raise `ValueError` if held-out pairs are used and cannot be evaluated by the metric."""
         if self.folder is None and self.metric not in (None, *HELD_OUT_METRICS):
             raise ValueError(f"held-out pairs are measured by {' or '.join(HELD_OUT_METRICS)}, not by {self.metric!r}")
@@ -120,7 +120,7 @@ class SuiteSettings(Settings):
     limit: Annotated[int, Field(ge=10)] | None = 1000
 
     @model_validator(mode="after")
-    def some_suite(self) -> Self:
+    def require_suite(self) -> Self:
         """Return the settings; raise `ValueError` if neither suite is named."""
         if self.domain is None and self.general is None:
             raise ValueError("name a suite: domain, general or both")

@@ -12,7 +12,7 @@ TESTED = "negative of the target's test"
 """Reason for leaving out a negative that is a text of the target's test."""
 
 
-def without_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
+def remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
     """Remove false negatives from the pairs; return the pairs, and the number of negatives removed for each reason.
 
     A negative is false if, ignoring case and punctuation, it is a positive of the same anchor in any pair, the anchor

@@ -66,7 +66,7 @@ class PlaceSettings(Settings):
     exclude: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def one_place(self) -> Self:
+    def require_one_place(self) -> Self:
         """Return the settings; raise `ValueError` unless one location is named, with a task if it is on the hub."""
         if self.columns and self.hub is None:
             raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
@@ -191,7 +191,7 @@ class Job(DataSettings):
     evaluate_after: SuiteSettings | None = None
 
     @model_validator(mode="after")
-    def can_mine(self) -> Self:
+    def require_mining_settings(self) -> Self:
         """Return the job; raise `ValueError` if a source asks for mined negatives, but the job has no such settings."""
         if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
             raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
@@ -217,12 +217,12 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
     if not isinstance(written, dict):
         raise JobError(f"{path.name} must hold settings by name, such as sources, not {type(written).__name__}")
     try:
-        return kind.model_validate(with_absolute_paths(written, path.resolve().parent))
+        return kind.model_validate(_make_paths_absolute(written, path.resolve().parent))
     except ValidationError as error:
-        raise JobError(f"{path.name}: {described(error, kind)}") from None
+        raise JobError(f"{path.name}: {_format_validation_error(error, kind)}") from None
 
 
-def with_absolute_paths(written: dict[str, Any], beside: Path) -> dict[str, Any]:
+def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any]:
     """Return a copy of the settings in which relative paths of files and folders start at `beside`.
 
     Encoders and suites become paths only if such a path exists there; else they stay names.
@@ -232,42 +232,44 @@ def with_absolute_paths(written: dict[str, Any], beside: Path) -> dict[str, Any]
         beside: folder of the YAML file.
     """
     found = {
-        name: [placed(item, beside) for item in value] if isinstance(value, list) else placed(value, beside)
+        name: [_make_absolute(item, beside) for item in value]
+        if isinstance(value, list)
+        else _make_absolute(value, beside)
         for name, value in written.items()
     }
-    for part, names in NAMED_OR_PLACED.items():
+    for part, names in _NAMES_OR_PATHS.items():
         holder = found.get(part) if part else found
         if isinstance(holder, dict):
-            lying = {name: str(beside / holder[name]) for name in names if lies_at(holder.get(name), beside)}
+            lying = {name: str(beside / holder[name]) for name in names if _exists_at(holder.get(name), beside)}
             holder |= lying
     return found
 
 
-NAMED_OR_PLACED = {"": ("encoder",), "negatives": ("model",), "evaluate_after": ("domain", "general")}
+_NAMES_OR_PATHS = {"": ("encoder",), "negatives": ("model",), "evaluate_after": ("domain", "general")}
 """Settings that hold a name, or a path if it exists, by the section of the job ("" for the top level)."""
-PLACES = ("folder", "jsonl", "corpus")
+_PATHS = ("folder", "jsonl", "corpus")
 """Settings that always hold a path."""
 
 
-def lies_at(value: Any, beside: Path) -> bool:
+def _exists_at(value: Any, beside: Path) -> bool:
     """Return whether a setting is a string that is the path of something that exists, relative to `beside`."""
     return isinstance(value, str) and (beside / value).exists()
 
 
-def placed(item: Any, beside: Path) -> Any:
+def _make_absolute(item: Any, beside: Path) -> Any:
     """Return a section of the job with its paths made absolute, relative to `beside`; anything but a dict unchanged."""
     if not isinstance(item, dict):
         return item
-    paths = {name: item[name] for name in PLACES if isinstance(item.get(name), str)}
+    paths = {name: item[name] for name in _PATHS if isinstance(item.get(name), str)}
     return item | {name: str(beside / Path(path).expanduser()) for name, path in paths.items()}
 
 
-def described(error: ValidationError, kind: type[BaseModel]) -> str:
+def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
     """Format the first validation error: where it is, what is wrong, and what is allowed."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = ", ".join(fields_at(kind, first["loc"][:-1]))
+        known = ", ".join(_list_fields_at(kind, first["loc"][:-1]))
         return f"unknown setting {place}; there are {known}"
     if first["type"] == "missing":
         return f"{place} is missing"
@@ -275,17 +277,17 @@ def described(error: ValidationError, kind: type[BaseModel]) -> str:
     return f"{place or 'the job'}: {message}, got {first['input']!r:.60}" if place else message
 
 
-def fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+def _list_fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """Return the names of the settings allowed at location `loc` of a validation error, starting at model `kind`."""
     for part in loc:
         if isinstance(part, str) and part in kind.model_fields:
             annotation = kind.model_fields[part].annotation
-            kind = next(one for one in nested_models(annotation))
+            kind = next(one for one in _find_nested_models(annotation))
     return list(kind.model_fields)
 
 
-def nested_models(annotation: Any) -> list[type[BaseModel]]:
+def _find_nested_models(annotation: Any) -> list[type[BaseModel]]:
     """Return the pydantic models within a type annotation such as `tuple[Model, ...]` or `Model | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in nested_models(part)]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _find_nested_models(part)]

@@ -73,7 +73,7 @@ def mine_sources(
             mined = mine(candidates, auxiliary, settings, count, seed) if count else nothing(candidates)
             cache.write(mixing.kept[name], mined, describe(candidates, auxiliary, settings, count, mined))
         by_query = {normalize_text(one.query): tuple(one.negatives) for one in mined}
-        mixing.give(name, [by_query[normalize_text(pair.anchor)] for pair in mixing.kept[name]])
+        mixing.set_negatives(name, [by_query[normalize_text(pair.anchor)] for pair in mixing.kept[name]])
         found[name] = cache.statistics()
     return found
 

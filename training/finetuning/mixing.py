@@ -12,7 +12,7 @@ from training.datasets.folder import FolderDataSet
 from training.datasets.overlap import collect_test_texts, collect_training_texts, find_overlap, refuse_overlap
 from training.datasets.pairs import Pair, distinct_pairs
 from training.errors import DataSetError, JobError
-from training.finetuning.given import without_false_negatives
+from training.finetuning.given import remove_false_negatives
 from training.finetuning.job import DataSettings, SourceSettings
 from training.finetuning.mixture import Lengths, Mixture, SourceReport
 from training.finetuning.opening import open_data_sets
@@ -43,8 +43,8 @@ def read_sources(
     """
     mixing = Mixing(settings, target, whole, measured)
     for source in settings.sources:
-        for data in mixing.opened(source):
-            mixing.take(data, source)
+        for data in mixing.open_data_sets(source):
+            mixing.add_data_set(data, source)
     mixing.require_pairs()
     return mixing
 
@@ -76,17 +76,17 @@ class Mixing:
         self.reports: list[SourceReport] = []
         self.known: set[tuple[str, str]] = set()
 
-    def opened(self, source: SourceSettings) -> Iterator[DataSet]:
+    def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
         """Yield the usable data sets of a source; add a report for each other one, including the target."""
         found, problems = open_data_sets(source)
         self.reports += [SourceReport(name, problem=problem) for name, problem in problems.items()]
         for data in found:
-            if self.target and place_of(data).is_relative_to(self.target.folder.resolve()):
+            if self.target and _locate(data).is_relative_to(self.target.folder.resolve()):
                 self.reports.append(SourceReport(data.name, data.task, problem="the target, left out"))
             else:
                 yield data
 
-    def take(self, data: DataSet, source: SourceSettings) -> None:
+    def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
         """Add the training pairs of a data set, and a report of what was kept and dropped.
 
         A data set that cannot be used is only reported if it was found in a folder of data sets.
@@ -99,9 +99,9 @@ class Mixing:
             raise JobError(f"two sources are called {data.name}; give one a name")
         try:
             found = find_pairs(data, source)
-            pairs, report = self.chosen(found, source, SourceReport(data.name, data.task))
+            pairs, report = self.select_pairs(found, source, SourceReport(data.name, data.task))
         except DataSetError as error:
-            if source.folder is None or place_of(data) == source.folder.resolve():
+            if source.folder is None or _locate(data) == source.folder.resolve():
                 raise DataSetError(f"{data.name}: {error}") from error
             self.reports.append(SourceReport(data.name, data.task, problem=str(error)))
             return
@@ -109,7 +109,7 @@ class Mixing:
         if pairs:
             self.data[data.name], self.kept[data.name], self.sources[data.name] = data, pairs, source
 
-    def chosen(
+    def select_pairs(
         self, found: FoundPairs, source: SourceSettings, report: SourceReport
     ) -> tuple[list[Pair], SourceReport]:
         """Select the training pairs of a data set, and return them with the completed report.
@@ -132,7 +132,7 @@ class Mixing:
         if measured:
             dropped["shares a text with what is measured on the way"] = len(measured)
             pairs = [pair for place, pair in enumerate(pairs) if place not in measured]
-        pairs, left_out = without_false_negatives(pairs, self.forbidden)
+        pairs, left_out = remove_false_negatives(pairs, self.forbidden)
         dropped |= left_out
         if source.negatives == "given" and not any(pair.negatives for pair in pairs):
             raise DataSetError("its rows give no negatives that can be used")
@@ -167,7 +167,7 @@ class Mixing:
             reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in self.reports)
             raise JobError(f"there is no pair to train on. {reasons}")
 
-    def give(self, name: str, negatives: Sequence[tuple[str, ...]]) -> None:
+    def set_negatives(self, name: str, negatives: Sequence[tuple[str, ...]]) -> None:
         """Replace the negatives of a source's pairs, a tuple for each pair, and their number in the source's report."""
         self.kept[name] = [replace(pair, negatives=n) for pair, n in zip(self.kept[name], negatives, strict=True)]
         count = sum(map(len, negatives))
@@ -188,7 +188,7 @@ class Mixing:
         )
 
 
-def place_of(data: DataSet) -> Path:
+def _locate(data: DataSet) -> Path:
     """Return the resolved path of a data set's folder or file; the empty path for a data set of the hub."""
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()

@@ -27,10 +27,10 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
         assert settings.task is not None  # the settings refuse a hub data set without one
         return [HubDataSet(name, settings.task, settings.hub, settings.revision, columns, settings.split)], {}
     assert settings.folder is not None
-    return open_folder(settings.folder, settings)
+    return _open_folder(settings.folder, settings)
 
 
-def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
+def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
     """Return every data set at or below a folder, and for each unusable or excluded one the reason, by name.
 
     A folder with a META.json, or for which the job names a task, is one data set itself.
@@ -45,7 +45,7 @@ def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], di
     if (root / META).is_file() or settings.task is not None:
         if settings.exclude:
             raise JobError(f"{root.name} is a data set itself: there is nothing in it to exclude")
-        return [folder_data_set(settings.name or root.resolve().name, root, settings.task)], {}
+        return [_open_folder_data_set(settings.name or root.resolve().name, root, settings.task)], {}
     found: list[DataSet] = []
     problems: dict[str, str] = {}
     names = [(str(path.parent.relative_to(root)), path.parent) for path in sorted(root.rglob(META))]
@@ -57,7 +57,7 @@ def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], di
             problems[name] = "excluded by the job"
             continue
         try:
-            found.append(folder_data_set(name, folder))
+            found.append(_open_folder_data_set(name, folder))
         except DataSetError as error:
             problems[name] = str(error)
     if settings.name is not None and len(names) > 1:
@@ -69,7 +69,7 @@ def open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], di
     return found, problems
 
 
-def folder_data_set(name: str, folder: Path, task: str | None = None) -> FolderDataSet:
+def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> FolderDataSet:
     """Build the data set of a folder from the task that the job names, else from its META.json.
 
     Raises:
@@ -92,4 +92,4 @@ def open_target(settings: TargetSettings) -> FolderDataSet:
     """
     if not settings.folder.is_dir():
         raise JobError(f"there is no folder {settings.folder}")
-    return folder_data_set(settings.name or settings.folder.resolve().name, settings.folder, settings.task)
+    return _open_folder_data_set(settings.name or settings.folder.resolve().name, settings.folder, settings.task)

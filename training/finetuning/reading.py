@@ -1,6 +1,6 @@
 """Reading of a job's sources, without texts of the target or of the evaluation during training."""
 
-from training.finetuning.development import Development, Task, hold_out, measured_texts, open_development
+from training.finetuning.development import Development, Task, collect_measured_texts, hold_out, open_development
 from training.finetuning.job import Job
 from training.finetuning.mixing import read_sources
 from training.finetuning.mixture import Mixture
@@ -26,7 +26,7 @@ class Sources:
         self.target = open_target(job.target) if job.target else None
         wanted = job.evaluate
         self.measured = open_development(wanted, self.target) if wanted and wanted.folder else None
-        texts = measured_texts(self.measured) if self.measured else ()
+        texts = collect_measured_texts(self.measured) if self.measured else ()
         self.mixing = read_sources(job, self.target, measured=texts)
 
     def split(self) -> tuple[Mixture, Development | None]:

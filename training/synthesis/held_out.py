@@ -12,7 +12,7 @@ from pathlib import Path
 from training.datasets.overlap import normalize_text, read_test_texts
 from training.datasets.records import Record, file_records
 from training.errors import DataSetError, EvaluationError, JobError
-from training.evaluation.suites import folder_suite
+from training.evaluation.suites import open_folder_suite
 from training.synthesis.job import HeldOutSettings
 from training.synthesis.near_duplicates import NearDuplicates, shingles, words
 
@@ -119,7 +119,7 @@ def _read_folder_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """
     if not folder.is_dir():
         raise DataSetError(f"there is no folder {folder}")
-    suite = folder_suite(str(folder), folder)
+    suite = open_folder_suite(str(folder), folder)
     for name, problem in suite.problems.items():
         raise DataSetError(f"{name}: {problem}")
     for entry in suite.entries:

@@ -7,11 +7,11 @@ import pytest
 
 from training.evaluation.encoders import Member
 from training.evaluation.methods import CONTROL, control_method
-from training.evaluation.run import EncoderResult, Request, Results, trial_key
+from training.evaluation.run import EncoderResult, Request, Results, compute_trial_key
 from training.evaluation.scores import Score, TaskDescription
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import Entry, Suite, open_suite
-from training.evaluation.worker import Raw, Trial, collect, loaded
+from training.evaluation.worker import Raw, Trial, collect_texts, load_trial
 
 DIMENSIONS = 12
 PROMPTS = {"query": "ask: ", "document": "read: "}
@@ -46,9 +46,9 @@ def stored(tmp_path, write_data_set):
 
     def make(meta, files, qrels=None, limit=None):
         (entry,) = open_suite(str(write_data_set(tmp_path / "data" / meta["task"], meta, files, qrels))).entries
-        loaded.cache_clear()
+        load_trial.cache_clear()
         trial = Trial(entry, "key", limit)
-        collected = collect(trial, PROMPTS)
+        collected = collect_texts(trial, PROMPTS)
         assert collected.error is None
         raw = Raw("random", "fingerprint", DIMENSIONS, PROMPTS, None, tmp_path / "vectors")
         vectors = np.random.default_rng(1).standard_normal((len(collected.asked), DIMENSIONS)).astype(np.float32)
@@ -65,9 +65,9 @@ class Evaluated:
 
     def __init__(self, folder, encoders):
         suite = open_suite(str(folder))
-        self.trials = [Trial(entry, trial_key(entry, None), None) for entry in suite.entries]
+        self.trials = [Trial(entry, compute_trial_key(entry, None), None) for entry in suite.entries]
         members = [Member(e, f"print of {e}", e, DIMENSIONS, {}, None, e) for e in encoders]
-        self.tasks = [collect(trial, {}) for trial in self.trials]
+        self.tasks = [collect_texts(trial, {}) for trial in self.trials]
         for seed, member in enumerate(members):
             for task in self.tasks:
                 self.store(folder, member.name, [text for _, text in task.asked], seed)

@@ -8,7 +8,7 @@ import pytest
 
 from training.evaluation.encoders import BAG_OF_WORDS
 from training.evaluation.store import VectorStore, text_key
-from training.evaluation.worker import loaded
+from training.evaluation.worker import load_trial
 from training.research.domains.compare import DomainComparison
 from training.research.domains.plots import draw_all
 from training.research.domains.summary import summarize_comparison
@@ -29,7 +29,7 @@ def here(jobs):
 
 
 def compared(first, second):
-    loaded.cache_clear()
+    load_trial.cache_clear()
     return DomainComparison(first.results, second.results, lambda fraction, message: None, here).run()
 
 

@@ -6,7 +6,7 @@ from sklearn.metrics import v_measure_score
 
 from training.errors import EvaluationError
 from training.evaluation.store import VectorStore, text_key
-from training.evaluation.worker import FittedMethod, loaded, score_methods
+from training.evaluation.worker import FittedMethod, load_trial, score_methods
 from training.research.domains.examples import read_examples
 from training.research.domains.samples import LabelledPool, PairPool, ScoredPool
 from training.research.domains.texts import MAX_TEXTS, sample_texts
@@ -58,7 +58,7 @@ MTEB_COPIES_TENSORS = pytest.mark.filterwarnings("ignore:To copy construct from 
 @pytest.mark.parametrize("task", SUITES)
 def test_all_examples_together_have_the_score_that_mteb_measures(stored, task, limit):
     trial, raw = stored(*SUITES[task], limit=limit)
-    loaded(trial)[0].n_experiments = 1  # of classification: the training that examples are taken from
+    load_trial(trial)[0].n_experiments = 1  # of classification: the training that examples are taken from
     (expected,) = score_methods(trial, raw, [FittedMethod("control", "control")])
     assert expected.error is None
     pool = read_examples(trial, raw)

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from training.encoder.encoder import Encoder
 from training.encoder.layers import parse_variants
 from training.encoder.spec import EncoderSpec
-from training.evaluation.encoders import BagOfWords, Member, Wanted, plan_groups
+from training.evaluation.encoders import BagOfWords, Member, RequestedEncoder, plan_groups
 from training.evaluation.inspection import EncodedGroup
 from training.evaluation.report import write_report
 from training.evaluation.run import Evaluation, Request, evaluate
@@ -77,7 +77,7 @@ def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
         write_data_set(root / "suite" / name, {"task": "sts", "language": language}, {"test.jsonl": graded(texts)})
     (root / "corpus.txt").write_text("\n".join(CORPUS))
     asked = {"corpus": str(root / "corpus.txt"), "ladder": True, "inspect": audit_group}
-    request = Request(open_suite(str(root / "suite")), [Wanted(tiny_spec)], root / "out", **asked)
+    request = Request(open_suite(str(root / "suite")), [RequestedEncoder(tiny_spec)], root / "out", **asked)
     told, runs, written = [], [], []
     for report in (lambda fraction, message: told.append((fraction, message)), silent):
         (opener,) = plan_groups(request.encoders, None)
@@ -105,7 +105,7 @@ def audit_of(spec, out, tasks=TASKS, audited=()):
     """Audits of a model's group on the corpus, without scores; of the whole evaluation only the encoding is run."""
     (out / "corpus.txt").parent.mkdir(parents=True, exist_ok=True)
     (out / "corpus.txt").write_text("\n".join(CORPUS))
-    wanted = [Wanted(spec, variant) for variant in audited] or [Wanted(spec)]
+    wanted = [RequestedEncoder(spec, variant) for variant in audited] or [RequestedEncoder(spec)]
     request = Request(Suite("", "", ()), wanted, out, corpus=str(out / "corpus.txt"))
     evaluation = Evaluation(request, silent)
     (opener,) = plan_groups(wanted, None)
@@ -215,12 +215,12 @@ class Scripted:
         self.members = [Member("scripted", "f" * 32, "f" * 32, dimensions, {}, None, "scripted")]
         self.batches = []
 
-    def unnormalized(self, texts, plain=False):
+    def encode_unnormalized(self, texts, plain=False):
         self.batches.append(list(texts))
         return [np.array([self.vector(text) for text in texts], np.float32)]
 
     def encode(self, texts, prompt_name, on_batch):
-        (found,) = self.unnormalized(texts)
+        (found,) = self.encode_unnormalized(texts)
         lengths = np.linalg.norm(found, axis=1, keepdims=True)
         return [found / np.where(lengths == 0, 1, lengths)]
 

@@ -8,10 +8,10 @@ from training.datasets.layouts import LAYOUTS
 from training.datasets.mteb_tasks import build_task
 from training.errors import DataSetError, EvaluationError
 from training.evaluation.limits import limit_rows
-from training.evaluation.model import Collector, texts_of
+from training.evaluation.model import Collector, list_texts
 from training.evaluation.store import VectorStore, text_key
 from training.evaluation.suites import open_suite
-from training.evaluation.worker import FittedMethod, Raw, Trial, collect, loaded, measure, score_methods
+from training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, load_trial, measure, score_methods
 
 TASKS = list(LAYOUTS)
 MTEB_COPIES_TENSORS = pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
@@ -21,7 +21,7 @@ class Compass(Collector):
     """An encoder that sees the last number of a text, as a direction in a quarter of the plane."""
 
     def encode(self, inputs, **_):
-        return directions(texts_of(inputs))
+        return directions(list_texts(inputs))
 
 
 def directions(texts):
@@ -58,8 +58,8 @@ def limited(trial_of):
     """A maker of tasks capped to so many rows."""
 
     def build(task, limit):
-        loaded.cache_clear()
-        return loaded(trial_of(task, limit))[0]
+        load_trial.cache_clear()
+        return load_trial(trial_of(task, limit))[0]
 
     return build
 
@@ -160,7 +160,7 @@ def test_an_encoder_that_sees_what_the_labels_say_scores_one_on_every_task(limit
 @pytest.mark.parametrize("task", TASKS)
 def test_vectors_of_the_collected_texts_are_all_that_scoring_needs(trial_of, tmp_path, task):
     trial = trial_of(task, 6)
-    collected = collect(trial, {"query": "Q: "})
+    collected = collect_texts(trial, {"query": "Q: "})
     assert (collected.error, collected.warnings) == (None, ())
     assert (collected.type, collected.main_score) == (LAYOUTS[task].mteb_type, LAYOUTS[task].main_score)
     assert {prompt for prompt, _ in collected.asked} <= {None, "query"}
@@ -190,7 +190,7 @@ def test_a_text_that_was_not_stored_is_an_error_of_its_cell(trial_of, tmp_path):
     trial = trial_of("sts")
     store = VectorStore(tmp_path / "store", 2)
     raw = Raw("fake", "f" * 32, 2, {}, None, store.folder)
-    texts = [text for _, text in collect(trial, {}).asked]
+    texts = [text for _, text in collect_texts(trial, {}).asked]
     store.add([text_key(text) for text in texts[1:]], directions(texts[1:]))
     (missing,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
     assert missing.score is None
@@ -204,7 +204,7 @@ def test_a_text_that_was_not_stored_is_an_error_of_its_cell(trial_of, tmp_path):
 def test_vectors_that_are_all_alike_have_no_correlation_to_report(limited):
     class Stuck(Compass):
         def encode(self, inputs, **_):
-            return directions(["1"] * len(texts_of(inputs)))
+            return directions(["1"] * len(list_texts(inputs)))
 
     with pytest.raises(EvaluationError, match="the cosine_spearman is not a number"):
         measure(Stuck({}), limited("sts", None))

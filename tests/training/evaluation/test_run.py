@@ -14,11 +14,11 @@ from scipy.stats import spearmanr
 
 from training.encoder.spec import DEFAULT_ENCODER
 from training.errors import EvaluationError
-from training.evaluation.corpus import corpus_sentences
-from training.evaluation.encoders import Wanted
+from training.evaluation.corpus import read_corpus_sentences
+from training.evaluation.encoders import RequestedEncoder
 from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder_methods
 from training.evaluation.pool import Workers
-from training.evaluation.run import Request, evaluate, trial_key
+from training.evaluation.run import Request, compute_trial_key, evaluate
 from training.evaluation.store import text_key
 from training.evaluation.suites import open_suite
 from training.workspace import lock_folder
@@ -92,7 +92,7 @@ def first(tmp_path_factory, suite, chains):
     (folder / "corpus.txt").write_text("\n".join(CORPUS))
     request = Request(
         suite,
-        [Wanted(DEFAULT_ENCODER)],
+        [RequestedEncoder(DEFAULT_ENCODER)],
         folder / "out",
         corpus=str(folder / "corpus.txt"),
         chains=chains[:3],
@@ -232,10 +232,15 @@ def test_scores_belong_to_the_data_and_the_limit(suite, tmp_path):
     entry = next(entry for entry in suite.entries if entry.name == "same")
     shutil.copytree(entry.place, tmp_path / "same")
     copy = replace(entry, place=str(tmp_path / "same"))
-    assert trial_key(copy, LIMIT) == trial_key(entry, LIMIT)
+    assert compute_trial_key(copy, LIMIT) == compute_trial_key(entry, LIMIT)
     with (tmp_path / "same" / "test.jsonl").open("ab") as file:
         file.write(b"\n")
-    keys = [trial_key(entry, LIMIT), trial_key(entry, LIMIT + 1), trial_key(entry, None), trial_key(copy, LIMIT)]
+    keys = [
+        compute_trial_key(entry, LIMIT),
+        compute_trial_key(entry, LIMIT + 1),
+        compute_trial_key(entry, None),
+        compute_trial_key(copy, LIMIT),
+    ]
     assert len(set(keys)) == 4
 
 
@@ -243,10 +248,10 @@ def test_methods_are_fitted_on_distinct_sentences_of_the_right_length(tmp_path):
     path = tmp_path / "corpus.txt"
     right = [f"sentence {number} ".ljust(64 + number, "x") for number in range(120)]
     path.write_text("\n".join(["short", *right, *right[:10], "x" * 513]))
-    assert corpus_sentences(str(path)) == right
+    assert read_corpus_sentences(str(path)) == right
     path.write_text("\n".join(["short", *right[1:], *right[1:]]))
     with pytest.raises(EvaluationError, match="has 119 sentences of .*; methods are fitted on 120 or more"):
-        corpus_sentences(str(path))
+        read_corpus_sentences(str(path))
 
 
 def test_a_process_that_dies_is_reported_and_the_other_jobs_finish():
@@ -257,7 +262,7 @@ def test_a_process_that_dies_is_reported_and_the_other_jobs_finish():
 
 
 def test_an_encoder_that_cannot_be_loaded_stops_no_other(first, tmp_path):
-    nowhere = Wanted(replace(DEFAULT_ENCODER, name="nowhere", model=str(tmp_path / "nowhere")))
+    nowhere = RequestedEncoder(replace(DEFAULT_ENCODER, name="nowhere", model=str(tmp_path / "nowhere")))
     request = replace(first.request, encoders=[nowhere, *first.request.encoders])
     results = evaluate(request, silent)
     assert [one.member.name for one in results.encoders] == ["all-MiniLM-L6-v2"]
@@ -283,7 +288,7 @@ def broken_by(word, model, folder, failure):
 @pytest.mark.parametrize("failure", ["raises", "gives NaN"])
 def test_an_encoder_that_fails_on_some_text_is_named_and_stops_no_other(first, tiny_model, tmp_path, failure):
     model = broken_by("149", tiny_model, tmp_path / "broken", failure)  # of one text of the corpus
-    broken = Wanted(replace(DEFAULT_ENCODER, name="broken", model=str(model), dtype="float32"))
+    broken = RequestedEncoder(replace(DEFAULT_ENCODER, name="broken", model=str(model), dtype="float32"))
     results = evaluate(replace(first.request, encoders=[broken, *first.request.encoders]), silent)
     assert [one.member.name for one in results.encoders] == ["all-MiniLM-L6-v2"]
     assert by_cell(results) == by_cell(first.results)

@@ -11,7 +11,7 @@ from training.errors import EvaluationError
 from training.evaluation.encoders import BAG_OF_WORDS
 from training.evaluation.grid import Grid
 from training.evaluation.pool import Job, Workers
-from training.evaluation.run import Results, trial_key
+from training.evaluation.run import Results, compute_trial_key
 from training.evaluation.statistics import Array
 from training.evaluation.suites import Suite
 from training.evaluation.tables import problem_lines
@@ -262,7 +262,7 @@ class DomainComparison:
 def _list_trials(results: Results) -> list[Trial]:
     """Return the data sets of an evaluation's suite as they were evaluated, with the row limit and the cache key."""
     limit = results.request.limit
-    return [Trial(entry, trial_key(entry, limit), limit) for entry in results.request.suite.entries]
+    return [Trial(entry, compute_trial_key(entry, limit), limit) for entry in results.request.suite.entries]
 
 
 def _average_over_types(means: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -28,8 +28,8 @@ from training.datasets.layout import Examples
 from training.datasets.layouts import LAYOUTS
 from training.evaluation.model import StoredModel
 from training.evaluation.statistics import Array, rank_correlation
-from training.evaluation.tasks import splits_of
-from training.evaluation.worker import Raw, Trial, loaded, opened
+from training.evaluation.tasks import iterate_splits
+from training.evaluation.worker import Raw, Trial, load_trial, open_store
 from training.research.domains.measures import RANKS, average_precision, average_precisions, ndcg, rank_best
 from training.research.domains.samples import LabelledPool, PairPool, Pool, ScoredPool
 
@@ -53,7 +53,7 @@ class EvaluatedSplit:
 
     def __init__(self, task: Any, model: StoredModel) -> None:
         self.task, self.model = task, model
-        self.holder, split = next(iter(splits_of(task)))
+        self.holder, split = next(iter(iterate_splits(task)))
         self.data: Any = self.holder[split]
 
     def encode(self, texts: Iterable[str], prompt_type: PromptType | None = None) -> Vectors:
@@ -76,13 +76,13 @@ def read_examples(trial: Trial, raw: Raw) -> Pool:
         EvaluationError: if the data set cannot be read.
         KeyError: if a vector is missing.
     """
-    task, _ = loaded(trial)
+    task, _ = load_trial(trial)
     return _SCORERS[LAYOUTS[trial.entry.task].examples](EvaluatedSplit(task, open_stored_model(raw)))
 
 
 def open_stored_model(raw: Raw) -> StoredModel:
     """Return an mteb encoder that looks up an encoder's stored vectors instead of running the model."""
-    return StoredModel(raw.name, raw.fingerprint, raw.prompts, raw.default_prompt, opened(raw))
+    return StoredModel(raw.name, raw.fingerprint, raw.prompts, raw.default_prompt, open_store(raw))
 
 
 def join_title_and_text(corpus: Any) -> list[str]:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from training.datasets.layouts import LAYOUTS
 from training.errors import DataSetError
-from training.evaluation.tasks import splits_of
-from training.evaluation.worker import Raw, Trial, loaded
+from training.evaluation.tasks import iterate_splits
+from training.evaluation.worker import Raw, Trial, load_trial
 from training.research.domains.examples import join_title_and_text, open_stored_model
 
 MAX_TEXTS = 1000
@@ -49,7 +49,7 @@ def sample_texts(trial: Trial, raw: Raw | None) -> TextSample:
     Raises:
         EvaluationError: if the data set cannot be read or has no texts.
     """
-    task, _ = loaded(trial)
+    task, _ = load_trial(trial)
     columns = LAYOUTS[trial.entry.task].text_columns if trial.entry.task else MTEB_COLUMNS
     asked = list(dict.fromkeys(_iterate_texts(task, columns)))
     if not asked:
@@ -61,7 +61,7 @@ def sample_texts(trial: Trial, raw: Raw | None) -> TextSample:
 
 def _iterate_texts(task: Any, columns: Sequence[str]) -> Iterator[Asked]:
     """Yield every text of the evaluated splits, repeats included, with the kind of prompt it is encoded with."""
-    for holder, split in splits_of(task):
+    for holder, split in iterate_splits(task):
         data = holder[split]
         if isinstance(data, dict):
             yield from ((text, PromptType.query) for text in data["queries"]["text"] if isinstance(text, str))

@@ -97,7 +97,7 @@ class Probe:
         texts = sample_texts(list_suite_texts(self.tasks), NORM_TEXTS)
         self.report(f"auditing the norms of {self.first.name}")
         try:
-            vectors: list[FloatArray] = list(self.group.unnormalized(texts))
+            vectors: list[FloatArray] = list(self.group.encode_unnormalized(texts))
         except Exception:  # models raise anything; which texts it was is found one by one
             vectors = self._encode_one_by_one(texts)
         found = []
@@ -117,7 +117,7 @@ class Probe:
         found, errors = [], []
         for text in texts:
             try:
-                found.append(self.group.unnormalized([text]))
+                found.append(self.group.encode_unnormalized([text]))
             except Exception as error:  # as above
                 errors.append(error)
         if errors:
@@ -179,7 +179,7 @@ class Probe:
         """Encode texts that the stores lack without any prompt, even a default one; store the unit vectors."""
         missing = [text for text in texts if not all(text_key(text) in store for store in self.stores)]
         if missing:
-            for store, vectors in zip(self.stores, self.group.unnormalized(missing, plain=True), strict=True):
+            for store, vectors in zip(self.stores, self.group.encode_unnormalized(missing, plain=True), strict=True):
                 new = [position for position, text in enumerate(missing) if text_key(text) not in store]
                 store.add([text_key(missing[position]) for position in new], normalize_rows(vectors[new]))
 
