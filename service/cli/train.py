@@ -49,7 +49,7 @@ def experiment(
     require_extra()
     from training.encoder.devices import best_device
     from training.finetuning.job import read_settings
-    from training.research.reze_experiment.report import in_terminal, write_report
+    from training.research.reze_experiment.report import format_terminal, write_report
     from training.research.reze_experiment.run import run_experiment
     from training.research.reze_experiment.settings import ExperimentSettings
 
@@ -62,7 +62,7 @@ def experiment(
         found = run_experiment(wanted, spec, settings.device, folder, at_once, progress)
         progress(1.0, "writing the report")
         findings, files = write_report(found, folder)
-    typer.echo(in_terminal(found, findings))
+    typer.echo(format_terminal(found, findings))
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
 
 
@@ -72,16 +72,15 @@ def mine(config: ConfigOption, out: OutOption = None) -> None:
     require_extra()
     from training.finetuning.job import Job, read_settings
     from training.finetuning.mine_run import mine as mine_only
-    from training.finetuning.parts import dropped_rows, example_rows, mining_rows
-    from training.reporting.tables import Table
+    from training.finetuning.parts import build_example_table, build_mining_table, build_rejection_table
 
     settings, _ = state()
     job = read_settings(config, Job)
     folder = out or default_folder(config, "mine")
     with ProgressBar() as progress:
         found = mine_only(job, auxiliary_of(settings, job), settings.device, folder, progress)
-    for rows in (mining_rows(found), dropped_rows(found), example_rows(found)):
-        typer.echo(Table.from_rows(rows).to_text() + "\n")
+    for build_table in (build_mining_table, build_rejection_table, build_example_table):
+        typer.echo(build_table(found).to_text() + "\n")
     typer.echo(f"Pairs with their negatives, and the statistics, are in {folder / 'negatives'}", err=True)
 
 
@@ -99,7 +98,7 @@ def run_job(method: str, config: Path, out: Path | None) -> None:
     import torch
 
     from training.finetuning.job import Job, read_settings
-    from training.finetuning.report import sentences, source_rows
+    from training.finetuning.report import build_source_table, sentences
     from training.finetuning.run import process_rank, run
 
     settings, _ = state()
@@ -111,19 +110,18 @@ def run_job(method: str, config: Path, out: Path | None) -> None:
         outcome = run(method, job, spec, settings.device, folder, progress, auxiliary_of(settings, job))
     if process_rank() > 0:
         return
-    from training.finetuning.afterwards import category_rows
-    from training.finetuning.parts import mining_rows
-    from training.reporting.tables import Table
+    from training.finetuning.afterwards import build_category_table
+    from training.finetuning.parts import build_mining_table
 
-    typer.echo(Table.from_rows(source_rows(outcome.mixture)).to_text())
+    typer.echo(build_source_table(outcome.mixture).to_text())
     if outcome.mined:
-        typer.echo("\n" + Table.from_rows(mining_rows(outcome.mined)).to_text())
+        typer.echo("\n" + build_mining_table(outcome.mined).to_text())
     typer.echo("\n" + "\n".join(sentences(outcome.mixture, outcome.regularizer)))
     for warning in outcome.warnings:
         typer.echo(f"Note: {warning}")
     trained = outcome.summary
     if outcome.compared:
-        typer.echo("\n" + Table.from_rows(category_rows(outcome.compared)).to_text() + "\n")
+        typer.echo("\n" + build_category_table(outcome.compared).to_text() + "\n")
     best = f", step {trained['kept']:,} is kept" if trained["best"] is not None else ""
     typer.echo(
         f"Trained {trained['steps']:,} steps in {trained['seconds']:.0f} s{best}; the model is in {outcome.model}"

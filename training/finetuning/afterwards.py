@@ -22,6 +22,7 @@ from training.evaluation.statistics import Interval, bootstrap_ratio, holm, pair
 from training.evaluation.suites import Entry, Suite, open_suite
 from training.finetuning.development import collect_measured_texts
 from training.finetuning.extras import SuiteSettings
+from training.reporting.tables import Table
 from transforms.files import replace_synced
 from transforms.progress import Progress
 
@@ -222,26 +223,28 @@ def columns(tasks: Sequence[TaskScores]) -> tuple[Any, Any]:
     return np.array([one.adapted for one in tasks]), np.array([one.base for one in tasks])
 
 
-def category_rows(found: Mapping[str, Compared]) -> list[list[str]]:
-    """Build the table of categories of all suites as rows of text, the header first."""
-    rows = [["suite", "category", "tasks", "base", "adapted", "points", "kept of the base", "p", "p (Holm)", ""]]
-    for name, suite in found.items():
-        rows += [
-            [
-                name,
-                one.name,
-                str(one.tasks),
-                f"{one.base:.4f}",
-                f"{one.adapted:.4f}",
-                f"{100 * (one.adapted - one.base):+.1f}",
-                in_percent(one.retention),
-                "–" if one.p is None else f"{one.p:.4f}",
-                "–" if one.p_holm is None else f"{one.p_holm:.4f}",
-                "significant" if one.significant else "not significant",
-            ]
+def build_category_table(found: Mapping[str, Compared]) -> Table:
+    """Build the table of categories of all suites."""
+    return Table.from_records(
+        (
+            {
+                "suite": name,
+                "category": one.name,
+                "tasks": str(one.tasks),
+                "base": one.base,
+                "adapted": one.adapted,
+                "points": 100 * (one.adapted - one.base),
+                "kept of the base": in_percent(one.retention),
+                "p": one.p,
+                "p (Holm)": one.p_holm,
+                "": "significant" if one.significant else "not significant",
+            }
+            for name, suite in found.items()
             for one in suite.categories
-        ]
-    return rows
+        ),
+        {"points": "+.1f"},
+        ".4f",
+    )
 
 
 def in_percent(share: Interval) -> str:
@@ -250,14 +253,25 @@ def in_percent(share: Interval) -> str:
     return f"{share.value:.1%}{bounds}"
 
 
-def task_rows(found: Mapping[str, Compared]) -> list[list[str]]:
-    """Build the table of tasks as rows of text, the header first; in each suite the largest losses come first."""
-    rows = [["suite", "task", "category", "base", "adapted", "points", "inputs trained on"]]
-    for name, suite in found.items():
-        for one in sorted(suite.tasks, key=lambda one: one.adapted - one.base):
-            scores = [f"{one.base:.4f}", f"{one.adapted:.4f}", f"{100 * (one.adapted - one.base):+.1f}"]
-            rows.append([name, one.task, one.category, *scores, f"{one.seen:,}"])
-    return rows
+def build_task_table(found: Mapping[str, Compared]) -> Table:
+    """Build the table of tasks; in each suite the largest losses come first."""
+    return Table.from_records(
+        (
+            {
+                "suite": name,
+                "task": one.task,
+                "category": one.category,
+                "base": one.base,
+                "adapted": one.adapted,
+                "points": 100 * (one.adapted - one.base),
+                "inputs trained on": one.seen,
+            }
+            for name, suite in found.items()
+            for one in sorted(suite.tasks, key=lambda one: one.adapted - one.base)
+        ),
+        {"points": "+.1f", "inputs trained on": ","},
+        ".4f",
+    )
 
 
 def verdicts(found: Mapping[str, Compared]) -> list[str]:

@@ -43,17 +43,17 @@ class Page:
                 read from the training log and added.
             compared: comparison of the model with its base, by suite; None or empty leaves it out.
         """
-        from training.finetuning.parts import comparison_part, curve_part, mining_part
+        from training.finetuning.parts import build_comparison_section, build_curve_section, build_mining_section
         from training.finetuning.progress import TrainingLog
         from training.finetuning.report import offline_page, sources_csv
         from training.finetuning.trainer import LOG
 
-        parts = [mining_part(self.mined)] if self.mined else []
+        parts = [build_mining_section(self.mined)] if self.mined else []
         lines = TrainingLog(self.out / "training" / LOG, dict).read() if kept is not None else []
         if kept is not None and any("measured" in line for line in lines):
-            parts.append(curve_part(lines, kept))
+            parts.append(build_curve_section(lines, kept))
         if compared:
-            parts.append(comparison_part(compared))
+            parts.append(build_comparison_section(compared))
         replace_synced(self.out / "sources.csv", sources_csv(self.mixture).encode())
         page = offline_page(self.mixture, self.regularizer, self.report, self.warnings, parts)
         replace_synced(self.out / "report.html", page.encode())

@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
-
-from training.finetuning.afterwards import Compared, category_rows, task_rows, verdicts
+from training.finetuning.afterwards import Compared, build_category_table, build_task_table, verdicts
 from training.finetuning.mining_statistics import BIN, Statistics
-from training.reporting.figures import STYLE, to_svg
+from training.reporting.figures import draw_figures, new_panels
 from training.reporting.page import Section
 from training.reporting.tables import Table
 
@@ -15,51 +13,53 @@ QUANTILES = ("5 %", "25 %", "median", "75 %", "95 %")
 """Column headers of the quantiles in `Statistics.margin`."""
 
 
-def mining_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
-    """Build the table of what was mined of each source as rows of text, the header first."""
-    header = ["source", "queries", "documents", "negatives", "fewer than asked", "none", "median rank", "median margin"]
-    return [header] + [
-        [
-            name,
-            f"{one.queries:,}",
-            f"{one.documents:,}",
-            f"{one.kept:,}",
-            f"{one.short:.1%}",
-            f"{one.without:.1%}",
-            f"{one.ranks[0]:,}" if one.ranks else "–",
-            f"{one.margin[2]:.3f}" if one.margin else "–",
-        ]
-        for name, one in mined.items()
-    ]
+def build_mining_table(mined: Mapping[str, Statistics]) -> Table:
+    """Build the table of what was mined of each source."""
+    return Table.from_records(
+        (
+            {
+                "source": name,
+                "queries": one.queries,
+                "documents": one.documents,
+                "negatives": one.kept,
+                "fewer than asked": one.short,
+                "none": one.without,
+                "median rank": one.ranks[0] if one.ranks else None,
+                "median margin": one.margin[2] if one.margin else None,
+            }
+            for name, one in mined.items()
+        ),
+        {"fewer than asked": ".1%", "none": ".1%", "median margin": ".3f"},
+        ",",
+    )
 
 
-def dropped_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
-    """Build the table of how many near documents were rejected, by source and reason, the header first."""
-    reasons = list(dict.fromkeys(why for one in mined.values() for why in one.dropped))
-    return [["source", *reasons]] + [
-        [name, *(f"{one.dropped.get(why, 0):,}" for why in reasons)] for name, one in mined.items()
-    ]
+def build_rejection_table(mined: Mapping[str, Statistics]) -> Table:
+    """Build the table of how many near documents were rejected, by source and reason."""
+    reasons = dict.fromkeys((why for one in mined.values() for why in one.dropped), 0)
+    return Table.from_records(({"source": name} | reasons | one.dropped for name, one in mined.items()), default=",")
 
 
-def margin_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
-    """Build the table of each source's margin quantiles, the header first; sources without negatives are left out."""
-    return [["source", *QUANTILES]] + [
-        [name, *(f"{value:.3f}" for value in one.margin)] for name, one in mined.items() if one.margin
-    ]
+def build_margin_table(mined: Mapping[str, Statistics]) -> Table:
+    """Build the table of each source's margin quantiles; sources without negatives are left out."""
+    return Table.from_records(
+        ({"source": name} | dict(zip(QUANTILES, one.margin, strict=True)) for name, one in mined.items() if one.margin),
+        default=".3f",
+    )
 
 
-def example_rows(mined: Mapping[str, Statistics]) -> list[list[str]]:
-    """Build the table of one example query of each source, with positives, negatives and scores, the header first."""
-    rows = [["source", "score", "", "text"]]
+def build_example_table(mined: Mapping[str, Statistics]) -> Table:
+    """Build the table of one example query of each source, with positives, negatives and scores."""
+    rows: list[list[Any]] = [["source", "score", "", "text"]]
     for name, one in mined.items():
         for found in one.examples[:1]:
             rows.append([name, "", "query", found["query"]])
             for kind in ("positives", "negatives"):
-                rows += [[name, f"{score:.3f}", kind.removesuffix("s"), text] for text, score in found[kind]]
-    return rows
+                rows += [[name, score, kind.removesuffix("s"), text] for text, score in found[kind]]
+    return Table.from_rows(rows, default=".3f")
 
 
-def mining_part(mined: Mapping[str, Statistics]) -> Section:
+def build_mining_section(mined: Mapping[str, Statistics]) -> Section:
     """Build the report's section on hard negatives: totals, a histogram of margins, and tables."""
     total, queries = sum(one.kept for one in mined.values()), sum(one.queries for one in mined.values())
     said = [f"{total:,} hard negatives were mined for {queries:,} queries of {len(mined)} sources."]
@@ -67,23 +67,22 @@ def mining_part(mined: Mapping[str, Statistics]) -> Section:
     if short:
         said.append(f"More than half of the queries have fewer than asked for: {', '.join(short)}.")
     tables = {
-        "Mined": Table.from_rows(mining_rows(mined)),
-        "Near documents that are no negatives, by why": Table.from_rows(dropped_rows(mined)),
-        "Score of the positive less that of the negative": Table.from_rows(margin_rows(mined)),
-        "Examples": Table.from_rows(example_rows(mined)),
+        "Mined": build_mining_table(mined),
+        "Near documents that are no negatives, by why": build_rejection_table(mined),
+        "Score of the positive less that of the negative": build_margin_table(mined),
+        "Examples": build_example_table(mined),
     }
-    with plt.rc_context(STYLE):
-        drawing = to_svg(margins(mined))
-    return Section("Hard negatives", said, {"Score of the positive less that of the negative": drawing}, tables)
+    figures = draw_figures({"Score of the positive less that of the negative": plot_margins}, mined)
+    return Section("Hard negatives", said, figures, {title: table for title, table in tables.items() if table})
 
 
-def margins(mined: Mapping[str, Statistics]) -> Any:
+def plot_margins(mined: Mapping[str, Statistics]) -> Any:
     """Plot the histogram of margins, positive's cosine minus negative's, over all sources, and return the figure."""
     counts: dict[float, int] = {}
     for one in mined.values():
         for bound, count in one.histogram.items():
             counts[float(bound)] = counts.get(float(bound), 0) + count
-    figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+    figure, (axis,) = new_panels(1, size=(6, 3))
     axis.bar(list(counts), list(counts.values()), width=BIN, align="edge")
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_xlabel("cosine to the positive less cosine to the negative")
@@ -91,7 +90,7 @@ def margins(mined: Mapping[str, Statistics]) -> Any:
     return figure
 
 
-def curve_part(lines: Sequence[Mapping[str, Any]], kept: int) -> Section:
+def build_curve_section(lines: Sequence[Mapping[str, Any]], kept: int) -> Section:
     """Build the report's section on the evaluation during training: the best step, a curve and a table.
 
     Args:
@@ -103,15 +102,14 @@ def curve_part(lines: Sequence[Mapping[str, Any]], kept: int) -> Section:
     said = [f"{metric} was best at step {kept:,}, which is kept: {measured[kept]:.4f}."]
     if measured.get(0, -1.0) >= measured[kept]:
         said.append(f"The base model had {measured[0]:.4f}: no step was better.")
-    rows = [["step", metric], *([f"{step:,}", f"{value:.4f}"] for step, value in measured.items())]
-    with plt.rc_context(STYLE):
-        drawing = to_svg(curve(measured, metric, kept))
-    return Section("Measured on the way", said, {f"{metric} by step": drawing}, {"Measures": Table.from_rows(rows)})
+    table = Table.from_rows([["step", metric], *measured.items()], {"step": ","}, ".4f")
+    figures = draw_figures({f"{metric} by step": plot_curve}, measured, metric, kept)
+    return Section("Measured on the way", said, figures, {"Measures": table})
 
 
-def curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
+def plot_curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
     """Plot the metric by step, with a line at the kept step, and return the figure."""
-    figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+    figure, (axis,) = new_panels(1, size=(6, 3))
     axis.plot(list(measured), list(measured.values()), marker="o", markersize=3, linewidth=1.2)
     axis.axvline(kept, color="black", linewidth=0.8, linestyle="--")
     axis.set_xlabel("step")
@@ -119,10 +117,10 @@ def curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
     return figure
 
 
-def comparison_part(found: Mapping[str, Compared]) -> Section:
+def build_comparison_section(found: Mapping[str, Compared]) -> Section:
     """Build the report's section on the post-training evaluation: sentences, and tables by category and by task."""
     tables = {
-        "By category: paired t-tests over tasks, p by Holm within a suite": Table.from_rows(category_rows(found)),
-        "By task": Table.from_rows(task_rows(found)),
+        "By category: paired t-tests over tasks, p by Holm within a suite": build_category_table(found),
+        "By task": build_task_table(found),
     }
     return Section("Against the base model", verdicts(found), {}, tables)

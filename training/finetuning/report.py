@@ -1,77 +1,77 @@
 """Report on what a job is trained on and pulled towards: a CSV table, an HTML page, sentences for the terminal."""
 
-import csv
-import io
 from collections.abc import Sequence
 
-from training.finetuning.mixture import Lengths, Mixture, SourceReport
+from training.finetuning.mixture import Mixture, SourceReport
 from training.finetuning.regularizers.regularizer import Regularizer, RegularizerReport
 from training.reporting.page import Section, render_page
 from training.reporting.tables import Table
 
 REFERENCE = "https://arxiv.org/abs/2604.17257"
 """Address of the REZE paper."""
-COUNTS = ("rows", "pairs", "kept", "shared with the target", "also in others", "negatives")
-"""Column headers of the numbers in the table of sources."""
-HEADER = ("source", "task", "split", *COUNTS, "left out")
-"""Column headers of the table of sources."""
 LENGTHS = ("mean", "min", "max", "median")
 """Attributes of `Lengths`, in the order of the tables' columns."""
 
 
-def source_rows(mixture: Mixture) -> list[list[str]]:
-    """Build the table of sources with counts and reasons for what was left out, as rows of text, the header first."""
-    return [list(HEADER)] + [
-        [
-            report.name,
-            report.task,
-            report.split,
-            f"{report.rows:,}",
-            f"{report.found:,}",
-            f"{report.kept:,}",
-            f"{report.shared:,}",
-            f"{report.repeated:,}",
-            f"{report.negatives:,}",
-            left_out(report),
-        ]
-        for report in mixture.reports
-    ]
+def build_source_table(mixture: Mixture) -> Table:
+    """Build the table of sources with counts and reasons for what was left out."""
+    return Table.from_records(
+        (
+            {
+                "source": report.name,
+                "task": report.task,
+                "split": report.split,
+                "rows": report.rows,
+                "pairs": report.found,
+                "kept": report.kept,
+                "shared with the target": report.shared,
+                "also in others": report.repeated,
+                "negatives": report.negatives,
+                "left out": explain_left_out(report),
+            }
+            for report in mixture.reports
+        ),
+        default=",",
+    )
 
 
-def left_out(report: SourceReport) -> str:
+def explain_left_out(report: SourceReport) -> str:
     """Return why a source is unused, else how many rows and pairs were left out for which reason; "" if none were."""
     if report.problem:
         return report.problem
     return "; ".join(f"{count:,} {why}" for why, count in report.dropped.items())
 
 
-def length_rows(mixture: Mixture) -> list[list[str]]:
-    """Build the table of the lengths of kept texts, in characters, as in the paper's Table 4, the header first."""
-    header = ["source", *(f"{of} {name}" for of in ("anchor", "positive") for name in LENGTHS)]
-    kept = [report for report in mixture.reports if report.anchors and report.positives]
-    return [header] + [
-        [report.name, *(f"{getattr(part, name):,.0f}" for part in lengths(report) for name in LENGTHS)]
-        for report in kept
-    ]
+def build_length_table(mixture: Mixture) -> Table:
+    """Build the table of the lengths of kept texts, in characters, as in the paper's Table 4."""
+    return Table.from_records(
+        (
+            {"source": report.name} | _list_lengths(report, " ")
+            for report in mixture.reports
+            if report.anchors and report.positives
+        ),
+        default=",.0f",
+    )
 
 
-def lengths(report: SourceReport) -> list[Lengths]:
-    """Return the length statistics of a source's anchors and positives; an empty list if nothing is kept."""
-    return [part for part in (report.anchors, report.positives) if part is not None]
+def _list_lengths(report: SourceReport, separator: str) -> dict[str, float | None]:
+    """Return the length statistics of a source's anchors and positives by name; None if nothing is kept."""
+    return {
+        f"{side}{separator}{name}": getattr(lengths, name, None)
+        for side, lengths in (("anchor", report.anchors), ("positive", report.positives))
+        for name in LENGTHS
+    }
 
 
 def sources_csv(mixture: Mixture) -> str:
     """Format counts, reasons and text lengths of all sources as CSV, with unformatted numbers for other software."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = [f"{of}_{name}" for of in ("anchor", "positive") for name in LENGTHS]
-    counts = ["rows", "found", "kept", "shared", "repeated", "negatives"]
-    writer.writerow(["source", "task", "split", *counts, "left_out", *names])
-    for report in mixture.reports:
-        measured = [getattr(part, name) for part in lengths(report) for name in LENGTHS] or [""] * len(names)
-        found = [getattr(report, name) for name in counts]
-        writer.writerow([report.name, report.task, report.split, *found, left_out(report), *measured])
-    return text.getvalue()
+    names = ("name", "task", "split", "rows", "found", "kept", "shared", "repeated", "negatives")
+    return Table.from_records(
+        {"source" if name == "name" else name: getattr(report, name) for name in names}
+        | {"left_out": explain_left_out(report)}
+        | _list_lengths(report, "_")
+        for report in mixture.reports
+    ).to_csv()
 
 
 def sentences(mixture: Mixture, regularizer: Regularizer) -> list[str]:
@@ -97,13 +97,16 @@ def offline_page(
         parts: further sections.
     """
     used = f"; {regularizer.settings}" if regularizer.settings else ""
-    tables = {"Sources: what was kept and dropped, and why": source_rows(mixture)}
-    tables["Characters of the texts"] = length_rows(mixture)
+    tables = {
+        "Sources: what was kept and dropped, and why": build_source_table(mixture),
+        "Characters of the texts": build_length_table(mixture),
+        **report.tables,
+    }
     section = Section(
         title="Before training: the sources" + report.title,
         sentences=sentences(mixture, regularizer),
         figures=report.figures,
-        tables={title: Table.from_rows(rows) for title, rows in tables.items()} | dict(report.tables),
+        tables={title: table for title, table in tables.items() if table},
         problems=warnings,
     )
     return render_page(

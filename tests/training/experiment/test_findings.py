@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from training.evaluation.statistics import Interval
-from training.research.reze_experiment.findings import Difference, find, over_seeds
+from training.research.reze_experiment.findings import Difference, average_over_seeds, compute_findings
 from training.research.reze_experiment.results import Result
-from training.research.reze_experiment.words import sentences, verdict
+from training.research.reze_experiment.summary import judge_difference, summarize_experiment
 
 RATE = 1e-4
 TASKS = {"tone": "classification", "topic": "classification", "search": "retrieval"}
@@ -32,7 +32,7 @@ def results(scores=None, **more):
 
 
 def found(some):
-    return find(SimpleNamespace(results=list(some)))  # of an experiment nothing else is looked at
+    return compute_findings(SimpleNamespace(results=list(some)))  # of an experiment nothing else is looked at
 
 
 def average(findings, method, measure="score", rows=100, rate=RATE):
@@ -62,17 +62,17 @@ def require_interval(interval, value, low, high):
 def test_the_interval_over_seeds_is_students(count):
     values = np.random.default_rng(count).normal(50, 5, count)
     low, high = stats.t.interval(0.95, count - 1, values.mean(), stats.sem(values))
-    require_interval(over_seeds(values), values.mean(), low, high)
+    require_interval(average_over_seeds(values), values.mean(), low, high)
 
 
 def test_one_seed_has_a_value_and_no_interval():
-    assert over_seeds(np.array([47.0])) == Interval(47.0, None, None)
+    assert average_over_seeds(np.array([47.0])) == Interval(47.0, None, None)
     findings = found(r for r in results() if r.seed == 1)
     assert {(a.score.low, a.score.high, a.seeds) for a in findings.averages} == {(None, None, 1)}
     one = difference(findings, "reze", "pft")
     assert (one.points.low, one.points.high, one.seeds) == (None, None, 1)
     assert one.points.value == pytest.approx(by_seed("reze")[1] - by_seed("pft")[1])
-    assert "one seed tells nothing" in "".join(sentences(findings))
+    assert "one seed tells nothing" in "".join(summarize_experiment(findings))
 
 
 def test_an_average_is_over_targets_and_its_interval_over_seeds():
@@ -98,7 +98,7 @@ def test_what_targets_and_seeds_share_takes_nothing_from_a_pairing():
     one = difference(found(results(scores)), "reze", "pft")
     low, high = stats.t.interval(0.95, 2, 3.01, stats.sem([3.0, 3.01, 3.02]))
     require_interval(one.points, 3.01, low, high)
-    assert (one.better, one.targets, verdict(one)) == (3, 3, "better")
+    assert (one.better, one.targets, judge_difference(one)) == (3, 3, "better")
 
 
 @pytest.mark.parametrize("more", [0.0, 0.25])
@@ -107,7 +107,7 @@ def test_seeds_that_agree_to_the_digit_are_not_said_to_be_one(more):
     findings = found(results(scores))
     one = difference(findings, "reze", "pft")
     assert (one.points.value, one.seeds, one.better) == (100 * more, 3, 3 if more else 0)
-    assert not any("one seed" in sentence for sentence in sentences(findings))
+    assert not any("one seed" in sentence for sentence in summarize_experiment(findings))
 
 
 def test_a_seed_that_is_not_complete_is_left_out_of_averages_and_of_the_differences_that_need_it():
@@ -232,4 +232,4 @@ def test_a_shift_leaves_out_a_seed_that_is_not_complete_over_its_targets():
 )
 def test_a_verdict_is_what_the_interval_allows(interval, said):
     seeds = 1 if interval.low is None else 3
-    assert verdict(Difference(1e-4, 100, "reze", "pft", "score", "all", interval, 1, 2, seeds)) == said
+    assert judge_difference(Difference(1e-4, 100, "reze", "pft", "score", "all", interval, 1, 2, seeds)) == said

@@ -12,8 +12,8 @@ import pytest
 
 from training.datasets.overlap import normalize_text
 from training.errors import JobError
-from training.research.reze_experiment.findings import find
-from training.research.reze_experiment.report import as_csv, in_terminal, write_report
+from training.research.reze_experiment.findings import compute_findings
+from training.research.reze_experiment.report import format_terminal, to_csv, write_report
 from training.research.reze_experiment.unit import run_unit
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process", "little_garbage")
@@ -100,7 +100,7 @@ def test_an_arm_that_cannot_be_trained_is_a_problem_and_the_others_finish(first)
     for problem, target in zip(sorted(first.found.problems), sorted(TARGETS), strict=True):
         assert problem.startswith(f"{target}-broken-") and "seed 0: the loss became inf" in problem
     assert "broken" not in {result.method for result in first.found.results}
-    assert all(problem in in_terminal(first.found, first.findings) for problem in first.found.problems)
+    assert all(problem in format_terminal(first.found, first.findings) for problem in first.found.problems)
 
 
 def test_only_what_pretrains_has_steps_and_the_untrained_model_has_not_moved(first):
@@ -270,7 +270,7 @@ def test_no_file_says_where_things_lie_on_this_machine(request, which, tiny_data
 def test_the_csv_has_a_row_for_each_result_and_the_json_everything(first):
     with (first.out / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert as_csv(first.found.results) == (first.out / "results.csv").read_text()
+    assert to_csv(first.found.results) == (first.out / "results.csv").read_text()
     assert [(r["target"], r["method"], int(r["rows"]), float(r["score"])) for r in rows] == [
         (r.target, r.method, r.rows, r.score) for r in first.found.results
     ]
@@ -283,7 +283,7 @@ def test_the_csv_has_a_row_for_each_result_and_the_json_everything(first):
 
 
 def test_the_terminal_shows_the_averages_the_shifts_and_what_they_say(first):
-    printed = in_terminal(first.found, find(first.found))
+    printed = format_terminal(first.found, compute_findings(first.found))
     lines = {line.split("  ")[0]: line.split() for line in printed.splitlines()}
     for method in ("no training", "FT", "PFT", "PFT + whitening", "PFT + flow", "distillation", "REZE"):
         assert method in lines

@@ -7,7 +7,7 @@ from scipy import stats
 
 from training.errors import EvaluationError, JobError
 from training.evaluation.statistics import holm
-from training.finetuning.afterwards import TaskScores, categories, category_rows, task_rows, verdicts
+from training.finetuning.afterwards import TaskScores, build_category_table, build_task_table, categories, verdicts
 from training.finetuning.job import Job
 from training.finetuning.run import run
 
@@ -82,7 +82,7 @@ def test_both_models_are_measured_and_what_was_trained_on_is_told(job, tiny, tmp
     assert stored["general"]["tasks"][0]["base"] == general.tasks[0].base
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Against the base model" in page and "inputs of 2 of these tasks were trained on" in page
-    assert len(category_rows(outcome.compared)) == 3 and len(task_rows(outcome.compared)) == 5
+    assert len(build_category_table(outcome.compared).cells) == 3 and len(build_task_table(outcome.compared).cells) == 5
     assert verdicts(outcome.compared)[0].startswith("domain: ")
     with pytest.raises(JobError, match="holds a trained model already"):
         run("pft", job, tiny, "cpu", tmp_path / "out", lambda *_: None)

@@ -168,16 +168,18 @@ class Scores:
         return [method for method in self.methods if method in there]
 
 
-def find(experiment: Experiment) -> Findings:
+def compute_findings(experiment: Experiment) -> Findings:
     """Compute averages, differences and shifts from all results of an experiment."""
     scores = Scores(experiment.results)
     cells = [(rate, rows) for rate in scores.rates for rows in scores.rows]
-    averages = [one for cell in cells for measure in MEASURES for one in averaged(scores, *cell, measure)]
-    differences = [one for cell in cells for measure in MEASURES for one in compared(scores, *cell, measure)]
-    return Findings(averages, differences, shifts(scores))
+    averages = [one for cell in cells for measure in MEASURES for one in average_methods(scores, *cell, measure)]
+    differences = [
+        one for cell in cells for measure in MEASURES for one in _describe_differences(scores, *cell, measure)
+    ]
+    return Findings(averages, differences, compute_shifts(scores))
 
 
-def averaged(scores: Scores, rate: float, rows: int, measure: str) -> list[Average]:
+def average_methods(scores: Scores, rate: float, rows: int, measure: str) -> list[Average]:
     """Average each method's scores over the targets that all methods have results on; empty without any.
 
     Only seeds with results of all methods on all of these targets are used.
@@ -188,7 +190,7 @@ def averaged(scores: Scores, rate: float, rows: int, measure: str) -> list[Avera
     if not targets or not seeds:
         return []
     return [
-        Average(rate, rows, method, measure, over_seeds(found.mean(axis=0)), len(targets), len(seeds))
+        Average(rate, rows, method, measure, average_over_seeds(found.mean(axis=0)), len(targets), len(seeds))
         for method, found in zip(methods, values, strict=True)
     ]
 
@@ -199,7 +201,7 @@ def is_rival(method: str) -> bool:
     return method in METHODS and method != PROPOSED
 
 
-def compared(scores: Scores, rate: float, rows: int, measure: str) -> list[Difference]:
+def _describe_differences(scores: Scores, rate: float, rows: int, measure: str) -> list[Difference]:
     """Compute the differences between REZE and each other method, and between each REZE variant and each rival.
 
     Each is computed over all targets, and also per task if there is more than one task. Empty without results of REZE.
@@ -217,11 +219,13 @@ def compared(scores: Scores, rate: float, rows: int, measure: str) -> list[Diffe
             groups.setdefault(scores.tasks[target], []).append(target)
         for group, some in groups.items():
             if some and (group == "all" or len(groups) > 2):
-                found += difference(scores, (rate, rows, method, rival, measure, group), some)
+                found += _compare_pair(scores, (rate, rows, method, rival, measure, group), some)
     return found
 
 
-def difference(scores: Scores, of: tuple[float, int, str, str, str, str], targets: Sequence[str]) -> list[Difference]:
+def _compare_pair(
+    scores: Scores, of: tuple[float, int, str, str, str, str], targets: Sequence[str]
+) -> list[Difference]:
     """Compute one paired difference as a one-item list; empty if no seed has results of both methods on all targets.
 
     Args:
@@ -235,10 +239,10 @@ def difference(scores: Scores, of: tuple[float, int, str, str, str, str], target
         return []
     by_target = values[0] - values[1]
     better = int((by_target.mean(axis=1) > 0).sum())
-    return [Difference(*of, over_seeds(by_target.mean(axis=0)), better, len(targets), len(seeds))]
+    return [Difference(*of, average_over_seeds(by_target.mean(axis=0)), better, len(targets), len(seeds))]
 
 
-def over_seeds(values: Array) -> Interval:
+def average_over_seeds(values: Array) -> Interval:
     """Return the mean of values `(seeds,)` with Student's 95% interval; without bounds for one seed or equal values."""
     mean, count = float(values.mean()), len(values)
     if count < 2 or np.ptp(values) < NEGLIGIBLE:
@@ -247,7 +251,7 @@ def over_seeds(values: Array) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def shifts(scores: Scores) -> list[Shift]:
+def compute_shifts(scores: Scores) -> list[Shift]:
     """Average drift, IsoScore and step time of each condition over the targets and seeds measured for all conditions.
 
     The base model is among the conditions. A learning rate without a seed complete for all conditions has none.
@@ -265,11 +269,13 @@ def shifts(scores: Scores) -> list[Shift]:
             some = [r for r in measured if r.method == method and (r.target, r.seed) in common and r.seed in whole]
             seconds = [r.seconds_per_step for r in some if r.seconds_per_step is not None]
             middle = float(np.median(seconds)) if seconds else None
-            found.append(Shift(rate, method, by_seed(some, "drift"), by_seed(some, "isoscore"), middle))
+            found.append(
+                Shift(rate, method, _average_by_seed(some, "drift"), _average_by_seed(some, "isoscore"), middle)
+            )
     return found
 
 
-def by_seed(results: Sequence[Result], measure: str) -> Interval:
+def _average_by_seed(results: Sequence[Result], measure: str) -> Interval:
     """Average a measure over targets for each seed, and return the mean over seeds with its interval.
 
     Args:
@@ -279,4 +285,4 @@ def by_seed(results: Sequence[Result], measure: str) -> Interval:
     values: dict[int, list[float]] = {}
     for result in results:
         values.setdefault(result.seed, []).append(getattr(result, measure))
-    return over_seeds(np.array([np.mean(some) for some in values.values()]))
+    return average_over_seeds(np.array([np.mean(some) for some in values.values()]))

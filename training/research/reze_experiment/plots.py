@@ -8,10 +8,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from training.finetuning.regularizers.registry import METHODS, REGULARIZED
-from training.reporting.figures import STYLE, label_plainly
+from training.reporting.figures import STYLE, label_plainly, new_panels
 from training.research.reze_experiment.findings import Findings
 from training.research.reze_experiment.run import Experiment
-from training.research.reze_experiment.tables import named, stage
+from training.research.reze_experiment.tables import format_stage, name_method
 from training.research.reze_experiment.unit import shown_places
 
 METHOD_COLORS = {
@@ -20,44 +20,44 @@ METHOD_COLORS = {
     "pft_flow": "#ff7f0e",
 } | {name: method.color for name, method in METHODS.items()}
 """Colour of each method."""
-SHIFTED = 0.02
+MARK_OFFSET = 0.02
 """Horizontal offset between the marks of methods at the same size, so that their intervals do not overlap."""
-Drawing = Callable[[Experiment, Findings], Any]
+Plot = Callable[[Experiment, Findings], Any]
 """Function that draws a matplotlib figure, or returns None without data."""
 
 
-def figures(experiment: Experiment, findings: Findings) -> dict[str, tuple[str, Any]]:
+def plot_all(experiment: Experiment, findings: Findings) -> dict[str, tuple[str, Any]]:
     """Draw all figures that have data, and return title and figure by file name stem; the figures stay open."""
     with plt.rc_context(STYLE):
         return {
             name: (title, figure)
-            for name, (title, draw) in DRAWINGS.items()
-            if (figure := draw(experiment, findings)) is not None
+            for name, (title, plot) in PLOTS.items()
+            if (figure := plot(experiment, findings)) is not None
         }
 
 
-def methods_by_rows(experiment: Experiment, findings: Findings) -> Any:
+def plot_averages(experiment: Experiment, findings: Findings) -> Any:
     """Draw the average scores by number of fine-tuning rows, with intervals, a panel for each learning rate."""
     rates = sorted({a.learning_rate for a in findings.averages})
-    figure, axes = plt.subplots(1, len(rates), figsize=(5 * len(rates), 3.6), layout="constrained", squeeze=False)
-    for axis, rate in zip(axes.flat, rates, strict=True):
+    figure, axes = new_panels(len(rates), len(rates), (5, 3.6))
+    for axis, rate in zip(axes, rates, strict=True):
         some = [a for a in findings.averages if a.learning_rate == rate and a.measure == "score"]
         sizes = sorted({a.rows for a in some})
         for number, method in enumerate(dict.fromkeys(a.method for a in some)):
             own = sorted((a for a in some if a.method == method), key=lambda a: a.rows)
-            places = [sizes.index(a.rows) + SHIFTED * number for a in own]
+            places = [sizes.index(a.rows) + MARK_OFFSET * number for a in own]
             halves = [0.0 if a.score.low is None else a.score.value - a.score.low for a in own]
-            style = {"color": METHOD_COLORS.get(method), "label": named(method)}
+            style = {"color": METHOD_COLORS.get(method), "label": name_method(method)}
             axis.errorbar(places, [a.score.value for a in own], halves, marker="o", ms=4, capsize=2, **style)
         targets = {a.rows: a.targets for a in some}
-        axis.set_xticks(range(len(sizes)), [f"{stage(n)}\n{targets[n]} targets" for n in sizes])
+        axis.set_xticks(range(len(sizes)), [f"{format_stage(n)}\n{targets[n]} targets" for n in sizes])
         axis.set_title(f"learning rate {rate:g}")
         axis.set_ylabel("score × 100, average over targets")
-    axes.flat[0].legend(fontsize=7)
+    axes[0].legend(fontsize=7)
     return figure
 
 
-def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
+def plot_weights(experiment: Experiment, findings: Findings) -> Any:
     """Draw Figure 2, the average score by REZE's loss weight, with PFT as weight 0; None for fewer than 2 weights."""
     weights = {
         arm.method: arm.regularizer.weight
@@ -67,7 +67,7 @@ def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
     if len(weights) < 2:
         return None
     weights |= {arm.method: 0.0 for arm in experiment.arms if arm.method == "pft"}
-    figure, axis = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+    figure, (axis,) = new_panels(1, size=(5.5, 3.6))
     for rate in sorted({a.learning_rate for a in findings.averages}):
         for rows in sorted({a.rows for a in findings.averages}):
             some = [
@@ -76,7 +76,7 @@ def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
                 if (a.learning_rate, a.rows, a.measure) == (rate, rows, "score") and a.method in weights
             ]
             if len(some) > 1:
-                axis.plot(*zip(*sorted(some), strict=True), marker="o", ms=4, label=f"{stage(rows)}, {rate:g}")
+                axis.plot(*zip(*sorted(some), strict=True), marker="o", ms=4, label=f"{format_stage(rows)}, {rate:g}")
     axis.set_xscale("symlog", linthresh=0.1)
     axis.set_xticks(sorted(weights.values()))
     label_plainly(axis.xaxis)
@@ -86,13 +86,13 @@ def weight_sweep(experiment: Experiment, findings: Findings) -> Any:
     return figure
 
 
-def isotropy(experiment: Experiment, findings: Findings) -> Any:
+def plot_isotropy(experiment: Experiment, findings: Findings) -> Any:
     """Draw Figure 3, bars of IsoScore and drift before fine-tuning; return None for fewer than 2 of them."""
     if len(findings.shifts) < 2:
         return None
     rates = sorted({shift.learning_rate for shift in findings.shifts})
     methods = list(dict.fromkeys(shift.method for shift in findings.shifts))
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    figure, axes = new_panels(2, 2, (4.5, 3.4))
     width = 0.8 / len(rates)
     for axis, name, measure in zip(axes, ("IsoScore", "drift, 1 − cos"), ("isoscore", "drift"), strict=True):
         for number, rate in enumerate(rates):
@@ -102,20 +102,20 @@ def isotropy(experiment: Experiment, findings: Findings) -> Any:
             reach = [0 if one.high is None else one.high - one.value for one in found]  # these lie evenly
             axis.bar(places, [one.value for one in found], width, yerr=reach, capsize=2, label=f"{rate:g}")
         offset = width * (len(rates) - 1) / 2
-        axis.set_xticks([place + offset for place in range(len(methods))], list(map(named, methods)), rotation=20)
+        axis.set_xticks([place + offset for place in range(len(methods))], list(map(name_method, methods)), rotation=20)
         axis.set_ylabel(name)
     axes[0].legend(fontsize=7, title="learning rate", title_fontsize=7)
     return figure
 
 
-def shift_picture(experiment: Experiment, findings: Findings) -> Any:
+def plot_relations(experiment: Experiment, findings: Findings) -> Any:
     """Draw Figure 4, each model's relations in the base model's top two principal directions; None without data.
 
     A panel each for the base model, PFT, distillation and REZE, at the highest learning rate, for the first target that
     has the relations of PFT and REZE.
     """
     rate = max(unit.training.learning_rate for unit in experiment.units)
-    found = [(one, relations(experiment, one.target.name, rate)) for one in experiment.prepared]
+    found = [(one, _find_relations(experiment, one.target.name, rate)) for one in experiment.prepared]
     prepared, paths = next(((one, paths) for one, paths in found if {"pft", "reze"} <= set(paths)), (None, {}))
     if prepared is None:
         return None
@@ -132,13 +132,13 @@ def shift_picture(experiment: Experiment, findings: Findings) -> Any:
         for source, name in enumerate(mixture.names):
             own = flat[sources == source]
             axis.scatter(own[:, 0], own[:, 1], s=5, color=colors(source % 20), label=name)
-        axis.set_title(named(method) if method != "none" else "base")
+        axis.set_title(name_method(method) if method != "none" else "base")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=5, fontsize=6, markerscale=2)
     figure.tight_layout(rect=(0, 0.04 * (1 + len(mixture.names) // 5), 1, 1))
     return figure
 
 
-def relations(experiment: Experiment, target: str, rate: float) -> dict[str, Path]:
+def _find_relations(experiment: Experiment, target: str, rate: float) -> dict[str, Path]:
     """Return the files with stored relations of a target at a learning rate, by method; of the first seed."""
     paths = {
         unit.arm.method: unit.out / "relations" / f"{unit.key}.npy"
@@ -148,10 +148,10 @@ def relations(experiment: Experiment, target: str, rate: float) -> dict[str, Pat
     return {method: path for method, path in paths.items() if path.is_file()}
 
 
-DRAWINGS: dict[str, tuple[str, Drawing]] = {
-    "averages": ("Average score by the rows of the fine-tuning (Table 2)", methods_by_rows),
-    "weight": ("The weight of the regulariser (Figure 2)", weight_sweep),
-    "isotropy": ("Isotropy and drift before the fine-tuning (Figure 3)", isotropy),
-    "shift": ("Relations of the sources in two dimensions (Figure 4)", shift_picture),
+PLOTS: dict[str, tuple[str, Plot]] = {
+    "averages": ("Average score by the rows of the fine-tuning (Table 2)", plot_averages),
+    "weight": ("The weight of the regulariser (Figure 2)", plot_weights),
+    "isotropy": ("Isotropy and drift before the fine-tuning (Figure 3)", plot_isotropy),
+    "shift": ("Relations of the sources in two dimensions (Figure 4)", plot_relations),
 }
 """Title and drawing function of each figure, by file name stem."""

@@ -1,149 +1,97 @@
 """Output of an experiment: JSON and CSV with all values, plots, an HTML page, tables for the terminal."""
 
-import csv
-import io
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, fields
-from datetime import UTC, datetime
+from dataclasses import asdict, astuple, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
-import orjson
-
-from training.finetuning.report import REFERENCE, source_rows
-from training.reporting.figures import to_svg
-from training.reporting.page import Section, render_page
+from training.finetuning.report import REFERENCE, build_source_table
+from training.reporting.figures import to_png, to_svg
+from training.reporting.files import describe_environment, write_files
+from training.reporting.page import Section, format_text, render_page
 from training.reporting.tables import Table
-from training.research.reze_experiment.findings import Findings, find
-from training.research.reze_experiment.plots import figures
+from training.research.reze_experiment.findings import Findings, compute_findings
+from training.research.reze_experiment.plots import plot_all
 from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.run import Experiment
+from training.research.reze_experiment.summary import summarize_experiment
 from training.research.reze_experiment.tables import (
-    arm_rows,
-    average_rows,
-    center_rows,
-    difference_rows,
-    geometries,
-    offline_rows,
-    shift_rows,
-    target_rows,
+    build_average_table,
+    build_shift_table,
+    build_tables,
+    list_rates,
+    read_geometries,
 )
-from training.research.reze_experiment.words import sentences
-from transforms.files import replace_synced
 
 JSON, CSV, HTML = "experiment.json", "results.csv", "report.html"
 """Names of the files that `write_report` writes besides the plots."""
-DPI = 150
-"""Resolution of the PNG files."""
 
 
 def write_report(experiment: Experiment, out: Path) -> tuple[Findings, list[Path]]:
     """Write JSON, CSV, the HTML page and the plots as PNG into the folder `out`; return the findings and the paths."""
-    findings = find(experiment)
-    said = sentences(findings)
-    pictures, paths = {}, []
-    for name, (title, figure) in figures(experiment, findings).items():
-        paths.append(out / f"{name}.png")
-        replace_synced(paths[-1], as_png(figure))
-        pictures[title] = to_svg(figure)
-    contents = {
-        JSON: orjson.dumps(
-            as_json(experiment, findings, said), option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
-        ),
-        CSV: as_csv(experiment.results).encode(),
-        HTML: page(experiment, findings, said, pictures).encode(),
-    }
-    for name, content in contents.items():
-        replace_synced(out / name, content)
-    return findings, [out / name for name in contents] + paths
+    findings = compute_findings(experiment)
+    figures = plot_all(experiment, findings)
+    images = {f"{name}.png": to_png(figure) for name, (_, figure) in figures.items()}
+    section = Section(
+        title="REZE and its rivals",
+        sentences=summarize_experiment(findings),
+        figures={title: to_svg(figure) for title, figure in figures.values()},
+        tables=build_tables(experiment, findings)
+        | {
+            f"Sources where {one.target.name} is left out": build_source_table(one.mixture)
+            for one in experiment.prepared
+        },
+        problems=experiment.problems,
+    )
+    page = render_page([section], describe(experiment), f"{JSON} and {CSV}", REFERENCE)
+    paths = write_files(out, {JSON: to_json(experiment, findings), CSV: to_csv(experiment.results), HTML: page})
+    return findings, paths + write_files(out, images)
 
 
-def as_png(figure: Any) -> bytes:
-    """Render a figure as PNG bytes."""
-    payload = io.BytesIO()
-    figure.savefig(payload, format="png", dpi=DPI, metadata={"Software": None})
-    return payload.getvalue()
+def describe(experiment: Experiment) -> str:
+    """Return a sentence on the encoder, the targets and the version of mteb."""
+    limit = experiment.settings.limit
+    return (
+        f"{experiment.encoder['name']}, {len(experiment.prepared)} targets left out in turn, "
+        f"{'all' if limit is None else f'at most {limit:,}'} rows of each test; 95 % intervals over seeds; metrics of "
+        f"mteb {version('mteb')}, label accuracy our own."
+    )
 
 
-def as_json(experiment: Experiment, findings: Findings, said: Sequence[str]) -> dict[str, Any]:
+def to_json(experiment: Experiment, findings: Findings) -> dict[str, Any]:
     """Return settings, findings and all results as a dict, with versions and date but without paths of this machine."""
-    settings = experiment.settings.model_dump(mode="json", exclude={"sources", "targets", "encoder"})
     encoder = {name: experiment.encoder[name] for name in ("name", "fingerprint", "dimensions", "max_length")}
     return {
-        "settings": settings,
+        "settings": experiment.settings.model_dump(mode="json", exclude={"sources", "targets", "encoder"}),
         "encoder": encoder,
         "targets": [one.target.name for one in experiment.prepared],
         "sources": {one.target.name: [asdict(report) for report in one.mixture.reports] for one in experiment.prepared},
-        "libraries": {
-            name: version(name) for name in ("lathe", "torch", "transformers", "sentence-transformers", "mteb")
-        },
-        "cores": os.cpu_count(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "sentences": said,
+        **describe_environment("lathe", "torch", "transformers", "sentence-transformers", "mteb"),
+        "sentences": summarize_experiment(findings),
         "findings": findings,
-        "offline": geometries(experiment),
+        "offline": read_geometries(experiment),
         "results": experiment.results,
         "problems": experiment.problems,
     }
 
 
-def as_csv(results: Sequence[Result]) -> str:
+def to_csv(results: Sequence[Result]) -> str:
     """Return the results as CSV text, one row per cell."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Result)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(result) for result in results)
-    return text.getvalue()
+    return Table.from_rows([[field.name for field in fields(Result)], *map(astuple, results)]).to_csv()
 
 
-def page(experiment: Experiment, findings: Findings, said: Sequence[str], pictures: dict[str, str]) -> str:
-    """Return the HTML page of an experiment: sentences, plots as inline SVG, tables and problems."""
-    tables = {}
-    for rate in sorted({result.learning_rate for result in experiment.results}):
-        at = f"learning rate {rate:g}"
-        tables[f"Average over targets × 100, {at} (Table 2)"] = average_rows(findings, rate)
-        tables[f"The same in a linear probe, classifications only, {at}"] = average_rows(findings, rate, "linear_probe")
-        tables[f"REZE against the others, {at}"] = difference_rows(findings, rate)
-        tables[f"Median against mean, {at} (Table 3)"] = center_rows(experiment, rate)
-        tables[f"By target × 100, {at} (Tables 5 to 9)"] = target_rows(experiment, rate)
-    tables["Drift, isotropy, time (Figure 3)"] = shift_rows(findings)
-    tables["What the targets of the regulariser change"] = offline_rows(experiment)
-    tables["Arms"] = arm_rows(experiment)
-    for one in experiment.prepared:
-        tables[f"Sources where {one.target.name} is left out"] = source_rows(one.mixture)
-    limit = experiment.settings.limit
+def format_terminal(experiment: Experiment, findings: Findings) -> str:
+    """Format averages, drift, sentences and problems as plain text."""
+    tables = {
+        f"Average over targets × 100, learning rate {rate:g}": build_average_table(findings, rate)
+        for rate in list_rates(experiment)
+    }
+    tables["Before the fine-tuning"] = build_shift_table(findings)
     section = Section(
-        title="REZE and its rivals",
-        sentences=said,
-        figures=pictures,
-        tables={name: Table.from_rows(rows) for name, rows in tables.items() if len(rows) > 1},
+        "",
+        summarize_experiment(findings),
+        tables={title: table for title, table in tables.items() if table},
         problems=experiment.problems,
     )
-    return render_page(
-        [section],
-        about=f"{experiment.encoder['name']}, {len(experiment.prepared)} targets left out in turn, "
-        f"{'all' if limit is None else f'at most {limit:,}'} rows of each test; 95 % intervals over seeds; metrics of "
-        f"mteb {version('mteb')}, label accuracy our own.",
-        files="experiment.json and results.csv",
-        reference=REFERENCE,
-    )
-
-
-def in_terminal(experiment: Experiment, findings: Findings) -> str:
-    """Return averages, drift, sentences and problems as plain text for a terminal; close all open figures."""
-    parts = [
-        f"Average over targets × 100, learning rate {rate:g}\n"
-        + Table.from_rows(average_rows(findings, rate)).to_text()
-        for rate in sorted({result.learning_rate for result in experiment.results})
-    ]
-    parts += [
-        "Before the fine-tuning\n" + Table.from_rows(shift_rows(findings)).to_text(),
-        "\n".join(sentences(findings)),
-    ]
-    if experiment.problems:
-        parts.append("Problems\n" + "\n".join(experiment.problems))
-    plt.close("all")
-    return "\n\n".join(parts)
+    return format_text(section)

@@ -1,6 +1,6 @@
 """Tables of an experiment: the paper's Table 2, its tables by task, and the drift."""
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -9,7 +9,9 @@ from training.evaluation.statistics import Interval
 from training.finetuning.regularizers.geometry import format_share
 from training.finetuning.regularizers.registry import METHODS as TRAINING_METHODS
 from training.finetuning.regularizers.reze import GEOMETRY
-from training.research.reze_experiment.findings import PROPOSED, Average, Findings, Scores, over_seeds
+from training.reporting.tables import Table
+from training.reporting.text import format_half_width
+from training.research.reze_experiment.findings import PROPOSED, Findings, Scores, average_over_seeds
 from training.research.reze_experiment.run import Experiment
 
 NAMES = {
@@ -18,37 +20,45 @@ NAMES = {
     "pft_flow": "PFT + flow",
 } | {name: method.label for name, method in TRAINING_METHODS.items()}
 """Display name of each method."""
-Rows = list[list[str]]
-"""Rows of cells as text; the first row is the header."""
+FORMAT_SCORE, FORMAT_POINTS, FORMAT_SHIFT = (
+    partial(format_half_width, spec=spec, sign=" ± ") for spec in (".1f", "+.2f", ".3f")
+)
+"""Formats of scores × 100, of differences in points, and of drift and IsoScore: value ± half the interval's width."""
 
 
-def named(method: str) -> str:
+def name_method(method: str) -> str:
     """Return the display name of a method or condition."""
     return NAMES.get(method) or method.replace("reze", "REZE", 1)
 
 
-def shown(interval: Interval | None, signed: bool = False, digits: int = 1) -> str:
-    """Format a value with the half-width of its interval; "–" for None.
-
-    Args:
-        interval: value with its bounds.
-        signed: whether positive values get a plus sign.
-        digits: number of decimals.
-    """
-    if interval is None:
-        return "–"
-    value = f"{interval.value:{'+' if signed else ''}.{digits}f}"
-    if interval.low is None or interval.high is None:
-        return value
-    return f"{value} ± {(interval.high - interval.low) / 2:.{digits}f}"
-
-
-def stage(rows: int) -> str:
+def format_stage(rows: int) -> str:
     """Return the column title for a number of fine-tuning rows: "before FT" for 0, else "n = ..."."""
     return "before FT" if rows == 0 else f"n = {rows:,}"
 
 
-def average_rows(findings: Findings, rate: float, measure: str = "score") -> Rows:
+def build_tables(experiment: Experiment, findings: Findings) -> dict[str, Table]:
+    """Build every table for which there are results, by title; without those of the sources."""
+    tables = {}
+    for rate in list_rates(experiment):
+        at = f"learning rate {rate:g}"
+        tables[f"Average over targets × 100, {at} (Table 2)"] = build_average_table(findings, rate)
+        probes = build_average_table(findings, rate, "linear_probe")
+        tables[f"The same in a linear probe, classifications only, {at}"] = probes
+        tables[f"REZE against the others, {at}"] = _difference_table(findings, rate)
+        tables[f"Median against mean, {at} (Table 3)"] = _center_table(experiment, rate)
+        tables[f"By target × 100, {at} (Tables 5 to 9)"] = _target_table(experiment, rate)
+    tables["Drift, isotropy, time (Figure 3)"] = build_shift_table(findings)
+    tables["What the targets of the regulariser change"] = _geometry_table(experiment)
+    tables["Arms"] = _condition_table(experiment)
+    return {title: table for title, table in tables.items() if table}
+
+
+def list_rates(experiment: Experiment) -> list[float]:
+    """List the learning rates that have results, in ascending order."""
+    return sorted({result.learning_rate for result in experiment.results})
+
+
+def build_average_table(findings: Findings, rate: float, measure: str = "score") -> Table:
     """Build Table 2: the average of a measure over targets, methods by numbers of fine-tuning rows.
 
     Args:
@@ -56,86 +66,121 @@ def average_rows(findings: Findings, rate: float, measure: str = "score") -> Row
         rate: learning rate.
         measure: `score` or `linear_probe`.
     """
-    found = {(a.method, a.rows): a for a in findings.averages if a.learning_rate == rate and a.measure == measure}
-    columns = sorted({rows for _, rows in found})
-    methods = list(dict.fromkeys(method for method, _ in found))
-    header = ["method", *(f"{stage(rows)} ({targets_of(found, rows)})" for rows in columns)]
-    return [header] + [
-        [named(method), *(shown(found[method, rows].score) if (method, rows) in found else "–" for rows in columns)]
-        for method in methods
-    ]
+    some = [one for one in findings.averages if one.learning_rate == rate and one.measure == measure]
+    scores = {(one.method, one.rows): one.score for one in some}
+    titles = {}
+    for rows in sorted({one.rows for one in some}):
+        column = [one for one in some if one.rows == rows]
+        titles[rows] = f"{format_stage(rows)} ({column[0].targets} targets, {min(one.seeds for one in column)} seeds)"
+    return Table.from_records(
+        (
+            {"method": name_method(method)} | {title: scores.get((method, rows)) for rows, title in titles.items()}
+            for method in dict.fromkeys(one.method for one in some)
+        ),
+        default=FORMAT_SCORE,
+    )
 
 
-def targets_of(found: Mapping[tuple[str, int], Average], rows: int) -> str:
-    """Return the numbers of targets and seeds that the averages in a column are based on, as text."""
-    some = [average for (_, n), average in found.items() if n == rows]
-    return f"{some[0].targets} targets, {min(a.seeds for a in some)} seeds"
+def _average_cell(scores: Scores, rate: float, rows: int, method: str, target: str) -> Interval | None:
+    """Return the score × 100 of a method on a target with its interval over seeds; None without results."""
+    values, seeds = scores.matrix(rate, rows, [method], "score", [target])
+    return average_over_seeds(values[0, 0]) if seeds else None
 
 
-def target_rows(experiment: Experiment, rate: float) -> Rows:
+def _target_table(experiment: Experiment, rate: float) -> Table:
     """Build Tables 5 to 9: the scores × 100 of each method on each target, by number of fine-tuning rows."""
     scores = Scores(experiment.results)
-    sizes = [rows for rows in scores.rows if scores.measured(rate, rows)]
-    rows: Rows = [["target", "metric", "method", *(stage(n) for n in sizes)]]
     metrics = {result.target: result.metric for result in experiment.results}
+    records = []
     for target in scores.tasks:
         for method in scores.methods:
-            cells = []
-            for n in sizes:
-                values, seeds = scores.matrix(rate, n, [method], "score", [target])
-                cells.append(shown(over_seeds(values[0, 0])) if seeds else "–")
-            if any(cell != "–" for cell in cells):
-                rows.append([target, metrics[target], named(method), *cells])
-    return rows
+            cells = {
+                format_stage(rows): _average_cell(scores, rate, rows, method, target)
+                for rows in scores.rows
+                if scores.measured(rate, rows)
+            }
+            if any(cells.values()):
+                records.append({"target": target, "metric": metrics[target], "method": name_method(method)} | cells)
+    return Table.from_records(records, default=FORMAT_SCORE)
 
 
-def difference_rows(findings: Findings, rate: float) -> Rows:
-    """Build the rows of the differences between REZE and the other methods at a learning rate, in points."""
-    rows: Rows = [["difference in points", "measure", "targets", "rows", "points", "targets ahead", "seeds"]]
-    for one in findings.differences:
-        if one.learning_rate == rate:
-            pair = f"{named(one.method)} − {named(one.rival)}"
-            measure = one.measure.replace("_", " ")
-            ahead = f"{one.better} of {one.targets}"
-            rows.append([pair, measure, one.group, stage(one.rows), shown(one.points, True, 2), ahead, f"{one.seeds}"])
-    return rows
+def _difference_table(findings: Findings, rate: float) -> Table:
+    """Build the table of the differences between REZE and the other methods at a learning rate, in points."""
+    return Table.from_records(
+        (
+            {
+                "difference in points": f"{name_method(one.method)} − {name_method(one.rival)}",
+                "measure": one.measure.replace("_", " "),
+                "targets": one.group,
+                "rows": format_stage(one.rows),
+                "points": one.points,
+                "targets ahead": f"{one.better} of {one.targets}",
+                "seeds": one.seeds,
+            }
+            for one in findings.differences
+            if one.learning_rate == rate
+        ),
+        {"points": FORMAT_POINTS},
+    )
 
 
-def shift_rows(findings: Findings) -> Rows:
-    """Build the rows of drift, IsoScore and seconds per step before fine-tuning, per learning rate and method."""
-    rows: Rows = [["learning rate", "before FT", "drift, 1 − cos", "IsoScore", "seconds a step"]]
-    for shift in findings.shifts:
-        time = "–" if shift.seconds_per_step is None else f"{shift.seconds_per_step:.3f}"
-        drift, isoscore = shown(shift.drift, digits=3), shown(shift.isoscore, digits=3)
-        rows.append([f"{shift.learning_rate:g}", named(shift.method), drift, isoscore, time])
-    return rows
+def build_shift_table(findings: Findings) -> Table:
+    """Build the table of drift, IsoScore and seconds per step before fine-tuning, per learning rate and method."""
+    return Table.from_records(
+        (
+            {
+                "learning rate": f"{shift.learning_rate:g}",
+                "before FT": name_method(shift.method),
+                "drift, 1 − cos": shift.drift,
+                "IsoScore": shift.isoscore,
+                "seconds a step": shift.seconds_per_step,
+            }
+            for shift in findings.shifts
+        ),
+        {"seconds a step": ".3f"},
+        FORMAT_SHIFT,
+    )
 
 
-def center_rows(experiment: Experiment, rate: float) -> Rows:
+def _center_table(experiment: Experiment, rate: float) -> Table:
     """Build Table 3: REZE's scores by centre (median or mean of the source means), per target; empty for one centre."""
     scores, base = Scores(experiment.results), experiment.settings.regularizer.center
-    arms = {base: PROPOSED} | {c: f"{PROPOSED}, {c}" for c in experiment.settings.centers if c != base}
+    methods = {base: PROPOSED} | {c: f"{PROPOSED}, {c}" for c in experiment.settings.centers if c != base}
     sizes = [rows for rows in scores.rows if PROPOSED in scores.measured(rate, rows)]
-    if len(arms) < 2:
-        return []
-    rows: Rows = [["target", *(f"{center}, {stage(n)}" for n in sizes for center in arms)]]
-    for target in scores.tasks:
-        found = [scores.matrix(rate, n, [method], "score", [target]) for n in sizes for method in arms.values()]
-        rows.append([target, *(shown(over_seeds(values[0, 0])) if seeds else "–" for values, seeds in found)])
-    return rows
+    return Table.from_records(
+        (
+            {"target": target}
+            | {
+                f"{center}, {format_stage(rows)}": _average_cell(scores, rate, rows, method, target)
+                for rows in sizes
+                for center, method in methods.items()
+            }
+            for target in (scores.tasks if len(methods) > 1 else ())
+        ),
+        default=FORMAT_SCORE,
+    )
 
 
-def offline_rows(experiment: Experiment) -> Rows:
-    """Build the rows of what shrinking changes in the relations before any training, per target and condition."""
-    rows: Rows = [["target left out", "arm", "active", "shrunk", "between sources", "in all", "mean cos(r, r̂)"]]
-    for found in geometries(experiment):
-        changes = [format_share(found[f"{part}_after"], found[f"{part}_before"]) for part in ("between", "total")]
-        counts = [f"{found['active']} of {found['dimensions']}", f"{found['changed']}"]
-        rows.append([found["target"], named(found["arm"]), *counts, *changes, f"{found['mean_cosine']:.3f}"])
-    return rows
+def _geometry_table(experiment: Experiment) -> Table:
+    """Build the table of what shrinking changes in the relations before any training, per target and condition."""
+    return Table.from_records(
+        (
+            {
+                "target left out": found["target"],
+                "arm": name_method(found["arm"]),
+                "active": f"{found['active']} of {found['dimensions']}",
+                "shrunk": found["changed"],
+                "between sources": format_share(found["between_after"], found["between_before"]),
+                "in all": format_share(found["total_after"], found["total_before"]),
+                "mean cos(r, r̂)": found["mean_cosine"],
+            }
+            for found in read_geometries(experiment)
+        ),
+        {"mean cos(r, r̂)": ".3f"},
+    )
 
 
-def geometries(experiment: Experiment) -> list[dict[str, Any]]:
+def read_geometries(experiment: Experiment) -> list[dict[str, Any]]:
     """Read the stored summary of the shrinkage for each target and regularized condition, as dicts."""
     units = {unit.targets: unit for unit in experiment.units if unit.arm.regularizer.settings}
     return [
@@ -145,14 +190,13 @@ def geometries(experiment: Experiment) -> list[dict[str, Any]]:
     ]
 
 
-def arm_rows(experiment: Experiment) -> Rows:
-    """Build the rows of the regularizer settings of each condition."""
-    rows: Rows = [["arm", "regulariser"]]
-    for arm in experiment.arms:
-        written = (
-            "none"
-            if arm.regularizer.settings is None
-            else ", ".join(f"{name} {value}" for name, value in arm.regularizer.settings.model_dump().items())
-        )
-        rows.append([named(arm.method), written])
-    return rows
+def _condition_table(experiment: Experiment) -> Table:
+    """Build the table of the regularizer settings of each condition."""
+    settings = {
+        name_method(arm.method): arm.regularizer.settings.model_dump() if arm.regularizer.settings else {}
+        for arm in experiment.arms
+    }
+    return Table.from_records(
+        {"arm": name, "regulariser": ", ".join(f"{name} {value}" for name, value in values.items()) or "none"}
+        for name, values in settings.items()
+    )

@@ -6,15 +6,16 @@ from training.finetuning.regularizers.registry import REGULARIZED
 from training.research.reze_experiment.arms import POSTPROCESSED
 from training.research.reze_experiment.findings import PROPOSED, Difference, Findings
 from training.research.reze_experiment.settings import METHODS
-from training.research.reze_experiment.tables import named, shown, stage
+from training.research.reze_experiment.tables import FORMAT_POINTS, format_stage, name_method
 
 
-def sentences(findings: Findings) -> list[str]:
+def summarize_experiment(findings: Findings) -> list[str]:
     """Return all sentences about the findings, in reading order."""
-    return [*compared(findings), *shifted(findings), *harmed(findings), *cautioned(findings)]
+    parts = (_describe_differences, _describe_shifts, _describe_harm, _warn_of_selection)
+    return [sentence for part in parts for sentence in part(findings)]
 
 
-def compared(findings: Findings) -> Iterator[str]:
+def _describe_differences(findings: Findings) -> Iterator[str]:
     """Yield a sentence on REZE's difference to each rival over all targets, per learning rate and row count.
 
     Post-processing methods are compared by their main score only, not by the linear probe.
@@ -23,24 +24,15 @@ def compared(findings: Findings) -> Iterator[str]:
         if one.method != PROPOSED or one.group != "all" or one.rival not in METHODS:
             continue
         if one.measure == "score" or one.rival not in POSTPROCESSED:
+            measure = "linear probe" if one.measure == "linear_probe" else "score"
             yield (
-                f"{where(one)}, REZE's {measure(one)} is {shown(one.points, signed=True, digits=2)} points from "
-                f"{named(one.rival)}'s: {verdict(one)}; ahead on {one.better} of {one.targets} targets "
-                f"({one.seeds} seeds)."
+                f"At learning rate {one.learning_rate:g}, {format_stage(one.rows)}, REZE's {measure} is "
+                f"{FORMAT_POINTS(one.points)} points from {name_method(one.rival)}'s: {judge_difference(one)}; "
+                f"ahead on {one.better} of {one.targets} targets ({one.seeds} seeds)."
             )
 
 
-def where(one: Difference) -> str:
-    """Return the learning rate and the number of fine-tuning rows of a difference, as the start of a sentence."""
-    return f"At learning rate {one.learning_rate:g}, {stage(one.rows)}"
-
-
-def measure(one: Difference) -> str:
-    """Return the name of the compared measure: "linear probe" or "score"."""
-    return "linear probe" if one.measure == "linear_probe" else "score"
-
-
-def verdict(one: Difference) -> str:
+def judge_difference(one: Difference) -> str:
     """Return what the interval of a difference says: better, worse, no difference, or that one seed says nothing."""
     if one.seeds == 1:
         return "one seed tells nothing"
@@ -49,7 +41,7 @@ def verdict(one: Difference) -> str:
     return {1: "better", -1: "worse", 0: "no difference can be told"}[one.points.sign]
 
 
-def shifted(findings: Findings) -> Iterator[str]:
+def _describe_shifts(findings: Findings) -> Iterator[str]:
     """Yield a sentence on the ratio of REZE's drift and IsoScore to PFT's and distillation's, per learning rate."""
     for rate in dict.fromkeys(shift.learning_rate for shift in findings.shifts):
         found = {shift.method: shift for shift in findings.shifts if shift.learning_rate == rate}
@@ -58,12 +50,12 @@ def shifted(findings: Findings) -> Iterator[str]:
                 drift = found[PROPOSED].drift.value / found[rival].drift.value
                 isoscore = found[PROPOSED].isoscore.value / found[rival].isoscore.value
                 yield (
-                    f"At learning rate {rate:g} REZE moves the encoder {drift:.2f} times as far as {named(rival)}, and "
-                    f"its IsoScore is {isoscore:.2f} times as high."
+                    f"At learning rate {rate:g} REZE moves the encoder {drift:.2f} times as far as "
+                    f"{name_method(rival)}, and its IsoScore is {isoscore:.2f} times as high."
                 )
 
 
-def harmed(findings: Findings) -> Iterator[str]:
+def _describe_harm(findings: Findings) -> Iterator[str]:
     """Yield a sentence on how many points plain pre-finetuning gains or loses against none, at each row count."""
     averages = {(a.learning_rate, a.rows, a.method): a.score.value for a in findings.averages if a.measure == "score"}
     for (rate, rows, method), score in averages.items():
@@ -71,12 +63,12 @@ def harmed(findings: Findings) -> Iterator[str]:
         if method == "pft" and rival is not None:
             way = "below" if score < rival else "above"
             yield (
-                f"At learning rate {rate:g}, {stage(rows)}, plain pre-finetuning is {abs(score - rival):.1f} points "
-                f"{way} {'FT alone' if rows else 'no training'}."
+                f"At learning rate {rate:g}, {format_stage(rows)}, plain pre-finetuning is "
+                f"{abs(score - rival):.1f} points {way} {'FT alone' if rows else 'no training'}."
             )
 
 
-def cautioned(findings: Findings) -> Iterator[str]:
+def _warn_of_selection(findings: Findings) -> Iterator[str]:
     """Yield a warning, if there were sweeps or variants, not to judge one on the targets it was chosen by."""
     if any(a.method not in METHODS for a in findings.averages):
         yield (
