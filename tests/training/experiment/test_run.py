@@ -148,6 +148,7 @@ def test_running_again_does_nothing(first, settings_of, experiment):
     assert not any("units done" in sentence or "encoding" in sentence for _, sentence in told)
 
 
+@pytest.mark.trial
 def test_a_seed_or_a_size_more_adds_its_own_cells_only(first, extended):
     found = cells(extended.found.results)
     assert len(found) == len(set(found))
@@ -158,6 +159,7 @@ def test_a_seed_or_a_size_more_adds_its_own_cells_only(first, extended):
     assert extended.told[-1][1].startswith("4 of 4 units done")
 
 
+@pytest.mark.trial
 def test_what_a_damaged_file_stops_is_a_problem_and_what_was_measured_before_stays(extended):
     assert len(extended.found.problems) == 2 and all("is damaged" in problem for problem in extended.found.problems)
     assert {cell[2:] for cell in cells(extended.found.results) if cell[3] == "distill"} == {
@@ -165,6 +167,7 @@ def test_what_a_damaged_file_stops_is_a_problem_and_what_was_measured_before_sta
     }
 
 
+@pytest.mark.trial
 def test_a_unit_whose_file_was_cut_is_completed_with_what_it_would_have_had(extended):
     lines, before = extended.path.read_bytes().splitlines(), extended.payload.splitlines()
     assert lines[0] == before[0] and len(lines) == 3
@@ -173,6 +176,7 @@ def test_a_unit_whose_file_was_cut_is_completed_with_what_it_would_have_had(exte
         require_same(result, type(result)(**orjson.loads(line)))
 
 
+@pytest.mark.trial
 def test_seeds_differ_in_what_they_train_on(extended):
     one, other = ([r for r in extended.found.results if (r.method, r.seed) == ("reze", seed)] for seed in (0, 1))
     assert [r.rows for r in one] == [r.rows for r in other]
@@ -190,6 +194,7 @@ def test_a_result_does_not_depend_on_what_was_run_before_it(first, tmp_path):
     assert list((tmp_path / "work").iterdir()) == []
 
 
+@pytest.mark.trial
 def test_results_do_not_depend_on_the_order_of_targets_methods_seeds_and_sizes(
     first, extended, settings_of, experiment
 ):
@@ -258,7 +263,10 @@ def test_the_page_asks_the_network_for_nothing(first):
         assert said in page
 
 
-@pytest.mark.parametrize("which", ["first", "extended"])  # the second has a problem with a file
+@pytest.mark.parametrize(
+    "which",
+    ["first", pytest.param("extended", marks=pytest.mark.trial)],  # the second has a problem with a file
+)
 def test_no_file_says_where_things_lie_on_this_machine(request, which, tiny_data, tiny_spec):
     out = request.getfixturevalue(which).out
     for name in ("experiment.json", "results.csv", "report.html"):
