@@ -20,15 +20,15 @@ from benchmarks.report import markdown_table, parser, write_report
 from training.encoder.encoder import Encoder, load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.evaluation.pool import Workers
-from training.finetuning.afterwards import TaskScores, categories
 from training.finetuning.job import Job, TargetSettings
-from training.finetuning.mined import mine_sources
-from training.finetuning.mixing import read_sources
 from training.finetuning.mixture import Mixture
+from training.finetuning.mixture_builder import read_sources
 from training.finetuning.opening import open_target
+from training.finetuning.post_training_evaluation import TaskScores, categories
 from training.finetuning.regularizers.registry import create_regularizer
 from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.run import save_model
+from training.finetuning.source_mining import mine_sources
 from training.finetuning.trainer import train
 from training.research.reze_experiment.findings import average_over_seeds
 from training.research.reze_experiment.scoring import Scorer

@@ -71,7 +71,7 @@ def mine(config: ConfigOption, out: OutOption = None) -> None:
     """Mine the job's hard negatives and say what was found; a training into the same folder takes them from there."""
     require_extra()
     from training.finetuning.job import Job, read_settings
-    from training.finetuning.mine_run import mine as mine_only
+    from training.finetuning.mining_run import mine as mine_only
     from training.finetuning.parts import build_example_table, build_mining_table, build_rejection_table
 
     settings, _ = state()
@@ -110,8 +110,8 @@ def run_job(method: str, config: Path, out: Path | None) -> None:
         outcome = run(method, job, spec, settings.device, folder, progress, auxiliary_of(settings, job))
     if process_rank() > 0:
         return
-    from training.finetuning.afterwards import build_category_table
     from training.finetuning.parts import build_mining_table
+    from training.finetuning.post_training_evaluation import build_category_table
 
     typer.echo(build_source_table(outcome.mixture).to_text())
     if outcome.mined:

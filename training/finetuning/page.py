@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from training.finetuning.afterwards import Compared
 from training.finetuning.mining_statistics import Statistics
 from training.finetuning.mixture import Mixture
+from training.finetuning.post_training_evaluation import Compared
 from training.finetuning.regularizers.regularizer import Regularizer, RegularizerReport
 from transforms.files import replace_synced
 
@@ -43,8 +43,8 @@ class Page:
                 read from the training log and added.
             compared: comparison of the model with its base, by suite; None or empty leaves it out.
         """
+        from training.finetuning.callbacks import TrainingLog
         from training.finetuning.parts import build_comparison_section, build_curve_section, build_mining_section
-        from training.finetuning.progress import TrainingLog
         from training.finetuning.report import offline_page, sources_csv
         from training.finetuning.trainer import LOG
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from training.finetuning.afterwards import Compared, build_category_table, build_task_table, verdicts
 from training.finetuning.mining_statistics import BIN, Statistics
+from training.finetuning.post_training_evaluation import Compared, build_category_table, build_task_table, verdicts
 from training.reporting.figures import draw_figures, new_panels
 from training.reporting.page import Section
 from training.reporting.tables import Table

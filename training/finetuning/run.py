@@ -3,7 +3,7 @@
 OUT/
 ├── job.json         settings and base model, to resume only the same job
 ├── sources.csv      what was kept of each source, and why not more
-├── negatives/       mined hard negatives                           mined.py
+├── negatives/       mined hard negatives                           source_mining.py
 ├── reference/       vectors of single texts by the base model      reference.py
 ├── targets/         what the regularizer is prepared with          regularizers/
 ├── report.html      the report                                     report.py, parts.py
@@ -11,7 +11,7 @@ OUT/
 ├── training.json    summary of the training
 ├── model/           a plain sentence-transformers model
 ├── adapter/         LoRA's adapters, if the job keeps them         lora.py
-└── evaluation/      the model against its base, comparison.json    afterwards.py
+└── evaluation/      the model against its base, comparison.json    post_training_evaluation.py
 """
 
 import os
@@ -30,14 +30,14 @@ from training.encoder.encoder import Encoder, load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.errors import JobError
 from training.evaluation.suites import Suite
-from training.finetuning.afterwards import COMPARISON, Compared, compare_models, open_suites
-from training.finetuning.development import Development
+from training.finetuning.evaluators import Development
 from training.finetuning.job import Job
-from training.finetuning.mine_run import mined
+from training.finetuning.job_sources import Sources
+from training.finetuning.mining_run import mined
 from training.finetuning.mining_statistics import Statistics
 from training.finetuning.mixture import Mixture
 from training.finetuning.page import Page
-from training.finetuning.reading import Sources
+from training.finetuning.post_training_evaluation import COMPARISON, Compared, compare_models, open_suites
 from training.finetuning.reference import unprompted
 from training.finetuning.regularizers.registry import create_regularizer
 from training.finetuning.regularizers.regularizer import Regularizer

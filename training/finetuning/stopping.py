@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from training.finetuning.development import Development, Encode
+from training.finetuning.callbacks import PREFIX, TrainingLog
+from training.finetuning.evaluators import Development, Encode
 from training.finetuning.loss import NonFiniteLossError
-from training.finetuning.progress import PREFIX, TrainingLog
 from transforms.progress import Progress
 
 

@@ -19,16 +19,16 @@ from training.encoder.cutting import TextCutter
 from training.encoder.precision import PROBES, has_bfloat16
 from training.encoder.unpadding import try_unpadding
 from training.errors import JobError
+from training.finetuning.callbacks import PREFIX, Checkpoints, Reporter, TrainingLog, batch_of, last_checkpoint
 from training.finetuning.collator import NEGATIVES, TripletCollator
-from training.finetuning.development import Development
+from training.finetuning.evaluators import Development
 from training.finetuning.job import TrainingSettings
 from training.finetuning.lora import Adapter
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError
 from training.finetuning.mixture import Mixture
-from training.finetuning.numbering import identical_texts, numbered_negatives
-from training.finetuning.progress import PREFIX, Checkpoints, Reporter, TrainingLog, batch_of, last_checkpoint
 from training.finetuning.regularizers.regularizer import Regularizer
 from training.finetuning.stopping import Measures
+from training.finetuning.text_ids import identical_texts, numbered_negatives
 from transforms.progress import Progress
 
 CHECKPOINTS_KEPT = 2

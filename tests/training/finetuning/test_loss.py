@@ -14,10 +14,10 @@ from training.finetuning.loss import (
     NonFiniteLossError,
     info_nce,
 )
-from training.finetuning.numbering import identical_texts
 from training.finetuning.regularizers.none import NoRegularizer
 from training.finetuning.regularizers.reze import Reze
 from training.finetuning.regularizers.settings import RegularizerSettings
+from training.finetuning.text_ids import identical_texts
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring", "tomatoes"]
 NO = NoRegularizer()

@@ -6,7 +6,7 @@ import pytest
 
 from training.errors import DataSetError, JobError
 from training.finetuning.job import DataSettings, TargetSettings
-from training.finetuning.mixing import mix
+from training.finetuning.mixture_builder import mix
 from training.finetuning.opening import open_target
 from training.finetuning.regularizers.distillation import Distillation
 from training.finetuning.regularizers.none import NoRegularizer

@@ -16,16 +16,16 @@ from training.finetuning.candidates import Candidates
 from training.finetuning.extras import NegativeSettings
 from training.finetuning.job import Job, TargetSettings
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss
-from training.finetuning.mine_run import mine
-from training.finetuning.mined import mine_sources
 from training.finetuning.mining import Auxiliary
 from training.finetuning.mining import mine as mine_one
-from training.finetuning.mixing import mix, read_sources
-from training.finetuning.numbering import identical_texts, numbered_negatives
+from training.finetuning.mining_run import mine
+from training.finetuning.mixture_builder import mix, read_sources
 from training.finetuning.opening import open_target
 from training.finetuning.regularizers.none import NoRegularizer
 from training.finetuning.regularizers.reze import Reze
 from training.finetuning.regularizers.settings import RegularizerSettings
+from training.finetuning.source_mining import mine_sources
+from training.finetuning.text_ids import identical_texts, numbered_negatives
 from training.settings import Prompts
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]

@@ -8,8 +8,8 @@ from training.datasets.pairs import Pair
 from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import DataSetError, JobError
-from training.finetuning.mixing import mix
 from training.finetuning.mixture import Mixture
+from training.finetuning.mixture_builder import mix
 from training.finetuning.reference import unprompted
 from training.research.reze_experiment.arms import arms
 from training.research.reze_experiment.domain import domain_texts

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from training.errors import JobError
-from training.finetuning.development import HeldOut, Task, hold_out, open_development
+from training.finetuning.evaluators import HeldOut, Task, hold_out, open_development
 from training.finetuning.extras import DevelopmentSettings
 from training.finetuning.job import Job
 from training.finetuning.mixture import Mixture

@@ -24,7 +24,7 @@ from training.finetuning.extras import NegativeSettings
 from training.finetuning.job import SourceSettings
 from training.finetuning.mining import Auxiliary, Mined, mine, wanted
 from training.finetuning.mining_statistics import Statistics, describe
-from training.finetuning.mixing import Mixing
+from training.finetuning.mixture_builder import Mixing
 from training.finetuning.reference import Reference
 from training.journal import Journal
 from transforms.files import replace_synced

@@ -7,8 +7,14 @@ from scipy import stats
 
 from training.errors import EvaluationError, JobError
 from training.evaluation.statistics import holm
-from training.finetuning.afterwards import TaskScores, build_category_table, build_task_table, categories, verdicts
 from training.finetuning.job import Job
+from training.finetuning.post_training_evaluation import (
+    TaskScores,
+    build_category_table,
+    build_task_table,
+    categories,
+    verdicts,
+)
 from training.finetuning.run import run
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process", "little_garbage")

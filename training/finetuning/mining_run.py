@@ -7,10 +7,10 @@ from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import JobError
 from training.finetuning.job import Job
+from training.finetuning.job_sources import Sources
 from training.finetuning.mining_statistics import Statistics
-from training.finetuning.mixing import Mixing
+from training.finetuning.mixture_builder import Mixing
 from training.finetuning.page import Page
-from training.finetuning.reading import Sources
 from training.finetuning.regularizers.none import NoRegularizer
 from training.workspace import lock_folder
 from transforms.progress import Progress
@@ -55,7 +55,7 @@ def mined(
     """
     if job.negatives is None:
         return {}
-    from training.finetuning.mined import mine_sources
+    from training.finetuning.source_mining import mine_sources
 
     encoder = Encoder(replace(auxiliary, dtype="float32", compile=False), device)
     return mine_sources(mixing, job.negatives, encoder, out / NEGATIVES, on_progress)

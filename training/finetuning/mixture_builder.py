@@ -12,10 +12,10 @@ from training.datasets.folder import FolderDataSet
 from training.datasets.overlap import collect_test_texts, collect_training_texts, find_overlap, refuse_overlap
 from training.datasets.pairs import Pair, distinct_pairs
 from training.errors import DataSetError, JobError
-from training.finetuning.given import remove_false_negatives
 from training.finetuning.job import DataSettings, SourceSettings
 from training.finetuning.mixture import Lengths, Mixture, SourceReport
 from training.finetuning.opening import open_data_sets
+from training.finetuning.supplied_negatives import remove_false_negatives
 
 
 def mix(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:

@@ -20,7 +20,7 @@ from training.evaluation.methods import CONTROL
 from training.evaluation.run import Request, Results, evaluate
 from training.evaluation.statistics import Interval, bootstrap_ratio, holm, paired_test
 from training.evaluation.suites import Entry, Suite, open_suite
-from training.finetuning.development import collect_measured_texts
+from training.finetuning.evaluators import collect_measured_texts
 from training.finetuning.extras import SuiteSettings
 from training.reporting.tables import Table
 from transforms.files import replace_synced

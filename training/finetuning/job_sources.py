@@ -1,9 +1,9 @@
 """Reading of a job's sources, without texts of the target or of the evaluation during training."""
 
-from training.finetuning.development import Development, Task, collect_measured_texts, hold_out, open_development
+from training.finetuning.evaluators import Development, Task, collect_measured_texts, hold_out, open_development
 from training.finetuning.job import Job
-from training.finetuning.mixing import read_sources
 from training.finetuning.mixture import Mixture
+from training.finetuning.mixture_builder import read_sources
 from training.finetuning.opening import open_target
 
 
