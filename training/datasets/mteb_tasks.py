@@ -11,7 +11,7 @@ from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTask, AbsTaskClassification
 from mteb.abstasks.task_metadata import TaskMetadata
 
-from training.datasets.contents import Columns, Search, Tables
+from training.datasets.contents import Search, Tables
 from training.datasets.layout import Layout
 
 LANGUAGES = {
@@ -94,14 +94,10 @@ def _table_data(data: Tables) -> DatasetDict:
 
 def _search_data(data: Search) -> dict[str, Any]:
     """Convert a search to the nested dict of corpus, queries, judgements and candidates that mteb expects."""
-    corpus: Columns = {"id": [], "title": [], "text": []}
-    for key, (title, text) in data.corpus.items():
-        corpus["id"].append(key)
-        corpus["title"].append(title)
-        corpus["text"].append(text)
+    corpus = [{"id": key, "title": title, "text": text} for key, (title, text) in data.corpus.items()]
     queries = {"id": list(data.queries), "text": list(data.queries.values())}
     split = {
-        "corpus": Dataset.from_dict(corpus),
+        "corpus": Dataset.from_list(corpus),
         "queries": Dataset.from_dict(queries),
         "relevant_docs": {query: dict(judged) for query, judged in data.relevant.items()},
         "top_ranked": data.ranked,

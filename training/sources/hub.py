@@ -172,11 +172,6 @@ def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBa
                 return
 
 
-def count_hub(file: HubFile, field: str) -> int:
-    """Return the number of rows of a file of a data set; `field` is ignored; see `HubFile.count_rows`."""
-    return file.count_rows()
-
-
 _KINDS: dict[tuple[HubFile, str], Kind] = {}
 """Kind of the rows by split and field: all files of a split have the same columns, so one of them is read."""
 

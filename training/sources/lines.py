@@ -72,11 +72,10 @@ def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[in
         yield from islice(((number, line) for number, line in stripped if line), span.rows)
 
 
-def find_line_spans(file: Readable, field: str, size: int) -> list[Span]:
+def find_line_spans(file: Readable, size: int) -> list[Span]:
     """Read a file once and return the spans of `size` rows that cover it, each with the byte and line where it begins.
 
     Rows are the lines that are not blank; the last span may be shorter. The list is empty for a file without rows.
-    `field` is ignored.
 
     Raises:
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.

@@ -2,25 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from training.errors import AccessError, EmptyError, SourceError
 from training.sources.docstrings import read_docstring_paragraphs, read_topic_paragraphs
-from training.sources.hub import HubFile, count_hub, detect_hub_kind, read_hub
+from training.sources.hub import HubFile, detect_hub_kind, read_hub
 from training.sources.kinds import Kind, detect_batch_kind, validate_rows
 from training.sources.lines import find_line_spans, read_jsonl, read_text
 from training.sources.parquet import count_parquet, detect_parquet_kind, read_parquet
-from training.sources.raw import (
-    WHOLE,
-    RawBatch,
-    Readable,
-    Span,
-    native_path,
-    require_dimensions,
-)
+from training.sources.raw import WHOLE, RawBatch, Readable, Span, native_path, require_dimensions
 from training.sources.remote import RemoteFile
 from training.sources.stores import read_faiss, read_faiss_shape, read_hdf5, read_hdf5_shape
 from transforms.vectors import FloatArray
@@ -38,15 +30,16 @@ class Format:
 
     Attributes:
         read: yields the rows in batches of at most a number of rows.
-        spans: counts the rows and returns them as spans of a given number of rows.
+        count: returns the number of rows; None for vectors, whose `shape` tells, and for files of lines.
         shape: returns rows and dimensions, for formats that hold only vectors; None for others.
         schema: returns the kind of the rows from the file's header and raises if there are no rows; None for formats
             whose header does not tell.
-        far: whether the rows of a remote file can be counted, and the first be read, without downloading the file.
+        readable_remotely: whether the rows of a remote file can be counted, and the first be read, without downloading
+            the file.
     """
 
     read: Reader
-    spans: Callable[[Any, str, int], list[Span]]
+    count: Callable[[Any, str], int] | None = None
     shape: Callable[[Any, str], tuple[int, int]] | None = None
     schema: Callable[[Any, str], Kind] | None = None
     readable_remotely: bool = True
@@ -85,7 +78,15 @@ def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
     Raises:
         SourceError: if the file is damaged.
     """
-    return _format_of(file).spans(file, field, size)
+    found = _format_of(file)
+    if found.shape is not None:
+        rows, _ = found.shape(file, field)
+    elif found.count is not None:
+        rows = found.count(file, field)
+    else:
+        assert not isinstance(file, HubFile)
+        return find_line_spans(file, size)
+    return [Span(start=start, stop=min(start + size, rows)) for start in range(0, rows, size)]
 
 
 def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
@@ -112,24 +113,6 @@ def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -
         validate_rows(raw, detect_batch_kind(raw))
         return detect_batch_kind(raw)
     raise EmptyError(f"{file.name} holds no rows")
-
-
-def _split_evenly(count: Callable[[Any, str], int], file: Readable, field: str, size: int) -> list[Span]:
-    """Return the spans of `size` rows that cover a file whose number of rows is `count(file, field)`."""
-    rows = count(file, field)
-    return [Span(start=start, stop=min(start + size, rows)) for start in range(0, rows, size)]
-
-
-def _build_vectors_format(
-    read: Reader, shape: Callable[[Any, str], tuple[int, int]], readable_remotely: bool = True
-) -> Format:
-    """Build the `Format` of files that hold only vectors; `shape` returns their rows and dimensions."""
-    return Format(
-        read,
-        partial(_split_evenly, lambda file, field: shape(file, field)[0]),
-        shape,
-        readable_remotely=readable_remotely,
-    )
 
 
 def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
@@ -207,20 +190,20 @@ def _read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterato
         yield RawBatch(str(file), "row", range(start, start + len(part)), part, [])
 
 
-BUILT_IN_FORMAT = Format(_read_built_in, partial(_split_evenly, lambda file, _: len(BUILT_IN[str(file)]())))
+BUILT_IN_FORMAT = Format(_read_built_in, lambda file, _: len(BUILT_IN[str(file)]()))
 """Format of the built-in sources."""
 
-HUB_FORMAT = Format(read_hub, partial(_split_evenly, count_hub), schema=detect_hub_kind)
+HUB_FORMAT = Format(read_hub, lambda file, _: file.count_rows(), schema=detect_hub_kind)
 """Format of the files of a data set on the hub."""
 
 FORMATS: dict[str, Format] = {
-    ".jsonl": Format(read_jsonl, find_line_spans),
-    ".jsonl.gz": Format(read_jsonl, find_line_spans),
-    ".txt": Format(read_text, find_line_spans),
-    ".txt.gz": Format(read_text, find_line_spans),
-    ".parquet": Format(read_parquet, partial(_split_evenly, count_parquet), schema=detect_parquet_kind),
-    ".npy": _build_vectors_format(_read_npy, _read_npy_shape),
-    ".hdf5": _build_vectors_format(read_hdf5, read_hdf5_shape, readable_remotely=False),
-    ".faiss": _build_vectors_format(read_faiss, read_faiss_shape, readable_remotely=False),
+    ".jsonl": Format(read_jsonl),
+    ".jsonl.gz": Format(read_jsonl),
+    ".txt": Format(read_text),
+    ".txt.gz": Format(read_text),
+    ".parquet": Format(read_parquet, count_parquet, schema=detect_parquet_kind),
+    ".npy": Format(_read_npy, shape=_read_npy_shape),
+    ".hdf5": Format(read_hdf5, shape=read_hdf5_shape, readable_remotely=False),
+    ".faiss": Format(read_faiss, shape=read_faiss_shape, readable_remotely=False),
 }
 """Formats by the end of the file name."""

@@ -146,7 +146,8 @@ class ParquetWriter:
         """Return one column of the records as an Arrow array in the type of the first batch; null where a row lacks it.
 
         Raises:
-            SourceError: if the values mix types, or their type differs from that of the first batch.
+            SourceError: if the values mix types, their type differs from that of the first batch, or the type of the
+                first batch cannot hold one of them.
         """
         values = [record.get(name) for record in records]
         wanted = self.types.get(name)
@@ -157,16 +158,8 @@ class ParquetWriter:
         if wanted is None or column.type == wanted:
             return column
         kinds = self.arrow.types
-        if kinds.is_null(column.type) or (kinds.is_integer(column.type) and kinds.is_floating(wanted)):
-            return self.cast(name, column, wanted)
-        raise SourceError(f"the column {name} was {wanted} and becomes {column.type}; write .jsonl instead")
-
-    def cast(self, name: str, column: Any, wanted: Any) -> Any:
-        """Return the column converted to the type of the first batch, `wanted`.
-
-        Raises:
-            SourceError: for a value that the type cannot hold.
-        """
+        if not (kinds.is_null(column.type) or (kinds.is_integer(column.type) and kinds.is_floating(wanted))):
+            raise SourceError(f"the column {name} was {wanted} and becomes {column.type}; write .jsonl instead")
         try:
             return column.cast(wanted)
         except self.arrow.ArrowException as error:
