@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from training.digests import digest
+from training.reporting.sentences import render_sentences
 from training.synthesis.answer_log import AnswerLog
 from training.synthesis.endpoint import Endpoint
 from training.synthesis.estimate import MILLION, format_amount
@@ -21,6 +22,8 @@ from transforms.files import replace_synced
 
 PAIRS, REJECTED, REPORT = "pairs.jsonl", "rejected.jsonl", "report.json"
 """Names of the result files."""
+TEMPLATE = Path(__file__).with_name("summary.txt.j2")
+"""Template of the sentences about a run."""
 
 
 @dataclass(frozen=True)
@@ -164,17 +167,5 @@ def counted(found: dict[str, int]) -> str:
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
-    """Summarize a run: requests, failures, tokens, cost, stop reason, unanswered calls."""
-    run, tokens = found["this_run"], found["tokens"]
-    said = [
-        f"{run['requests']:,} requests in {run['seconds']:,.0f} s"
-        + (f"; failed: {counted(run['failures'])}" if run["failures"] else "")
-    ]
-    guessed = "" if tokens["counted_by_endpoint"] else ", guessed by length where the endpoint does not count"
-    cost = f", {format_amount(found['cost']['amount'])} {found['cost']['currency']}" if "cost" in found else ""
-    said.append(f"{tokens['prompt']:,} tokens asked, {tokens['completion']:,} answered in all runs{guessed}{cost}")
-    if found["stopped"]:
-        said.append(f"Stopped: {found['stopped']}. With a larger one the same command goes on from there.")
-    if run["unanswered"]:
-        said.append(f"{run['unanswered']:,} calls were not answered; the same command asks them again.")
-    return said
+    """Summarize a run, given the contents of report.json: requests, failures, tokens, cost, stop reason."""
+    return render_sentences(TEMPLATE, found | {"counted": counted, "format_amount": format_amount})
