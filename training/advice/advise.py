@@ -16,12 +16,7 @@ from training.advice.matryoshka import MIN_COORDINATE_ROWS, Matryoshka, compare_
 from training.advice.recommendation import Recommendation, compute_preserved_shares, recommend
 from training.advice.request import AdviceRequest
 from training.advice.row_sample import sample_rows
-from training.advice.sample import (
-    Sample,
-    build_text_sample,
-    build_vector_sample,
-    list_texts_to_encode,
-)
+from training.advice.sample import Sample, build_text_sample, build_vector_sample, list_texts_to_encode
 from training.advice.sample_size import MIN_ROWS, Shortage, check_row_count, list_shortages
 from training.advice.sizes import SizeComparison, SizeMeasurer, SizeTrial
 from training.advice.transfer import TransferResult, evaluate_transfer
@@ -122,9 +117,7 @@ def advise(request: AdviceRequest, encoder: Encoder | None, workspace: Path, on_
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
     remarks: list[str] = []
-    with claim_workspace_folder(
-        workspace, f"advice-{source.content_key(encoder.fingerprint if encoder else None)[:32]}"
-    ) as folder:
+    with claim_workspace_folder(workspace, f"advice-{source.content_key(encoder.fingerprint)[:32]}") as folder:
         encoding = SampleEncoder(encoder, folder)
         encoding.encode(list_texts_to_encode(row_sample), part_of(on_progress, 0.0, ENCODED))
         sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)

@@ -202,23 +202,15 @@ def average_by_norm(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[
     The keys of a row are `bin`, `encoders` (their number) and the families; a mean without encoders is None.
     """
     rows: list[dict[str, float | int | str | None]] = []
+    normed = [(cell, grid.encoders[cell.encoder].mean_norm) for cell in found if cell.label == label]
     for low, high in zip(NORM_BINS, NORM_BINS[1:], strict=False):
-        some = [
-            cell
-            for cell in found
-            if cell.label == label and _is_within(grid.encoders[cell.encoder].mean_norm, low, high)
-        ]
+        some = [cell for cell, norm in normed if norm is not None and low <= norm < high]
         row: dict[str, float | int | str | None] = {"bin": f"[{low:.2f}, {high:.2f})", "encoders": len(some)}
         for family in dict.fromkeys(name for cell in found for name in cell.families):
             known = [t for t in (_family_t(cell, family) for cell in some) if t is not None]
             row[family] = float(np.mean(known)) if known else None
         rows.append(row)
     return rows
-
-
-def _is_within(norm: float | None, low: float, high: float) -> bool:
-    """Return whether a norm is known and lies in [low, high)."""
-    return norm is not None and low <= norm < high
 
 
 def _family_t(cell: Cell, family: str) -> float | None:

@@ -115,22 +115,11 @@ def list_texts(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _build_model_meta(name: str, revision: str) -> ModelMeta:
     """Return the metadata that mteb requires of a model, mostly None; a name without "/" gets the prefix "lathe/"."""
-    return ModelMeta(
-        loader=None,
-        name=name if "/" in name else f"lathe/{name}",
-        revision=revision,
-        release_date=None,
-        languages=None,
-        n_parameters=None,
-        memory_usage_mb=None,
-        max_tokens=None,
-        embed_dim=None,
-        license=None,
-        open_weights=None,
-        public_training_code=None,
-        public_training_data=None,
-        framework=[],
-        similarity_fn_name=ScoringFunction.COSINE,
-        use_instructions=False,
-        training_datasets=None,
+    return ModelMeta.create_empty(
+        {
+            "name": name if "/" in name else f"lathe/{name}",
+            "revision": revision,
+            "similarity_fn_name": ScoringFunction.COSINE,
+            "use_instructions": False,
+        }
     )

@@ -76,10 +76,8 @@ def compute_retentions(grid: Grid) -> list[Retention]:
     groups = {ALL: list(range(len(tasks)))} | grid.group_by_type(tasks)
     found = []
     for (label, share), columns in scores.items():
-        rows, control = (
-            _stack_columns(columns),
-            _stack_columns({name: grid.control_scores(name, tasks) for name in columns}),
-        )
+        rows = _stack_columns(columns)
+        control = _stack_columns({name: grid.control_scores(name, tasks) for name in columns})
         rival = scores.get((RIVAL, share), {})
         matched = _stack_columns({name: rival[name] for name in columns}) if set(columns) <= set(rival) else None
         told = {name: places for name, places in groups.items() if (control[places].mean(0) >= MIN_CONTROL_SCORE).all()}
@@ -106,20 +104,15 @@ def correlate_intrinsic(grid: Grid) -> dict[str, Correlation]:
     Errors are negated, so that more is better for all measures. Undefined correlations are left out; the result is
     empty if no task is common to all reductions.
     """
-    configurations = [
-        (encoder, name) for encoder, result in grid.encoders.items() for name in result.intrinsic if result.intrinsic
-    ]
-    tasks = [
-        task for task in grid.tasks if all((encoder, name, task) in grid.values for encoder, name in configurations)
-    ]
+    configurations = [(encoder, name) for encoder, result in grid.encoders.items() for name in result.intrinsic]
+    tasks = [task for task in grid.tasks if all((*one, task) in grid.values for one in configurations)]
     if not tasks:
         return {}
     means = np.array([grid.scores(encoder, name, tasks).mean() for encoder, name in configurations])
     found = {}
     for measure, sign in INTRINSIC.items():
         kept = np.array([sign * grid.encoders[encoder].intrinsic[name][measure] for encoder, name in configurations])
-        correlation = correlate(kept, means)
-        if correlation is not None:
+        if (correlation := correlate(kept, means)) is not None:
             found[measure] = correlation
     return found
 
