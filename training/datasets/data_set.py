@@ -22,7 +22,7 @@ class DataSet(RowReader, Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Layout of the rows."""
+        """Layout of the task: its fields, and how its test is read, checked and built."""
 
     def splits(self) -> list[str]:
         """Return the names of the splits, in the order of preference for training."""

@@ -44,7 +44,7 @@ class HubDataSet:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the rows."""
+        """Layout of the task: its fields, and how its test is read, checked and built."""
         return LAYOUTS[self.task]
 
     def splits(self) -> list[str]:

@@ -109,7 +109,7 @@ class Pool:
                     done = TaskResult(number, task, error=_worker_exception(error, task))
                 except ray.exceptions.RayError as error:
                     self._replace(worker)
-                    queue.put_back(number, task, _error_cause(error))
+                    queue.put_back(number, task, _explain_error(error))
                     continue
                 queue.finish(number)
                 idle.append(worker)
@@ -128,11 +128,11 @@ class Pool:
         try:
             introduction = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
-            raise EngineError(f"a worker cannot start: {_error_cause(error.cause or error)}") from error
+            raise EngineError(f"a worker cannot start: {_explain_error(error.cause or error)}") from error
         except ray.exceptions.RayError as error:
             self.failed_starts += 1
             if self.failed_starts == MAX_TRIES or "No module named" in str(error):
-                raise EngineError(f"workers die as they start: {_error_cause(error)}") from error
+                raise EngineError(f"workers die as they start: {_explain_error(error)}") from error
             self._start_worker()
             return []
         self.accept(introduction)
@@ -175,8 +175,8 @@ def _worker_exception(error: Any, task: Task) -> Exception:
     return cause
 
 
-def _error_cause(error: Exception) -> str:
-    """Return the line of a Ray error message that states the cause, for messages."""
+def _explain_error(error: Exception) -> str:
+    """Return the cause that a Ray error states, for messages; with advice if a module or memory is lacking."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if missing := next((line for line in lines if "No module named" in line), None):
         return f"{missing.partition(': ')[2] or missing}: every node needs Lathe, installed as it is here"

@@ -66,7 +66,10 @@ class TaskQueue:
         self.tries: Counter[int] = Counter()
 
     def take(self) -> tuple[int, Task] | None:
-        """Remove the next task from the queue and return its number and the task; None if none can be started now."""
+        """Remove the next task and return its number and the task, first those put back.
+
+        None if no task is left, or if as many as `lead` are started from the oldest unfinished one on.
+        """
         if self.again:
             return self.again.pop()
         if self.lead is not None and self.unfinished and self.begun - min(self.unfinished) >= self.lead:

@@ -178,11 +178,12 @@ class TextCutter:
         return safe >= self.wanted
 
     def _tokens_are_stable(self, found: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether a part of a text without spaces has the same tokens wherever it is cut: it is long enough.
+        """Return whether the tokens that the model reads of a part stay the same if the text is cut elsewhere.
 
-        The tokens that the model reads are compared with those of a part half as long, and with those of the part cut a
-        few characters earlier. If the best segmentations up to each of the last positions begin alike, so does the best
-        one up to any later position.
+        If they do, the part is long enough: this ends the search for a cut in a text without spaces. They are compared
+        with those of a part half as long, and with those of the part cut a few characters earlier. If the best
+        segmentations up to each of the last positions begin alike, so does the best one up to any later position.
+        For WordPiece the result is always False.
 
         Args:
             found: tokens of the part.

@@ -240,7 +240,16 @@ class Encoder:
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
-        """Return the part of a text that the model reads, as a `Cut`; short texts are returned whole."""
+        """Return the part of a text that the model reads, as a `Cut`; short texts are returned whole.
+
+        A static model with a limit of its own is cut at the end that its tokenizer names, whatever `truncation_side`;
+        one without a limit reads `STATIC_CHARACTERS` characters.
+
+        Args:
+            text: any text.
+            prompt: text that is put before `text`; it is not part of the result.
+            truncation_side: the end that is cut off.
+        """
         if self.cutter is not None:
             if self.static:
                 truncation_side = self.model.tokenizer.truncation["direction"].lower()
@@ -353,9 +362,10 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
-    """Load the `SentenceTransformer` of a spec, in the dtype of its files and in evaluation mode.
+    """Load a spec's `SentenceTransformer` with its layer, pooling and length; silence the libraries' logs for good.
 
-    Also silences the log messages and progress bars of transformers and sentence-transformers, in the whole process.
+    The model is in evaluation mode and in the dtype of its files. Log messages and progress bars of transformers and
+    sentence-transformers are switched off in the whole process.
 
     Raises:
         EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.

@@ -238,9 +238,10 @@ def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
 
 
 def _find_folder(path: Path) -> tuple[str, str | None]:
-    """Return the folder of a local data set, and the configuration if the last part of the path names one.
+    """Split the path of a local data set into its folder and its configuration, None if the path is the folder itself.
 
-    It does if the README.md of the folder above lists it, or if the path is no folder.
+    The last part of the path is a configuration if the README.md of the folder above lists it, or if the path is no
+    folder.
 
     Raises:
         SourceError: if there is no folder.

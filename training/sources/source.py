@@ -103,10 +103,10 @@ class Source:
         return digest(self.name, self.field, [file_key(file) for file in self.files], encoder)
 
     def workspace_key(self, encoder: str | None) -> str:
-        """Return the key of the workspace folder for the source's vectors: location of the files, field and encoder.
+        """Return the key of the workspace folder for the source's vectors: location or content, field and encoder.
 
-        A folder keeps its key when files are added or removed. A single file is identified by its content, wherever a
-        job put it.
+        A folder is identified by its location, so that it keeps its key when files are added or removed; a single file
+        by its content, wherever a job put it.
 
         Args:
             encoder: fingerprint of the encoder; None for vectors without one.

@@ -103,15 +103,15 @@ def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared
     sets: dict[str, list[str]] = {}
     for one in settings:
         try:
-            for name, texts in _read_folder_sets(one.path) if one.folder else [_read_file_set(one.path, one.fields)]:
+            for name, texts in _read_folder_of_sets(one.path) if one.folder else [_read_file_set(one.path, one.fields)]:
                 sets.setdefault(name, []).extend(texts)
         except EvaluationError as error:
             raise JobError(f"the test set {one.path.name} cannot be read: {error}") from error
     return HeldOut(sets, similarity, shared_words)
 
 
-def _read_folder_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield name and test texts of each data set of a folder.
+def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Read a folder of data sets, one in each subfolder; yield the name and the test texts of each.
 
     Raises:
         DataSetError: if the folder is missing, or a data set cannot be read.

@@ -77,7 +77,11 @@ class Profile:
 
 
 def measure_random_controls(grid: Grid) -> list[RandomControl]:
-    """Return the effect of removing a random direction for each encoder on which it was scored; skip other encoders."""
+    """Average the score difference between removing a random direction and raw vectors, per encoder, beside R2's.
+
+    The averages are over the tasks that all seeds, and R2 if it was evaluated, completed. An encoder without results of
+    a random direction, or without such a task, is left out.
+    """
     found = []
     for encoder in grid.encoders:
         seeds, rivals = grid.methods(encoder, RANDOM), grid.methods(encoder, R2)

@@ -47,7 +47,11 @@ def list_suite_texts(tasks: Iterable[TaskDescription]) -> list[str]:
 
 
 def choose_language_texts(tasks: Sequence[TaskDescription]) -> LanguageTexts:
-    """Choose texts by language, as many of each as the smallest language with at least 50 texts has, at most 2,000."""
+    """Sample the same number of distinct texts in each language: as many as the language with the fewest has.
+
+    The number is at most `MAX_LANGUAGE_TEXTS`. Languages with fewer than `MIN_LANGUAGE_TEXTS` texts are left out, and
+    data sets whose language is unclear.
+    """
     clear = [task for task in tasks if is_one_language(task.language)]
     languages = sorted(dict.fromkeys(task.language for task in clear), key=lambda name: name != ENGLISH)
     found = {name: list_suite_texts(task for task in clear if task.language == name) for name in languages}

@@ -174,7 +174,7 @@ def compute_findings(experiment: Experiment) -> Findings:
     cells = [(rate, rows) for rate in scores.rates for rows in scores.rows]
     averages = [one for cell in cells for measure in MEASURES for one in average_methods(scores, *cell, measure)]
     differences = [
-        one for cell in cells for measure in MEASURES for one in _describe_differences(scores, *cell, measure)
+        one for cell in cells for measure in MEASURES for one in _compute_differences(scores, *cell, measure)
     ]
     return Findings(averages, differences, compute_shifts(scores))
 
@@ -201,10 +201,17 @@ def is_rival(method: str) -> bool:
     return method in METHODS and method != PROPOSED
 
 
-def _describe_differences(scores: Scores, rate: float, rows: int, measure: str) -> list[Difference]:
-    """Compute the differences between REZE and each other method, and between each REZE variant and each rival.
+def _compute_differences(scores: Scores, rate: float, rows: int, measure: str) -> list[Difference]:
+    """Compute the paired differences of a measure between REZE and each other method, and of its variants to rivals.
 
-    Each is computed over all targets, and also per task if there is more than one task. Empty without results of REZE.
+    A rival is a method that is neither REZE nor a variant of it. Each difference is computed over all targets, and also
+    per task if there is more than one task. Empty without results of REZE.
+
+    Args:
+        scores: all results.
+        rate: learning rate.
+        rows: number of fine-tuning rows.
+        measure: `score` or `linear_probe`.
     """
     methods = scores.measured(rate, rows)
     if PROPOSED not in methods:

@@ -12,7 +12,7 @@ from training.reporting.figures import STYLE, label_plainly, new_panels
 from training.research.reze_experiment.findings import Findings
 from training.research.reze_experiment.run import Experiment
 from training.research.reze_experiment.tables import format_stage, name_method
-from training.research.reze_experiment.unit import shown_places
+from training.research.reze_experiment.unit import choose_shown_pairs
 
 METHOD_COLORS = {
     "none": "#888888",
@@ -124,7 +124,7 @@ def plot_relations(experiment: Experiment, findings: Findings) -> Any:
     center = panels["none"].mean(axis=0)
     _, _, directions = np.linalg.svd(panels["none"] - center, full_matrices=False)
     mixture = prepared.mixture
-    sources = mixture.sources[shown_places(mixture)]
+    sources = mixture.sources[choose_shown_pairs(mixture)]
     figure, axes = plt.subplots(1, len(panels), figsize=(3.2 * len(panels), 3.6), sharex=True, sharey=True)
     colors = plt.get_cmap("tab20")
     for axis, (method, rows) in zip(axes, panels.items(), strict=True):

@@ -44,13 +44,13 @@ def write_report(experiment: Experiment, out: Path) -> tuple[Findings, list[Path
         },
         problems=experiment.problems,
     )
-    page = render_page([section], describe(experiment), f"{JSON} and {CSV}", REFERENCE)
+    page = render_page([section], _describe_setup(experiment), f"{JSON} and {CSV}", REFERENCE)
     paths = write_files(out, {JSON: to_json(experiment, findings), CSV: to_csv(experiment.results), HTML: page})
     return findings, paths + write_files(out, images)
 
 
-def describe(experiment: Experiment) -> str:
-    """Return a sentence on the encoder, the targets and the version of mteb."""
+def _describe_setup(experiment: Experiment) -> str:
+    """Return the line below the page's title: encoder, targets, rows of each test, intervals and version of mteb."""
     limit = experiment.settings.limit
     return (
         f"{experiment.encoder['name']}, {len(experiment.prepared)} targets left out in turn, "

@@ -60,7 +60,7 @@ class ExperimentSettings(DataSettings):
 
     @field_validator("methods", "rows", "seeds", "learning_rates", "loss_weights", "centers")
     @classmethod
-    def each_once(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    def require_distinct(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the values unchanged if they are distinct.
 
         Raises:
@@ -72,8 +72,8 @@ class ExperimentSettings(DataSettings):
 
     @field_validator("variants")
     @classmethod
-    def names_of_their_own(cls, value: dict[str, RegularizerSettings]) -> dict[str, RegularizerSettings]:
-        """Return the variants unchanged if each name is free and can be part of a file name.
+    def require_usable_names(cls, value: dict[str, RegularizerSettings]) -> dict[str, RegularizerSettings]:
+        """Return the variants unchanged if no name is that of a method or sweep, and each can be part of a file name.
 
         Raises:
             ValueError: if a name is that of a method or a sweep, or contains "weight" or "/".

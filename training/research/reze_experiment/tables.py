@@ -88,7 +88,7 @@ def _average_cell(scores: Scores, rate: float, rows: int, method: str, target: s
 
 
 def _target_table(experiment: Experiment, rate: float) -> Table:
-    """Build Tables 5 to 9: the scores × 100 of each method on each target, by number of fine-tuning rows."""
+    """Build Tables 5 to 9: scores × 100 of each method on each target at a learning rate, by fine-tuning rows."""
     scores = Scores(experiment.results)
     metrics = {result.target: result.metric for result in experiment.results}
     records = []
@@ -143,7 +143,10 @@ def build_shift_table(findings: Findings) -> Table:
 
 
 def _center_table(experiment: Experiment, rate: float) -> Table:
-    """Build Table 3: REZE's scores by centre (median or mean of the source means), per target; empty for one centre."""
+    """Build Table 3: REZE's scores at a learning rate per target, by centre and number of fine-tuning rows.
+
+    The centre is the median or the mean of the source means. The table is empty for one centre.
+    """
     scores, base = Scores(experiment.results), experiment.settings.regularizer.center
     methods = {base: PROPOSED} | {c: f"{PROPOSED}, {c}" for c in experiment.settings.centers if c != base}
     sizes = [rows for rows in scores.rows if PROPOSED in scores.measured(rate, rows)]

@@ -148,7 +148,7 @@ class Work:
         self.scorer = Scorer(unit.target, unit.limit)
         self.base = Encoder(unit.spec, unit.device)
         self.reference = Reference(self.base, unit.out / "reference")
-        self.reference.encode(unit.domain, silent)
+        self.reference.encode(unit.domain, ignore_progress)
 
     def run(self) -> None:
         """Pre-finetune and score the encoder, then fine-tune and score it for each n; skip cells that have results."""
@@ -184,9 +184,9 @@ class Work:
             folder = unit.targets
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.with_suffix(".lock")):
-                regularizer.prepare(self.base, unit.mixture, folder, unit.out / "reference", silent)
+                regularizer.prepare(self.base, unit.mixture, folder, unit.out / "reference", ignore_progress)
         model = self.fresh_model(None)
-        trained = train(model, unit.mixture, unit.training, self.folder / "pretraining", silent, regularizer)
+        trained = train(model, unit.mixture, unit.training, self.folder / "pretraining", ignore_progress, regularizer)
         save_model(model, path)
         record.write_bytes(orjson.dumps(asdict(trained)))
         return path, trained
@@ -213,7 +213,9 @@ class Work:
         )
         model = self.fresh_model(pretrained)
         folder = self.folder / f"finetuning-{n}"
-        train(model, mixture, unit.training, folder, silent, NoRegularizer(), checkpoints=False)  # it takes seconds
+        train(
+            model, mixture, unit.training, folder, ignore_progress, NoRegularizer(), checkpoints=False
+        )  # it takes seconds
         save_model(model, self.folder / "finetuned")
         encoder = self.opened(self.folder / "finetuned")
         vectors = encoder.encode(self.scorer.texts, plain=True).vectors
@@ -281,9 +283,9 @@ class Work:
         A relation is the vectors of anchor and positive side by side; the file holds `(2, pairs, 2d)` float16.
         """
         mixture = self.unit.mixture
-        places = shown_places(mixture)
+        places = choose_shown_pairs(mixture)
         texts = [[column[place] for place in places] for column in (mixture.anchors, mixture.positives)]
-        self.reference.encode([text for column in texts for text in column], silent)
+        self.reference.encode([text for column in texts for text in column], ignore_progress)
         after = np.hstack([encoder.encode(column, plain=True).vectors for column in texts])
         before = np.hstack([self.reference.vectors(column) for column in texts])
         path = self.unit.out / "relations" / f"{self.unit.key}.npy"
@@ -291,7 +293,7 @@ class Work:
         np.save(path, np.stack([before, after]).astype(np.float16))
 
 
-def shown_places(mixture: Mixture) -> list[int]:
+def choose_shown_pairs(mixture: Mixture) -> list[int]:
     """Return the indices of the first 40 pairs of each source, source by source."""
     return [
         int(place)
@@ -300,5 +302,5 @@ def shown_places(mixture: Mixture) -> list[int]:
     ]
 
 
-def silent(fraction: float, sentence: str) -> None:
+def ignore_progress(fraction: float, sentence: str) -> None:
     """Ignore progress, because a unit reports none."""
