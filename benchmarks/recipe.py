@@ -24,7 +24,7 @@ from training.finetuning.job import Job, TargetSettings
 from training.finetuning.mixture import Mixture
 from training.finetuning.mixture_builder import read_sources
 from training.finetuning.opening import open_target
-from training.finetuning.post_training_evaluation import TaskScores, categories
+from training.finetuning.post_training_evaluation import TaskScores, compare_categories
 from training.finetuning.regularizers.registry import create_regularizer
 from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.run import save_model
@@ -131,12 +131,12 @@ def planned(plan: Plan, mined: dict[str, Any]) -> Iterator[Unit]:
     encoder = Encoder(plan.spec)
     for target in plan.targets:
         job = plan.job(target)
-        mixing = read_sources(job, open_target(TargetSettings(folder=plan.data / "finance" / target)))
-        plain = mixing.finish()
+        builder = read_sources(job, open_target(TargetSettings(folder=plan.data / "finance" / target)))
+        plain = builder.build()
         assert job.negatives is not None  # the plan's own
-        statistics = mine_sources(mixing, job.negatives, encoder, plan.work / "negatives" / target, silent)
-        mined[target] = {name: one.as_json() | {"examples": one.examples[:1]} for name, one in statistics.items()}
-        hard = mixing.finish()
+        statistics = mine_sources(builder, job.negatives, encoder, plan.work / "negatives" / target, silent)
+        mined[target] = {name: asdict(one) | {"examples": one.examples[:1]} for name, one in statistics.items()}
+        hard = builder.build()
         create_regularizer("reze", RegularizerSettings()).prepare(encoder, plain, *folders(plan, target), silent)
         yield Unit(plan, target, BASE, BEFORE)
         for seed in plan.seeds:
@@ -215,7 +215,7 @@ def tested(plan: Plan, values: dict[Any, Any], arm: str) -> dict[str, Any]:
             after = float(np.mean([values[target, arm, seed][name]["score"] for seed in plan.seeds]))
             task = name if one["suite"] == "finance" else f"{name} without {target}"
             rows[one["suite"]].append(TaskScores(task, one["category"], one["score"], after, 0))
-    return {suite: [asdict(one) for one in categories(some)] for suite, some in rows.items()}
+    return {suite: [asdict(one) for one in compare_categories(some)] for suite, some in rows.items()}
 
 
 def flat(values: dict[Any, Any]) -> list[dict[str, Any]]:

@@ -71,14 +71,14 @@ def mine(config: ConfigOption, out: OutOption = None) -> None:
     """Mine the job's hard negatives and say what was found; a training into the same folder takes them from there."""
     require_extra()
     from training.finetuning.job import Job, read_settings
-    from training.finetuning.mining_run import mine as mine_only
+    from training.finetuning.mining_run import run_mining
     from training.finetuning.parts import build_example_table, build_mining_table, build_rejection_table
 
     settings, _ = state()
     job = read_settings(config, Job)
     folder = out or default_folder(config, "mine")
     with ProgressBar() as progress:
-        found = mine_only(job, auxiliary_of(settings, job), settings.device, folder, progress)
+        found = run_mining(job, auxiliary_of(settings, job), settings.device, folder, progress)
     for build_table in (build_mining_table, build_rejection_table, build_example_table):
         typer.echo(build_table(found).to_text() + "\n")
     typer.echo(f"Pairs with their negatives, and the statistics, are in {folder / 'negatives'}", err=True)
@@ -99,7 +99,7 @@ def run_job(method: str, config: Path, out: Path | None) -> None:
 
     from training.finetuning.job import Job, read_settings
     from training.finetuning.report import build_source_table, sentences
-    from training.finetuning.run import process_rank, run
+    from training.finetuning.run import get_process_rank, run_training
 
     settings, _ = state()
     job = read_settings(config, Job)
@@ -107,8 +107,8 @@ def run_job(method: str, config: Path, out: Path | None) -> None:
     spec = find_encoder(settings, job.encoder)
     with ProgressBar() as progress:
         folder = out or default_folder(config, method)
-        outcome = run(method, job, spec, settings.device, folder, progress, auxiliary_of(settings, job))
-    if process_rank() > 0:
+        outcome = run_training(method, job, spec, settings.device, folder, progress, auxiliary_of(settings, job))
+    if get_process_rank() > 0:
         return
     from training.finetuning.parts import build_mining_table
     from training.finetuning.post_training_evaluation import build_category_table

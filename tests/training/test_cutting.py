@@ -17,8 +17,8 @@ from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.errors import TooLongError
 from training.finetuning.mixture import Mixture
-from training.finetuning.trainer import as_data
-from training.finetuning.truncation import count_long
+from training.finetuning.trainer import build_dataset
+from training.finetuning.truncation import count_truncated
 
 LINES = [
     "The ledger is closed at the end of every month, and audited in the next one.",
@@ -284,14 +284,16 @@ def test_pieces_are_the_text_and_begin_with_a_space():
 
 def test_texts_too_long_for_training_are_counted_without_reading_them_whole(encoder):
     begun = time.process_time()
-    assert count_long(encoder, ["a b " * 1_000_000, "short", "word " * 255, "word " * 254, " " * 10_000 + "x"]) == 2
+    assert (
+        count_truncated(encoder, ["a b " * 1_000_000, "short", "word " * 255, "word " * 254, " " * 10_000 + "x"]) == 2
+    )
     assert time.process_time() - begun < 1
 
 
 def test_a_model_is_trained_on_what_it_reads_of_a_long_text(encoder):
     anchors, negatives = ["a b " * 100_000, "short"], [("e " * 99_999,), ()]
     mixture = Mixture(anchors, ["c", "d"], np.zeros(2, np.int64), ["one"], [], negatives=negatives)
-    data = as_data(mixture, encoder.model)
+    data = build_dataset(mixture, encoder.model)
     assert [len(text) < 4000 for text in data["anchor"]] == [True, True]
     assert data["anchor"][1] == "short"
     assert [[len(text) < 4000 for text in some] for some in data["negative"]] == [[True], []]

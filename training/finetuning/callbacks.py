@@ -1,4 +1,4 @@
-"""Progress of a training: a log line every few steps, and checkpoints that are marked when complete."""
+"""Callbacks of the trainer: training log, checkpoints that are marked when complete, evaluation during training."""
 
 import shutil
 import time
@@ -7,22 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from training.finetuning.loss import Components
+from training.finetuning.evaluators import Encode, Evaluator
+from training.finetuning.loss import LossComponents, NonFiniteLossError
 from training.journal import Journal
 from transforms.files import replace_synced
 from transforms.progress import Progress
 
-WHOLE = "whole.json"
+_COMPLETE = "whole.json"
 """File that marks a checkpoint as complete; it holds the loss sums since the last log line, and the pairs of a step."""
-PREFIX = "checkpoint-"
+CHECKPOINT_PREFIX = "checkpoint-"
 """Prefix of the names of checkpoint folders, before the step; set by transformers."""
 TrainingLog = Journal[dict[str, Any]]
 """Training log: an entry for each logged step, with its losses, and for each evaluation."""
 
 
-class Reporter(TrainerCallback):
+class LossReporter(TrainerCallback):
     """Trainer callback that writes losses to the training log and reports progress, in the first process of torchrun.
 
     Args:
@@ -31,7 +33,7 @@ class Reporter(TrainerCallback):
         on_progress: called with progress in [0, 1] and a message.
     """
 
-    def __init__(self, log: TrainingLog, components: Components, on_progress: Progress) -> None:
+    def __init__(self, log: TrainingLog, components: LossComponents, on_progress: Progress) -> None:
         self.log = log
         self.components = components
         self.on_progress = on_progress
@@ -41,7 +43,7 @@ class Reporter(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Restore the loss sums of the checkpoint resumed from, and remove later lines from the training log."""
         self.begun, self.first = time.monotonic(), state.global_step
-        whole = Path(str(args.output_dir)) / f"{PREFIX}{state.global_step}" / WHOLE
+        whole = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
         if whole.is_file():
             self.components.restore(orjson.loads(whole.read_bytes()))
         if state.is_world_process_zero:
@@ -58,8 +60,8 @@ class Reporter(TrainerCallback):
         """Append step, mean losses and learning rate to the log, and report progress; do nothing without a loss."""
         if logs is None or "loss" not in logs:
             return
-        self.components.share()
-        losses = self.components.take()
+        self.components.average_over_processes()
+        losses = self.components.pop_means()
         if not state.is_world_process_zero:
             return
         line: dict[str, Any] = {"step": state.global_step, "steps": state.max_steps} | losses
@@ -67,10 +69,10 @@ class Reporter(TrainerCallback):
         self.log.append([line])
         done = state.global_step - self.first
         left = (time.monotonic() - self.begun) / max(done, 1) * (state.max_steps - state.global_step)
-        told = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+        message = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
         self.on_progress(
             state.global_step / state.max_steps,
-            f"step {state.global_step:,} of {state.max_steps:,}, {told}, {left:.0f} s left",
+            f"step {state.global_step:,} of {state.max_steps:,}, {message}, {left:.0f} s left",
         )
 
 
@@ -83,7 +85,7 @@ class Checkpoints(TrainerCallback):
         require_finite: function that raises if a weight or embedding of the model is not finite.
     """
 
-    def __init__(self, components: Components, batch: int, require_finite: Callable[[], None]) -> None:
+    def __init__(self, components: LossComponents, batch: int, require_finite: Callable[[], None]) -> None:
         self.components = components
         self.batch = batch
         self.require_finite = require_finite
@@ -95,23 +97,78 @@ class Checkpoints(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the file that marks the checkpoint of this step as complete."""
-        self.components.share()
+        self.components.average_over_processes()
         if state.is_world_process_zero:
-            folder = Path(str(args.output_dir)) / f"{PREFIX}{state.global_step}"
-            replace_synced(folder / WHOLE, orjson.dumps(self.components.state() | {"batch": self.batch}))
+            folder = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}"
+            replace_synced(folder / _COMPLETE, orjson.dumps(self.components.state() | {"batch": self.batch}))
 
 
-def batch_of(checkpoint: Path) -> int:
+class EvaluationCallback(TrainerCallback):
+    """Trainer callback that evaluates the model at intervals, and has the best step saved as a checkpoint that is kept.
+
+    The best step is part of the trainer's state, which is stored with each checkpoint, so a resumed run knows it.
+
+    Args:
+        log: training log, which also holds the losses.
+        evaluator: what to evaluate on, how often, and when to stop; the first process of torchrun evaluates for all.
+        encode: encodes texts with the model being trained.
+        on_progress: called with progress in [0, 1] and a message.
+    """
+
+    def __init__(self, log: TrainingLog, evaluator: Evaluator, encode: Encode, on_progress: Progress) -> None:
+        self.log, self.evaluator, self.encode = log, evaluator, encode
+        self.settings, self.metric, self.on_progress = evaluator.settings, evaluator.metric, on_progress
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Evaluate the base model, to compare with, unless the training resumes; step 0 is never kept as the best."""
+        if state.global_step == 0:
+            self._evaluate_and_log(state)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Evaluate at the interval and after the last step; have a new best saved, and stop when patience runs out."""
+        if state.global_step % self.settings.every and state.global_step < state.max_steps:
+            return
+        value = self._evaluate_and_log(state)
+        if state.best_metric is None or value > state.best_metric:
+            state.best_metric, state.best_global_step = value, state.global_step
+            state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}")
+            control.should_save = True
+        patience = self.settings.patience
+        waited = (state.global_step - (state.best_global_step or 0)) / self.settings.every
+        if patience is not None and waited >= patience:
+            control.should_training_stop = True
+
+    def _evaluate_and_log(self, state: TrainerState) -> float:
+        """Evaluate the model and return the metric, the same in all processes; log the metric and report progress.
+
+        Raises:
+            NonFiniteLossError: if the metric is NaN.
+        """
+        found = [self.evaluator.measure(self.encode) if state.is_world_process_zero else 0.0]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.broadcast_object_list(found)
+        value = found[0]
+        if value != value:
+            raise NonFiniteLossError(f"{self.metric} is not a number")
+        if state.is_world_process_zero:
+            line = {"step": state.global_step, "steps": state.max_steps, "metric": self.metric, "measured": value}
+            self.log.append([line])
+            message = f"step {state.global_step:,} of {state.max_steps:,}, {self.metric} {value:.4f}"
+            self.on_progress(state.global_step / max(state.max_steps, 1), message)
+        return value
+
+
+def read_batch_size(checkpoint: Path) -> int:
     """Return the number of pairs of a step, over all processes, of the run that wrote a checkpoint."""
-    return int(orjson.loads((checkpoint / WHOLE).read_bytes())["batch"])
+    return int(orjson.loads((checkpoint / _COMPLETE).read_bytes())["batch"])
 
 
-def last_checkpoint(folder: Path) -> Path | None:
+def find_last_checkpoint(folder: Path) -> Path | None:
     """Return the folder of the last complete checkpoint, or None; delete later, incomplete ones of a killed run."""
-    numbers = {path.name.removeprefix(PREFIX): path for path in folder.glob(f"{PREFIX}*")}
+    numbers = {path.name.removeprefix(CHECKPOINT_PREFIX): path for path in folder.glob(f"{CHECKPOINT_PREFIX}*")}
     for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):
         path = numbers[number]
-        if (path / WHOLE).is_file():
+        if (path / _COMPLETE).is_file():
             return path
         shutil.rmtree(path, ignore_errors=True)
     return None

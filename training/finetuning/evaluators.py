@@ -15,7 +15,7 @@ from training.datasets.data_set import EvaluatedDataSet
 from training.datasets.folder import FolderDataSet
 from training.datasets.overlap import collect_test_queries, collect_test_texts, normalize_text
 from training.errors import JobError
-from training.finetuning.extras import DevelopmentSettings
+from training.finetuning.extras import EvaluatorSettings
 from training.finetuning.job import TargetSettings
 from training.finetuning.mixture import Mixture
 from training.finetuning.opening import open_target
@@ -27,11 +27,11 @@ Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 """Function that returns unit vectors `(n, d)` of texts that already carry their prompts."""
 
 
-class Development(Protocol):
+class Evaluator(Protocol):
     """Interface of an evaluation during training."""
 
     @property
-    def settings(self) -> DevelopmentSettings:
+    def settings(self) -> EvaluatorSettings:
         """Settings: the evaluation interval, and when to stop early."""
 
     @property
@@ -43,7 +43,7 @@ class Development(Protocol):
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutEvaluator:
     """Evaluation on held-out pairs: each anchor retrieves among all held-out positives of its source.
 
     Attributes:
@@ -52,7 +52,7 @@ class HeldOut:
     """
 
     pairs: Mixture
-    settings: DevelopmentSettings
+    settings: EvaluatorSettings
 
     @property
     def metric(self) -> str:
@@ -68,12 +68,12 @@ class HeldOut:
             answers: dict[str, set[str]] = {}
             for place in np.flatnonzero(self.pairs.sources == source):
                 answers.setdefault(self.pairs.anchors[place], set()).add(self.pairs.positives[place])
-            ranks = first_ranks(answers, vectors)
+            ranks = _rank_first_positives(answers, vectors)
             found.append(float((1 / ranks).mean() if self.metric == "mrr" else (ranks == 1).mean()))
         return float(np.mean(found))
 
 
-def first_ranks(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
+def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
     """Return the 1-based rank of each anchor's best-scored positive among all positives, `(m,)`; ties count against it.
 
     Args:
@@ -87,7 +87,7 @@ def first_ranks(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.floa
     return np.asarray(1 + ((scores >= best) & ~own).sum(axis=1), np.float64)
 
 
-def hold_out(mixture: Mixture, settings: DevelopmentSettings, seed: int) -> tuple[Mixture, HeldOut]:
+def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[Mixture, HeldOutEvaluator]:
     """Split off random pairs of each source; return the remaining mixture and the evaluation on the held-out pairs.
 
     From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors
@@ -116,11 +116,11 @@ def hold_out(mixture: Mixture, settings: DevelopmentSettings, seed: int) -> tupl
                 taken += len(groups[number])
     if not aside.any():
         raise JobError("no source has pairs enough to hold some out; name a data set with evaluate: {folder: …}")
-    rest, held = mixture.rows(np.flatnonzero(~aside)), mixture.rows(np.flatnonzero(aside))
-    return rest, HeldOut(held, settings)
+    rest, held = mixture.select(np.flatnonzero(~aside)), mixture.select(np.flatnonzero(aside))
+    return rest, HeldOutEvaluator(held, settings)
 
 
-class Task:
+class TaskEvaluator:
     """Evaluation on a data set's test, with mteb's evaluator.
 
     Args:
@@ -132,7 +132,7 @@ class Task:
         JobError: if mteb does not measure the metric on this data set.
     """
 
-    def __init__(self, data: FolderDataSet, settings: DevelopmentSettings) -> None:
+    def __init__(self, data: FolderDataSet, settings: EvaluatorSettings) -> None:
         from training.datasets.records import Warnings
         from training.evaluation.limits import limit_rows
         from training.evaluation.model import Collector
@@ -168,7 +168,7 @@ class Task:
         return metrics[self.settings.metric] if self.settings.metric else value
 
 
-def open_development(settings: DevelopmentSettings, target: FolderDataSet | None) -> FolderDataSet:
+def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | None) -> FolderDataSet:
     """Open the data set that the settings name for evaluation during training.
 
     Raises:

@@ -77,7 +77,7 @@ class LoraSettings(Settings):
     keep_adapter: bool = False
 
 
-class DevelopmentSettings(Settings):
+class EvaluatorSettings(Settings):
     """Settings of the evaluation during training, after which the model of the best step is kept.
 
     Attributes:

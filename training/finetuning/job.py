@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from training.datasets.layouts import TRAINABLE
 from training.datasets.pairs import Labels, PairSettings
 from training.errors import JobError
-from training.finetuning.extras import DevelopmentSettings, LoraSettings, NegativeSettings, SuiteSettings
+from training.finetuning.extras import EvaluatorSettings, LoraSettings, NegativeSettings, SuiteSettings
 from training.finetuning.regularizers.settings import RegularizerSettings
 from training.settings import Count, Fraction, NotNegative, Positive, Prompts, Seed, Settings
 
@@ -41,7 +41,7 @@ else:
     Task = Literal[TRAINABLE]
 
 
-class PlaceSettings(Settings):
+class LocationSettings(Settings):
     """Settings of the place of a source: a folder, a file of JSON lines, or a data set of the hub.
 
     Attributes:
@@ -78,7 +78,7 @@ class PlaceSettings(Settings):
         return self
 
 
-class SourceSettings(PairSettings, PlaceSettings):
+class SourceSettings(PairSettings, LocationSettings):
     """Settings of one source of pairs: its place, how its rows become pairs, and what is done with the pairs.
 
     Attributes:
@@ -187,7 +187,7 @@ class Job(DataSettings):
 
     target: TargetSettings | None = None
     negatives: NegativeSettings | None = None
-    evaluate: DevelopmentSettings | None = None
+    evaluate: EvaluatorSettings | None = None
     evaluate_after: SuiteSettings | None = None
 
     @model_validator(mode="after")

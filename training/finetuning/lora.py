@@ -51,16 +51,11 @@ class Adapter:
                 torch.manual_seed(seed)
                 self.peft = get_peft_model(self.transformer.auto_model, config)
         except ValueError as error:
-            known = ", ".join(dict.fromkeys(linear_layers(self.transformer.auto_model)))
+            known = ", ".join(dict.fromkeys(_list_linear_layers(self.transformer.auto_model)))
             asked = f"no layers called {', '.join(wanted)}" if wanted else "an architecture peft knows no layers of"
             raise JobError(f"training.lora: the encoder has {asked}; target_modules may name {known}") from error
         for name, weights in model.named_parameters():
             weights.requires_grad = "lora_" in name
-
-    @property
-    def trained(self) -> int:
-        """Number of trained parameters: the adapters' elements."""
-        return sum(weights.numel() for weights in self.weights().values())
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return the adapters' tensors by name."""
@@ -86,7 +81,7 @@ class Adapter:
         self.peft.merge_and_unload(safe_merge=True)
 
 
-def linear_layers(model: torch.nn.Module) -> Iterator[str]:
+def _list_linear_layers(model: torch.nn.Module) -> Iterator[str]:
     """Yield the distinct last names of a model's linear layers, such as "query"; at most `NAMED_LAYERS` of them."""
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     yield from list(dict.fromkeys(names))[:NAMED_LAYERS]

@@ -25,7 +25,7 @@ class NonFiniteLossError(JobError):
 
 
 @dataclass
-class Components:
+class LossComponents:
     """Running means of the parts of the loss since they were last read, for the training log.
 
     Attributes:
@@ -42,13 +42,13 @@ class Components:
             self.sums[name] = loss.detach() + self.sums.get(name, 0.0)
         self.steps += 1
 
-    def take(self) -> dict[str, float]:
+    def pop_means(self) -> dict[str, float]:
         """Return the mean of each part since the last call, and reset the sums and the step count."""
         means = {name: float(total) / max(self.steps, 1) for name, total in self.sums.items()}
         self.sums, self.steps = {}, 0
         return means
 
-    def share(self) -> None:
+    def average_over_processes(self) -> None:
         """Replace the sums by their means over all processes, in place; all processes of torchrun must call this."""
         if get_world_size() == 1:
             return
@@ -76,10 +76,10 @@ class ContrastiveLoss(nn.Module):
         model: sentence-transformers model to train.
         temperature: τ of Eq. 9.
         regularizer: the prepared regularizer.
-        identical: text ids of each pair's anchor and positive, `(n, 2)`, from `identical_texts`; in-batch negatives
+        text_ids: text ids of each pair's anchor and positive, `(n, 2)`, from `assign_text_ids`; in-batch negatives
             with either text in common with the pair are excluded. None excludes none.
-        negatives: text ids of each pair's hard negatives, `(n, k)`, padded with −1; ids are those of positives in
-            `identical` if the texts are equal. None if no pair has any.
+        negative_ids: text ids of each pair's hard negatives, `(n, k)`, padded with −1; ids are those of positives in
+            `text_ids` if the texts are equal. None if no pair has any.
         first_position: position id of a text's first token, for a model that takes all texts as one row without padding
             (`training.encoder.unpadding`); None for a model that takes padded texts.
     """
@@ -89,18 +89,18 @@ class ContrastiveLoss(nn.Module):
         model: nn.Module,
         temperature: float,
         regularizer: Regularizer,
-        identical: NDArray[np.int64] | None = None,
+        text_ids: NDArray[np.int64] | None = None,
         first_position: int | None = None,
-        negatives: NDArray[np.int64] | None = None,
+        negative_ids: NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
         self.regularizer = regularizer
-        self.identical = identical
+        self.text_ids = text_ids
         self.first_position = first_position
-        self.negatives = negatives
-        self.components = Components()
+        self.negative_ids = negative_ids
+        self.components = LossComponents()
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """Encode the columns of a batch and return its loss, a scalar.
@@ -112,13 +112,15 @@ class ContrastiveLoss(nn.Module):
         columns = list(sentence_features)
         if self.first_position is None:
             anchors, positives, *negatives = (self.model(features)["sentence_embedding"] for features in columns)
-            return self.objective(anchors, positives, labels, *negatives)
+            return self.compute_loss(anchors, positives, labels, *negatives)
         flat = flatten_together(columns, self.first_position)
         sizes = [len(features["input_ids"]) for features in columns]
         anchors, positives, *negatives = self.model(flat)["sentence_embedding"][: sum(sizes)].split(sizes)
-        return self.objective(anchors, positives, labels, *negatives)
+        return self.compute_loss(anchors, positives, labels, *negatives)
 
-    def objective(self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None) -> Tensor:
+    def compute_loss(
+        self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None
+    ) -> Tensor:
         """Return the loss of a batch of embeddings, a scalar computed in float32, and add its parts to `components`.
 
         Args:
@@ -133,9 +135,11 @@ class ContrastiveLoss(nn.Module):
         with torch.autocast(anchors.device.type, enabled=False):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
             rows = labels.detach().cpu().numpy()
-            anchors, candidates = self.regularizer.contrast(a, self.candidates(p, rows, negatives), rows)
-            first, excluded = len(rows) * get_rank(), self.excluded(rows, a.device)
-            contrastive = info_nce(anchors, positives_first(everyones(candidates)), self.temperature, excluded, first)
+            anchors, candidates = self.regularizer.contrast(a, self._stack_candidates(p, rows, negatives), rows)
+            first, excluded = len(rows) * get_rank(), self._mask_excluded(rows, a.device)
+            contrastive = info_nce(
+                anchors, _put_positives_first(_gather_rows(candidates)), self.temperature, excluded, first
+            )
             parts = {"contrastive": contrastive}
             total = contrastive
             if (added := self.regularizer.loss(a, p, rows)) is not None:
@@ -146,38 +150,38 @@ class ContrastiveLoss(nn.Module):
         self.components.add(**parts)
         return total
 
-    def candidates(self, positives: Tensor, rows: NDArray[np.int64], negatives: Tensor | None) -> Tensor:
+    def _stack_candidates(self, positives: Tensor, rows: NDArray[np.int64], negatives: Tensor | None) -> Tensor:
         """Return the unit vectors of each pair's positive and hard negatives, `(b, 1+k, d)`.
 
-        Missing hard negatives are zeros, which `excluded` masks.
+        Missing hard negatives are zeros, which `_mask_excluded` masks.
         """
-        if self.negatives is None:
+        if self.negative_ids is None:
             return positives[:, None]
-        there = torch.from_numpy(self.negatives[rows] >= 0).to(positives.device)
+        there = torch.from_numpy(self.negative_ids[rows] >= 0).to(positives.device)
         hard = positives.new_zeros(*there.shape, positives.shape[1])
         if negatives is not None:
             hard[there] = normalize(negatives.float(), dim=1)
         return torch.cat([positives[:, None], hard], dim=1)
 
-    def excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
+    def _mask_excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
         """Return a mask of candidates to exclude, `(b, B)`, or `(b, B + B·k)` with hard negatives; None if none can be.
 
-        Excluded are missing hard negatives; with `identical`, candidates whose anchor or positive text is the pair's
+        Excluded are missing hard negatives; with `text_ids`, candidates whose anchor or positive text is the pair's
         own; and copies of the pair itself: when several processes share the last batch, it is filled up with pairs that
         it may already hold. B is the batch of all processes.
         """
-        if self.identical is None and self.negatives is None and get_world_size() == 1:
+        if self.text_ids is None and self.negative_ids is None and get_world_size() == 1:
             return None
-        numbers = rows[:, None] if self.identical is None else np.column_stack([rows, self.identical[rows]])
+        numbers = rows[:, None] if self.text_ids is None else np.column_stack([rows, self.text_ids[rows]])
         own = torch.from_numpy(numbers).to(device)
-        same = (own[:, None, :] == everyones(own)[None, :, :]).any(dim=2)
+        same = (own[:, None, :] == _gather_rows(own)[None, :, :]).any(dim=2)
         places = torch.arange(len(rows), device=device)
         same[places, len(rows) * get_rank() + places] = False
-        if self.negatives is None:
+        if self.negative_ids is None:
             return same
-        hard = everyones(torch.from_numpy(self.negatives[rows]).to(device)).flatten()
+        hard = _gather_rows(torch.from_numpy(self.negative_ids[rows]).to(device)).flatten()
         none = (hard < 0).expand(len(rows), -1)
-        if self.identical is not None:
+        if self.text_ids is not None:
             none = none | (hard[None, :] == own[:, -1:])
         return torch.cat([same, none], dim=1)
 
@@ -202,23 +206,23 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         The library calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared
         at once, since embeddings are small compared with the model.
         """
-        assert labels is not None  # the trainer always hands over the numbers of the pairs
+        assert labels is not None  # the trainer always passes the indices of the pairs
         anchors, positives, *negatives = map(torch.cat, reps)
-        loss = self.objective(anchors, positives, labels, *negatives)
+        loss = self.compute_loss(anchors, positives, labels, *negatives)
         if with_backward:
             torch.autograd.backward(loss)
             loss = loss.detach()
         return loss
 
 
-def everyones(values: Tensor) -> Tensor:
+def _gather_rows(values: Tensor) -> Tensor:
     """Gather the rows of all processes, `(B, …)`, in rank order, with gradients; in one process, return the input."""
     if get_world_size() == 1:
         return values
     return all_gather_with_grad(values) if values.requires_grad else all_gather(values)
 
 
-def positives_first(candidates: Tensor) -> Tensor:
+def _put_positives_first(candidates: Tensor) -> Tensor:
     """Reshape candidates `(B, 1+k, d)` to rows `(B + B·k, d)`: all positives, then all hard negatives."""
     return torch.cat([candidates[:, 0], candidates[:, 1:].flatten(0, 1)])
 

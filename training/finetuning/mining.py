@@ -15,7 +15,7 @@ from sentence_transformers.util import mine_hard_negatives
 from training.errors import JobError
 from training.finetuning.candidates import Candidates
 from training.finetuning.extras import NegativeSettings
-from training.finetuning.reference import Reference
+from training.finetuning.reference import ReferenceVectors
 from training.settings import Prompts
 from transforms.progress import Progress
 
@@ -24,7 +24,7 @@ BLOCK_SCORES = 50_000_000
 
 
 @dataclass(frozen=True)
-class Mined:
+class MiningResult:
     """Mining result of one query: texts with their scores, cosines by the auxiliary encoder.
 
     Attributes:
@@ -38,7 +38,7 @@ class Mined:
     negatives: dict[str, float]
 
 
-class Auxiliary:
+class AuxiliaryEncoder:
     """Adapter of a cached encoder to the model interface of the library's `mine_hard_negatives`.
 
     Args:
@@ -49,7 +49,7 @@ class Auxiliary:
     device = torch.device("cpu")
     """Device of the scores; `mine_hard_negatives` reads it."""
 
-    def __init__(self, reference: Reference, prompts: Prompts) -> None:
+    def __init__(self, reference: ReferenceVectors, prompts: Prompts) -> None:
         self.reference, self.prompts = reference, prompts
 
     def encode(self, candidates: Candidates, on_progress: Progress) -> None:
@@ -75,7 +75,7 @@ class Auxiliary:
         return (torch.as_tensor(queries) * torch.as_tensor(documents)).sum(dim=1)
 
 
-def wanted(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
+def count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
     """Return the number of negatives to mine for each query: `num_negatives`, or fewer if `allow_fewer` permits.
 
     Raises:
@@ -92,9 +92,9 @@ def wanted(candidates: Candidates, settings: NegativeSettings, name: str) -> int
     )
 
 
-def mine(
-    candidates: Candidates, auxiliary: Auxiliary, settings: NegativeSettings, count: int, seed: int
-) -> list[Mined]:
+def mine_negatives(
+    candidates: Candidates, auxiliary: AuxiliaryEncoder, settings: NegativeSettings, count: int, seed: int
+) -> list[MiningResult]:
     """Mine the hard negatives of each query with the library's `mine_hard_negatives`; return one result for each query.
 
     Known positives of a query are never its negatives, nor are texts equal to one except for case and punctuation.
@@ -106,10 +106,10 @@ def mine(
         count: number of negatives of each query, at least one.
         seed: seed of random sampling.
     """
-    answered = list(answers(candidates))
+    answered = list(_list_answers(candidates))
     rows = Dataset.from_dict({"query": [query for query, _ in answered], "positive": [text for _, text in answered]})
     documents = list(candidates.documents.values())
-    with library_quiet(seed):
+    with _silence_library(seed):
         found = mine_hard_negatives(
             rows,
             cast(Any, auxiliary),  # it has what the miner calls
@@ -125,17 +125,17 @@ def mine(
             faiss_batch_size=max(1, BLOCK_SCORES // len(documents)),
             verbose=False,
         )
-    return collected(candidates, auxiliary, found)
+    return _group_by_query(candidates, auxiliary, found)
 
 
-def answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
+def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
     """Yield each query with each document that answers it; the answers of a query are sorted by normalized text."""
     for words, query in candidates.queries.items():
         for answer in sorted(candidates.answers[words]):
             yield query, candidates.documents[answer]
 
 
-def collected(candidates: Candidates, auxiliary: Auxiliary, found: Dataset) -> list[Mined]:
+def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, found: Dataset) -> list[MiningResult]:
     """Group the library's triplets by query, and add the scores of all known answers; negatives may be empty."""
     barred = {candidates.documents[words] for words in candidates.barred}
     negatives: dict[str, dict[str, float]] = {query: {} for query in candidates.queries.values()}
@@ -143,16 +143,16 @@ def collected(candidates: Candidates, auxiliary: Auxiliary, found: Dataset) -> l
         if row["negative"] not in barred:
             negatives[row["query"]][row["negative"]] = row["scores"][1]
     positives: dict[str, dict[str, float]] = {query: {} for query in negatives}
-    answered = list(answers(candidates))
+    answered = list(_list_answers(candidates))
     queries = auxiliary.encode_query([query for query, _ in answered])
     scores = auxiliary.similarity_pairwise(queries, auxiliary.encode_document([text for _, text in answered]))
     for (query, text), score in zip(answered, scores.tolist(), strict=True):
         positives[query][text] = score
-    return [Mined(query, positives[query], negatives[query]) for query in negatives]
+    return [MiningResult(query, positives[query], negatives[query]) for query in negatives]
 
 
 @contextlib.contextmanager
-def library_quiet(seed: int) -> Iterator[None]:
+def _silence_library(seed: int) -> Iterator[None]:
     """Run the block without stderr, to hide the library's progress bars, and with Python's random state seeded.
 
     The random state is restored afterwards.

@@ -7,9 +7,9 @@ from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import JobError
 from training.finetuning.job import Job
-from training.finetuning.job_sources import Sources
-from training.finetuning.mining_statistics import Statistics
-from training.finetuning.mixture_builder import Mixing
+from training.finetuning.job_sources import JobSources
+from training.finetuning.mining_statistics import MiningStatistics
+from training.finetuning.mixture_builder import MixtureBuilder
 from training.finetuning.page import Page
 from training.finetuning.regularizers.none import NoRegularizer
 from training.workspace import lock_folder
@@ -19,9 +19,9 @@ NEGATIVES = "negatives"
 """Folder of the mined negatives in the job's folder."""
 
 
-def mine(
+def run_mining(
     job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
-) -> dict[str, Statistics]:
+) -> dict[str, MiningStatistics]:
     """Mine the hard negatives of a job, write its report, and return the statistics by source.
 
     The negatives are stored in the job's folder, where a later training finds them.
@@ -40,15 +40,15 @@ def mine(
         raise JobError("the job says nothing of hard negatives; add negatives: {num_negatives: 3}")
     with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
         on_progress(0.0, "reading the sources")
-        mixing = Sources(job).mixing
-        found = mined(mixing, job, auxiliary, device, out, on_progress)
-        Page(out, mixing.finish(), NoRegularizer(), [], found).write()
+        builder = JobSources(job).builder
+        found = mine_if_configured(builder, job, auxiliary, device, out, on_progress)
+        Page(out, builder.build(), NoRegularizer(), [], found).write()
         return found
 
 
-def mined(
-    mixing: Mixing, job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
-) -> dict[str, Statistics]:
+def mine_if_configured(
+    builder: MixtureBuilder, job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
+) -> dict[str, MiningStatistics]:
     """Mine hard negatives for the mixture's sources, add them to its pairs in place, and return statistics by source.
 
     If the job has no settings for mining, nothing is changed and the dict is empty.
@@ -58,4 +58,4 @@ def mined(
     from training.finetuning.source_mining import mine_sources
 
     encoder = Encoder(replace(auxiliary, dtype="float32", compile=False), device)
-    return mine_sources(mixing, job.negatives, encoder, out / NEGATIVES, on_progress)
+    return mine_sources(builder, job.negatives, encoder, out / NEGATIVES, on_progress)

@@ -1,7 +1,7 @@
 """Statistics of hard-negative mining: counts, reasons for rejection, ranks, margins, examples."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from training.finetuning.candidates import Candidates
 from training.finetuning.extras import NegativeSettings
-from training.finetuning.mining import BLOCK_SCORES, Auxiliary, Mined
+from training.finetuning.mining import BLOCK_SCORES, AuxiliaryEncoder, MiningResult
 
 EXAMPLES = 5
 """Maximum number of example queries of a source."""
@@ -23,7 +23,7 @@ is set."""
 
 
 @dataclass(frozen=True)
-class Statistics:
+class MiningStatistics:
     """Statistics of the negatives mined for one source.
 
     Attributes:
@@ -53,14 +53,14 @@ class Statistics:
     ranks: list[int]
     examples: list[dict[str, Any]]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the attributes as a JSON-serializable dict."""
-        return asdict(self)
 
-
-def describe(
-    candidates: Candidates, auxiliary: Auxiliary, settings: NegativeSettings, count: int, mined: Sequence[Mined]
-) -> Statistics:
+def compute_statistics(
+    candidates: Candidates,
+    auxiliary: AuxiliaryEncoder,
+    settings: NegativeSettings,
+    count: int,
+    mined: Sequence[MiningResult],
+) -> MiningStatistics:
     """Compute the statistics of the negatives mined for a source.
 
     Args:
@@ -70,7 +70,7 @@ def describe(
         count: number of negatives that were to be mined for each query.
         mined: result of each query.
     """
-    tally = Tally(candidates, settings, count)
+    tally = _Tally(candidates, settings, count)
     documents = auxiliary.encode_document(list(candidates.documents.values()))
     step = max(1, BLOCK_SCORES // max(1, len(documents)))
     for start in range(0, len(mined), step):
@@ -80,7 +80,7 @@ def describe(
             tally.add(one, row)
     margins = np.array([p - n for one in mined for p in one.positives.values() for n in one.negatives.values()])
     counts = np.array([len(one.negatives) for one in mined])
-    return Statistics(
+    return MiningStatistics(
         queries=len(mined),
         documents=len(candidates.documents),
         asked=settings.num_negatives,
@@ -89,13 +89,13 @@ def describe(
         without=float((counts == 0).mean()),
         dropped={"text of the target's test": candidates.forbidden} | tally.dropped,
         margin=np.quantile(margins, [0.05, 0.25, 0.5, 0.75, 0.95]).round(4).tolist() if len(margins) else [],
-        histogram=histogram(margins),
+        histogram=_count_margins(margins),
         ranks=[int(rank) for rank in np.quantile(tally.ranks, [0.5, 0.95, 1])] if tally.ranks else [],
-        examples=[example(one) for one in mined if one.negatives][:EXAMPLES],
+        examples=[_build_example(one) for one in mined if one.negatives][:EXAMPLES],
     )
 
 
-class Tally:
+class _Tally:
     """Counts of why documents near a query are not its negatives, and the ranks of its negatives.
 
     The reasons are reconstructed from the scores, since the library does not report them.
@@ -106,23 +106,23 @@ class Tally:
         count: number of negatives that were to be mined for each query.
 
     Attributes:
-        range: number of nearest documents that the library examines for each query.
+        examined: number of nearest documents that the library examines for each query.
         ranks: rank of each negative among documents that are not known answers, from 1.
         dropped: number of rejected documents by reason.
     """
 
     def __init__(self, candidates: Candidates, settings: NegativeSettings, count: int) -> None:
         self.candidates, self.settings = candidates, settings
-        self.places = {text: place for place, text in enumerate(candidates.documents.values())}
+        self.positions = {text: position for position, text in enumerate(candidates.documents.values())}
         positives = max(map(len, candidates.answers.values()), default=0)
-        guarded = [settings.absolute_margin, settings.relative_margin, settings.max_score] != [None] * 3
-        looked = count * SAMPLED_RANGE if guarded else count
-        self.range = (settings.range_max or settings.range_min + looked + positives) + positives
+        limited = [settings.absolute_margin, settings.relative_margin, settings.max_score] != [None] * 3
+        examined = count * SAMPLED_RANGE if limited else count
+        self.examined = (settings.range_max or settings.range_min + examined + positives) + positives
         self.ranks: list[int] = []
         self.dropped = {"known to answer the query": 0, "within the margin": 0, "above max_score": 0}
         self.dropped |= {"before range_min": 0, "not needed": 0}
 
-    def add(self, one: Mined, scores: NDArray[Any]) -> None:
+    def add(self, one: MiningResult, scores: NDArray[Any]) -> None:
         """Add one query's rejected documents and the ranks of its negatives to the counts.
 
         Args:
@@ -130,13 +130,13 @@ class Tally:
             scores: cosine of the query with every document, `(m,)`.
         """
         known = np.zeros(len(scores), bool)
-        known[[self.places[text] for text in one.positives]] = True
-        looked = np.argsort(-scores, kind="stable")[: self.range]
+        known[[self.positions[text] for text in one.positives]] = True
+        examined = np.argsort(-scores, kind="stable")[: self.examined]
         worst = min(one.positives.values(), default=np.inf)
         highest = np.inf if self.settings.max_score is None else self.settings.max_score
-        answers = known[looked]
-        near = ~answers & (scores[looked] > self.bound(worst))
-        above = ~answers & ~near & (scores[looked] > highest)
+        answers = known[examined]
+        near = ~answers & (scores[examined] > self._max_score(worst))
+        above = ~answers & ~near & (scores[examined] > highest)
         left = int((~answers & ~near & ~above).sum())
         passed = min(left, self.settings.range_min)
         for why, number in zip(
@@ -147,9 +147,10 @@ class Tally:
             self.dropped[why] += max(0, int(number))
         others = np.sort(scores[~known])
         for text in one.negatives:
-            self.ranks.append(1 + len(others) - int(np.searchsorted(others, scores[self.places[text]], side="right")))
+            below = np.searchsorted(others, scores[self.positions[text]], side="right")
+            self.ranks.append(1 + len(others) - int(below))
 
-    def bound(self, worst: float) -> float:
+    def _max_score(self, worst: float) -> float:
         """Return the maximum score that the margins allow, from the query's lowest positive score; inf if unlimited."""
         bounds = [np.inf]
         if self.settings.absolute_margin is not None:
@@ -159,13 +160,13 @@ class Tally:
         return min(bounds)
 
 
-def histogram(margins: NDArray[Any]) -> dict[str, int]:
+def _count_margins(margins: NDArray[Any]) -> dict[str, int]:
     """Count the margins in each bin; return the counts by the bin's lower bound, as text, without empty bins."""
-    places, counts = np.unique(np.floor(margins / BIN), return_counts=True)
-    return {f"{place * BIN:.2f}": int(count) for place, count in zip(places, counts, strict=True)}
+    bins, counts = np.unique(np.floor(margins / BIN), return_counts=True)
+    return {f"{index * BIN:.2f}": int(count) for index, count in zip(bins, counts, strict=True)}
 
 
-def example(one: Mined) -> dict[str, Any]:
+def _build_example(one: MiningResult) -> dict[str, Any]:
     """Return a query with its positives, negatives and scores as JSON-serializable values; texts are shortened."""
     found: dict[str, Any] = {"query": one.query[:SHOWN_CHARACTERS]}
     for name, texts in (("positives", one.positives), ("negatives", one.negatives)):

@@ -18,7 +18,7 @@ class Lengths:
     median: float
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> "Lengths":
+    def from_texts(cls, texts: Sequence[str]) -> "Lengths":
         """Compute the statistics of some texts, at least one."""
         counts = np.array([len(text) for text in texts])
         return cls(float(counts.mean()), int(counts.min()), int(counts.max()), float(np.median(counts)))
@@ -87,29 +87,29 @@ class Mixture:
 
     def digest(self) -> str:
         """Return a digest of source names, pairs and their negatives, 32 hexadecimal digits."""
-        found = hashlib.sha256(self.digest_of_pairs().encode())
-        for place, negatives in enumerate(self.negatives):
-            found.update("\0".join((f"\0{place}", *negatives)).encode(errors="surrogatepass"))
+        found = hashlib.sha256(self.digest_pairs().encode())
+        for index, negatives in enumerate(self.negatives):
+            found.update("\0".join((f"\0{index}", *negatives)).encode(errors="surrogatepass"))
         return found.hexdigest()[:32]
 
-    def digest_of_pairs(self) -> str:
+    def digest_pairs(self) -> str:
         """Return a digest of source names and pairs, ignoring negatives, 32 hexadecimal digits."""
         found = hashlib.sha256("\0".join(self.names).encode())
         for source, anchor, positive in zip(self.sources.tolist(), self.anchors, self.positives, strict=True):
             found.update(f"\0{source}\0{anchor}\0{positive}".encode(errors="surrogatepass"))
         return found.hexdigest()[:32]
 
-    def rows(self, places: NDArray[np.int64]) -> "Mixture":
+    def select(self, indices: NDArray[np.int64]) -> "Mixture":
         """Return a mixture of the pairs at the given indices, with the same sources and reports."""
         return replace(
             self,
-            anchors=[self.anchors[place] for place in places],
-            positives=[self.positives[place] for place in places],
-            sources=self.sources[places],
-            negatives=[self.negatives[place] for place in places] if self.negatives else (),
+            anchors=[self.anchors[index] for index in indices],
+            positives=[self.positives[index] for index in indices],
+            sources=self.sources[indices],
+            negatives=[self.negatives[index] for index in indices] if self.negatives else (),
         )
 
-    def warn_of_single_pairs(self) -> list[str]:
+    def list_single_pair_warnings(self) -> list[str]:
         """Return a warning that names the sources with one pair; an empty list if there are none."""
         counts = np.bincount(self.sources, minlength=len(self.names))
         single = [name for name, count in zip(self.names, counts, strict=True) if count == 1]

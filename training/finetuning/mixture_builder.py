@@ -18,38 +18,38 @@ from training.finetuning.opening import open_data_sets
 from training.finetuning.supplied_negatives import remove_false_negatives
 
 
-def mix(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
+def build_mixture(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
     """Read every source and return the mixture of their pairs; arguments and errors as in `read_sources`."""
-    return read_sources(settings, target, whole).finish()
+    return read_sources(settings, target, whole).build()
 
 
 def read_sources(
     settings: DataSettings,
     target: FolderDataSet | None = None,
     whole: bool = False,
-    measured: Collection[str] = (),
-) -> "Mixing":
-    """Read the pairs of every source and return them as a `Mixing`, to which mined negatives can be added.
+    evaluated: Collection[str] = (),
+) -> "MixtureBuilder":
+    """Read the pairs of every source and return them as a `MixtureBuilder`, to which mined negatives can be added.
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
         target: data set to leave out, whose test texts must not be trained on; None for none.
         whole: whether texts of the target's training split count as overlap too.
-        measured: normalized texts of the evaluation during training; pairs that share one are dropped.
+        evaluated: normalized texts of the evaluation during training; pairs that share one are dropped.
 
     Raises:
         JobError: if a source is missing or shares texts with the target although that is refused, or no pair is left.
         DataSetError: if a data set that the job names itself cannot be used.
     """
-    mixing = Mixing(settings, target, whole, measured)
+    builder = MixtureBuilder(settings, target, whole, evaluated)
     for source in settings.sources:
-        for data in mixing.open_data_sets(source):
-            mixing.add_data_set(data, source)
-    mixing.require_pairs()
-    return mixing
+        for data in builder.open_data_sets(source):
+            builder.add_data_set(data, source)
+    builder.require_pairs()
+    return builder
 
 
-class Mixing:
+class MixtureBuilder:
     """Mixture under construction, made by `read_sources`.
 
     Attributes:
@@ -61,12 +61,12 @@ class Mixing:
     """
 
     def __init__(
-        self, settings: DataSettings, target: FolderDataSet | None, whole: bool, measured: Collection[str]
+        self, settings: DataSettings, target: FolderDataSet | None, whole: bool, evaluated: Collection[str]
     ) -> None:
         self.settings, self.target = settings, target
         tested = collect_test_texts(target) if target else set()
         self.forbidden = tested | (collect_training_texts(target) if target and whole else set())
-        self.measured = set(measured)
+        self.evaluated = set(evaluated)
         self.notes = (
             [f"{target.name} has no test split: no source was compared with it"] if target and not tested else []
         )
@@ -128,10 +128,10 @@ class Mixing:
         if shared and self.settings.overlap == "drop":
             dropped["shares a text with the target"] = len(shared)
             pairs = [pair for place, pair in enumerate(pairs) if place not in shared]
-        measured = find_overlap(pairs, self.measured)
-        if measured:
-            dropped["shares a text with what is measured on the way"] = len(measured)
-            pairs = [pair for place, pair in enumerate(pairs) if place not in measured]
+        evaluated = find_overlap(pairs, self.evaluated)
+        if evaluated:
+            dropped["shares a text with what is measured on the way"] = len(evaluated)
+            pairs = [pair for place, pair in enumerate(pairs) if place not in evaluated]
         pairs, left_out = remove_false_negatives(pairs, self.forbidden)
         dropped |= left_out
         if source.negatives == "given" and not any(pair.negatives for pair in pairs):
@@ -154,8 +154,8 @@ class Mixing:
             shared=len(shared),
             repeated=repeated,
             negatives=sum(len(pair.negatives) for pair in pairs),
-            anchors=Lengths.of([pair.anchor for pair in pairs]) if pairs else None,
-            positives=Lengths.of([pair.positive for pair in pairs]) if pairs else None,
+            anchors=Lengths.from_texts([pair.anchor for pair in pairs]) if pairs else None,
+            positives=Lengths.from_texts([pair.positive for pair in pairs]) if pairs else None,
             problem=None if pairs else "every pair shares a text with the target",
         )
 
@@ -173,7 +173,7 @@ class Mixing:
         count = sum(map(len, negatives))
         self.reports = [replace(one, negatives=count) if one.name == name else one for one in self.reports]
 
-    def finish(self) -> Mixture:
+    def build(self) -> Mixture:
         """Return the mixture of all pairs, source after source, with each source's prompts put before its texts."""
         pairs = [(self.sources[name].prompts, pair) for name, some in self.kept.items() for pair in some]
         negatives = [tuple(prompts.positive + text for text in pair.negatives) for prompts, pair in pairs]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from training.finetuning.mining_statistics import Statistics
+from training.finetuning.mining_statistics import MiningStatistics
 from training.finetuning.mixture import Mixture
-from training.finetuning.post_training_evaluation import Compared
+from training.finetuning.post_training_evaluation import SuiteComparison
 from training.finetuning.regularizers.regularizer import Regularizer, RegularizerReport
 from transforms.files import replace_synced
 
@@ -28,14 +28,14 @@ class Page:
     mixture: Mixture
     regularizer: Regularizer
     warnings: Sequence[str]
-    mined: Mapping[str, Statistics]
+    mined: Mapping[str, MiningStatistics]
 
     @cached_property
     def report(self) -> RegularizerReport:
         """Sections of the regularizer; built once, since drawing takes seconds and training changes nothing of them."""
         return self.regularizer.report(self.mixture)
 
-    def write(self, kept: int | None = None, compared: Mapping[str, Compared] | None = None) -> None:
+    def write(self, kept: int | None = None, compared: Mapping[str, SuiteComparison] | None = None) -> None:
         """Write `sources.csv` and `report.html` to the job's folder, replacing earlier ones.
 
         Args:

@@ -3,8 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from training.finetuning.mining_statistics import BIN, Statistics
-from training.finetuning.post_training_evaluation import Compared, build_category_table, build_task_table, verdicts
+from training.finetuning.mining_statistics import BIN, MiningStatistics
+from training.finetuning.post_training_evaluation import (
+    SuiteComparison,
+    build_category_table,
+    build_task_table,
+    summarize_comparison,
+)
 from training.reporting.figures import draw_figures, new_panels
 from training.reporting.page import Section
 from training.reporting.tables import Table
@@ -13,7 +18,7 @@ QUANTILES = ("5 %", "25 %", "median", "75 %", "95 %")
 """Column headers of the quantiles in `Statistics.margin`."""
 
 
-def build_mining_table(mined: Mapping[str, Statistics]) -> Table:
+def build_mining_table(mined: Mapping[str, MiningStatistics]) -> Table:
     """Build the table of what was mined of each source."""
     return Table.from_records(
         (
@@ -34,13 +39,13 @@ def build_mining_table(mined: Mapping[str, Statistics]) -> Table:
     )
 
 
-def build_rejection_table(mined: Mapping[str, Statistics]) -> Table:
+def build_rejection_table(mined: Mapping[str, MiningStatistics]) -> Table:
     """Build the table of how many near documents were rejected, by source and reason."""
     reasons = dict.fromkeys((why for one in mined.values() for why in one.dropped), 0)
     return Table.from_records(({"source": name} | reasons | one.dropped for name, one in mined.items()), default=",")
 
 
-def build_margin_table(mined: Mapping[str, Statistics]) -> Table:
+def build_margin_table(mined: Mapping[str, MiningStatistics]) -> Table:
     """Build the table of each source's margin quantiles; sources without negatives are left out."""
     return Table.from_records(
         ({"source": name} | dict(zip(QUANTILES, one.margin, strict=True)) for name, one in mined.items() if one.margin),
@@ -48,7 +53,7 @@ def build_margin_table(mined: Mapping[str, Statistics]) -> Table:
     )
 
 
-def build_example_table(mined: Mapping[str, Statistics]) -> Table:
+def build_example_table(mined: Mapping[str, MiningStatistics]) -> Table:
     """Build the table of one example query of each source, with positives, negatives and scores."""
     rows: list[list[Any]] = [["source", "score", "", "text"]]
     for name, one in mined.items():
@@ -59,7 +64,7 @@ def build_example_table(mined: Mapping[str, Statistics]) -> Table:
     return Table.from_rows(rows, default=".3f")
 
 
-def build_mining_section(mined: Mapping[str, Statistics]) -> Section:
+def build_mining_section(mined: Mapping[str, MiningStatistics]) -> Section:
     """Build the report's section on hard negatives: totals, a histogram of margins, and tables."""
     total, queries = sum(one.kept for one in mined.values()), sum(one.queries for one in mined.values())
     said = [f"{total:,} hard negatives were mined for {queries:,} queries of {len(mined)} sources."]
@@ -76,7 +81,7 @@ def build_mining_section(mined: Mapping[str, Statistics]) -> Section:
     return Section("Hard negatives", said, figures, {title: table for title, table in tables.items() if table})
 
 
-def plot_margins(mined: Mapping[str, Statistics]) -> Any:
+def plot_margins(mined: Mapping[str, MiningStatistics]) -> Any:
     """Plot the histogram of margins, positive's cosine minus negative's, over all sources, and return the figure."""
     counts: dict[float, int] = {}
     for one in mined.values():
@@ -117,10 +122,10 @@ def plot_curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
     return figure
 
 
-def build_comparison_section(found: Mapping[str, Compared]) -> Section:
+def build_comparison_section(found: Mapping[str, SuiteComparison]) -> Section:
     """Build the report's section on the post-training evaluation: sentences, and tables by category and by task."""
     tables = {
         "By category: paired t-tests over tasks, p by Holm within a suite": build_category_table(found),
         "By task": build_task_table(found),
     }
-    return Section("Against the base model", verdicts(found), {}, tables)
+    return Section("Against the base model", summarize_comparison(found), {}, tables)

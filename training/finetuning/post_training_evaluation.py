@@ -56,7 +56,7 @@ class TaskScores:
 
 
 @dataclass(frozen=True)
-class Category:
+class CategoryComparison:
     """Comparison of both models over the tasks of one category, as in Table 14 of the FinMTEB paper.
 
     Attributes:
@@ -85,7 +85,7 @@ class Category:
 
 
 @dataclass(frozen=True)
-class Compared:
+class SuiteComparison:
     """Comparison of both models on one suite.
 
     Attributes:
@@ -97,7 +97,7 @@ class Compared:
 
     suite: str
     tasks: list[TaskScores]
-    categories: list[Category]
+    categories: list[CategoryComparison]
     problems: list[str]
 
 
@@ -131,7 +131,7 @@ def compare_models(
     device: str | None,
     out: Path,
     on_progress: Progress,
-) -> dict[str, Compared]:
+) -> dict[str, SuiteComparison]:
     """Evaluate base and trained model on the suites, write `comparison.json`, and return the comparisons by purpose.
 
     The evaluation resumes: vectors and scores that a stopped run left in the folder are reused.
@@ -151,21 +151,21 @@ def compare_models(
     """
     adapted = replace(base, name=ADAPTED, model=str(model), revision=None, pooling=None, layer=None)
     encoders = [RequestedEncoder(replace(base, name=BASE)), RequestedEncoder(adapted)]
-    request = Request(together(suites.values()), encoders, out / "evaluation", limit=limit, device=device)
+    request = Request(_merge_suites(suites.values()), encoders, out / "evaluation", limit=limit, device=device)
     results, known = evaluate(request, on_progress), {normalize_text(text) for text in trained}
-    found = {name: compared(results, suite, known) for name, suite in suites.items()}
+    found = {name: _build_comparison(results, suite, known) for name, suite in suites.items()}
     figures = {name: asdict(one) for name, one in found.items()}
     replace_synced(out / COMPARISON, orjson.dumps(figures, option=orjson.OPT_INDENT_2))
     return found
 
 
-def together(suites: Iterable[Suite]) -> Suite:
+def _merge_suites(suites: Iterable[Suite]) -> Suite:
     """Merge suites into one `Suite` that holds every data set once, by name."""
     entries = {entry.name: entry for suite in suites for entry in suite.entries}
     return Suite("", "both suites", tuple(entries.values()))
 
 
-def compared(results: Results, suite: Suite, known: set[str]) -> Compared:
+def _build_comparison(results: Results, suite: Suite, known: set[str]) -> SuiteComparison:
     """Build a suite's comparison from the results of evaluating both models; tasks without both scores become problems.
 
     Args:
@@ -180,13 +180,13 @@ def compared(results: Results, suite: Suite, known: set[str]) -> Compared:
         one = described[entry.name]
         before, after = values.get((BASE, entry.name)), values.get((ADAPTED, entry.name))
         if before is not None and after is not None:
-            tasks.append(TaskScores(entry.name, one.type, before, after, seen(entry, known)))
+            tasks.append(TaskScores(entry.name, one.type, before, after, _count_trained_inputs(entry, known)))
         else:
             problems.append(f"{entry.name}: {one.error or 'it could not be scored on both models'}")
-    return Compared(suite.title, tasks, list(categories(tasks)), [*problems, *results.problems])
+    return SuiteComparison(suite.title, tasks, list(compare_categories(tasks)), [*problems, *results.problems])
 
 
-def seen(entry: Entry, known: set[str]) -> int:
+def _count_trained_inputs(entry: Entry, known: set[str]) -> int:
     """Return the number of distinct test inputs of a task that are among the training texts; 0 if not a local folder.
 
     Args:
@@ -198,32 +198,34 @@ def seen(entry: Entry, known: set[str]) -> int:
     return len(collect_measured_texts(entry.data_set()) & known)
 
 
-def categories(tasks: Sequence[TaskScores]) -> Iterator[Category]:
+def compare_categories(tasks: Sequence[TaskScores]) -> Iterator[CategoryComparison]:
     """Yield the comparison of each category, with Holm-corrected p-values, then of all tasks if there are several."""
     groups: dict[str, list[TaskScores]] = {}
     for one in tasks:
         groups.setdefault(one.category, []).append(one)
-    tests = {name: paired_test(*columns(some)) for name, some in groups.items()}
+    tests = {name: paired_test(*_split_scores(some)) for name, some in groups.items()}
     corrected = holm([test.p for test in tests.values()])
     for (name, some), p_holm in zip(groups.items(), corrected, strict=True):
-        yield category(name, some, tests[name].p, p_holm)
+        yield _compare_category(name, some, tests[name].p, p_holm)
     if len(groups) > 1:
-        yield category(ALL, tasks, paired_test(*columns(tasks)).p, None)
+        yield _compare_category(ALL, tasks, paired_test(*_split_scores(tasks)).p, None)
 
 
-def category(name: str, tasks: Sequence[TaskScores], p: float | None, p_holm: float | None) -> Category:
-    """Compute mean scores and retention over some tasks, and return them with the given p-values as a `Category`."""
-    after, before = columns(tasks)
+def _compare_category(
+    name: str, tasks: Sequence[TaskScores], p: float | None, p_holm: float | None
+) -> CategoryComparison:
+    """Compute mean scores and retention over some tasks, and return them with the given p-values."""
+    after, before = _split_scores(tasks)
     retention = bootstrap_ratio(after[:, None], before[:, None])
-    return Category(name, len(tasks), float(before.mean()), float(after.mean()), p, p_holm, retention)
+    return CategoryComparison(name, len(tasks), float(before.mean()), float(after.mean()), p, p_holm, retention)
 
 
-def columns(tasks: Sequence[TaskScores]) -> tuple[Any, Any]:
+def _split_scores(tasks: Sequence[TaskScores]) -> tuple[Any, Any]:
     """Return the adapted model's scores and the base model's scores, `(n,)` each, in this order."""
     return np.array([one.adapted for one in tasks]), np.array([one.base for one in tasks])
 
 
-def build_category_table(found: Mapping[str, Compared]) -> Table:
+def build_category_table(found: Mapping[str, SuiteComparison]) -> Table:
     """Build the table of categories of all suites."""
     return Table.from_records(
         (
@@ -234,7 +236,7 @@ def build_category_table(found: Mapping[str, Compared]) -> Table:
                 "base": one.base,
                 "adapted": one.adapted,
                 "points": 100 * (one.adapted - one.base),
-                "kept of the base": in_percent(one.retention),
+                "kept of the base": _format_retention(one.retention),
                 "p": one.p,
                 "p (Holm)": one.p_holm,
                 "": "significant" if one.significant else "not significant",
@@ -247,13 +249,13 @@ def build_category_table(found: Mapping[str, Compared]) -> Table:
     )
 
 
-def in_percent(share: Interval) -> str:
+def _format_retention(share: Interval) -> str:
     """Format a share and, if it has bounds, its interval as percentages: "98.1% [96.0%, 99.9%]"."""
     bounds = "" if share.low is None or share.high is None else f" [{share.low:.1%}, {share.high:.1%}]"
     return f"{share.value:.1%}{bounds}"
 
 
-def build_task_table(found: Mapping[str, Compared]) -> Table:
+def build_task_table(found: Mapping[str, SuiteComparison]) -> Table:
     """Build the table of tasks; in each suite the largest losses come first."""
     return Table.from_records(
         (
@@ -274,19 +276,20 @@ def build_task_table(found: Mapping[str, Compared]) -> Table:
     )
 
 
-def verdicts(found: Mapping[str, Compared]) -> list[str]:
+def summarize_comparison(found: Mapping[str, SuiteComparison]) -> list[str]:
     """Summarize the comparison in sentences: overall scores and retention by suite, contaminated tasks, problems."""
-    said = []
+    sentences = []
     for name, suite in found.items():
         whole = suite.categories[-1:]
         for one in whole:
             lost = sum(task.adapted < task.base for task in suite.tasks)
-            said.append(
-                f"{name}: {one.base:.4f} before, {one.adapted:.4f} after, {in_percent(one.retention)} of the base, "
+            sentences.append(
+                f"{name}: {one.base:.4f} before, {one.adapted:.4f} after, "
+                f"{_format_retention(one.retention)} of the base, "
                 f"{'significant' if one.significant else 'not significant'} at .05; "
                 f"{lost} of {len(suite.tasks)} tasks got worse."
             )
         if known := sum(task.seen > 0 for task in suite.tasks):
-            said.append(f"{name}: inputs of {known} of these tasks were trained on; their scores say little.")
-        said += [f"{name}: {problem}" for problem in suite.problems]
-    return said
+            sentences.append(f"{name}: inputs of {known} of these tasks were trained on; their scores say little.")
+        sentences += [f"{name}: {problem}" for problem in suite.problems]
+    return sentences

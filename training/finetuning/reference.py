@@ -18,7 +18,7 @@ ENCODE_TEXTS = 2048
 """Number of texts encoded between two writes to the cache."""
 
 
-class Reference:
+class ReferenceVectors:
     """Cache of an encoder's vectors on disk, shared by all jobs that use the same folder.
 
     Args:
@@ -72,7 +72,7 @@ class Reference:
         return np.hstack([self.vectors(mixture.anchors[rows]), self.vectors(mixture.positives[rows])])
 
 
-def unprompted(encoder: Encoder, prompts: Iterable[Prompts]) -> Iterator[str]:
+def list_prompt_warnings(encoder: Encoder, prompts: Iterable[Prompts]) -> Iterator[str]:
     """Yield a warning if the encoder puts a prompt before texts when it serves, but a source has none for anchors."""
     default = encoder.prompt(None)
     if default and any(not given.anchor for given in prompts):

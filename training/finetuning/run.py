@@ -30,18 +30,18 @@ from training.encoder.encoder import Encoder, load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.errors import JobError
 from training.evaluation.suites import Suite
-from training.finetuning.evaluators import Development
+from training.finetuning.evaluators import Evaluator
 from training.finetuning.job import Job
-from training.finetuning.job_sources import Sources
-from training.finetuning.mining_run import mined
-from training.finetuning.mining_statistics import Statistics
+from training.finetuning.job_sources import JobSources
+from training.finetuning.mining_run import mine_if_configured
+from training.finetuning.mining_statistics import MiningStatistics
 from training.finetuning.mixture import Mixture
 from training.finetuning.page import Page
-from training.finetuning.post_training_evaluation import COMPARISON, Compared, compare_models, open_suites
-from training.finetuning.reference import unprompted
+from training.finetuning.post_training_evaluation import COMPARISON, SuiteComparison, compare_models, open_suites
+from training.finetuning.reference import list_prompt_warnings
 from training.finetuning.regularizers.registry import create_regularizer
 from training.finetuning.regularizers.regularizer import Regularizer
-from training.finetuning.truncation import cut_texts
+from training.finetuning.truncation import list_truncation_warnings
 from training.journal import find_changed_setting
 from training.workspace import lock_folder
 from transforms.files import replace_synced, sync_folder
@@ -78,11 +78,11 @@ class Outcome:
     summary: dict[str, Any]
     warnings: list[str]
     model: Path
-    mined: dict[str, Statistics]
-    compared: dict[str, Compared]
+    mined: dict[str, MiningStatistics]
+    compared: dict[str, SuiteComparison]
 
 
-def run(
+def run_training(
     method: str,
     job: Job,
     spec: EncoderSpec,
@@ -105,20 +105,20 @@ def run(
     Raises:
         JobError: if the job cannot be done as described, or the folder holds another job or a finished one.
     """
-    only = Run(method, job, spec, device, out, on_progress, auxiliary)
-    if process_rank() > 0:  # of torchrun; the first one holds the folder
-        return only.finish()
+    only = TrainingRun(method, job, spec, device, out, on_progress, auxiliary)
+    if get_process_rank() > 0:  # of torchrun; the first one holds the folder
+        return only.run_all()
     with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
-        return only.finish()
+        return only.run_all()
 
 
-def process_rank() -> int:
+def get_process_rank() -> int:
     """Return the rank of this process under torchrun; 0 without torchrun."""
     return int(os.environ.get("RANK", "0"))
 
 
 @contextmanager
-def first_process_first(device: str | None) -> Iterator[None]:
+def _let_first_process_go_first(device: str | None) -> Iterator[None]:
     """Run the block in torchrun's first process, then in the others, which find the first one's results on disk.
 
     Without torchrun, the block just runs.
@@ -133,8 +133,8 @@ def first_process_first(device: str | None) -> Iterator[None]:
         yield
 
 
-class Run:
-    """One training job, run by `run`, which describes the arguments."""
+class TrainingRun:
+    """One training job, run by `run_training`, which describes the arguments."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Run:
         self.spec = replace(self.base, max_length=job.training.max_length or spec.max_length)
         self.auxiliary = auxiliary
 
-    def finish(self) -> Outcome:
+    def run_all(self) -> Outcome:
         """Do every step of the job that is not done yet, and return the outcome.
 
         Steps: read sources, mine negatives, compute targets, write the report, train, evaluate against the base model.
@@ -164,33 +164,35 @@ class Run:
         if trained and (self.job.evaluate_after is None or (self.out / COMPARISON).is_file()):
             raise JobError(f"{self.out} holds a trained model already; name another folder with --out, or remove it")
         self.on_progress(0.0, "reading the sources")
-        sources = Sources(self.job)
+        sources = JobSources(self.job)
         suites = open_suites(self.job.evaluate_after) if self.job.evaluate_after else {}
-        with first_process_first(self.device):
-            found = mined(sources.mixing, self.job, self.auxiliary, self.device, self.out, self.offline_progress)
-            mixture, development = sources.split()
+        with _let_first_process_go_first(self.device):
+            found = mine_if_configured(
+                sources.builder, self.job, self.auxiliary, self.device, self.out, self._report_offline_progress
+            )
+            mixture, evaluator = sources.split()
             encoder = Encoder(self.spec, self.device)
-            self.require_same_job(encoder, mixture)
+            self._record_or_check_job(encoder, mixture)
             folder, cache = self.out / "targets", self.out / "reference"
-            self.regularizer.prepare(encoder, mixture, folder, cache, self.offline_progress)
+            self.regularizer.prepare(encoder, mixture, folder, cache, self._report_offline_progress)
             warnings = [*mixture.notes, *self.regularizer.list_warnings(mixture, encoder.dimensions)]
-            warnings += mixture.warn_of_single_pairs()
-            warnings += unprompted(encoder, [source.prompts for source in self.job.sources])
-            warnings += cut_texts(encoder, mixture)
+            warnings += mixture.list_single_pair_warnings()
+            warnings += list_prompt_warnings(encoder, [source.prompts for source in self.job.sources])
+            warnings += list_truncation_warnings(encoder, mixture)
             page = Page(self.out, mixture, self.regularizer, warnings, found)
-            if process_rank() == 0:
+            if get_process_rank() == 0:
                 page.write()
             del encoder
         if trained:
             summary = orjson.loads((self.out / SUMMARY).read_bytes())
         else:
-            summary = self.train(mixture, development)
-        compared = self.compare(mixture, suites) if process_rank() == 0 else {}
-        if process_rank() == 0:
+            summary = self._train(mixture, evaluator)
+        compared = self._compare(mixture, suites) if get_process_rank() == 0 else {}
+        if get_process_rank() == 0:
             page.write(summary["kept"], compared)
         return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, found, compared)
 
-    def compare(self, mixture: Mixture, suites: dict[str, Suite]) -> dict[str, Compared]:
+    def _compare(self, mixture: Mixture, suites: dict[str, Suite]) -> dict[str, SuiteComparison]:
         """Evaluate model and base on the suites, and return the comparison by suite; empty if none was asked for."""
         if self.job.evaluate_after is None:
             return {}
@@ -198,11 +200,11 @@ class Run:
         limit, model = self.job.evaluate_after.limit, self.out / MODEL
         return compare_models(suites, limit, self.base, model, texts, self.device, self.out, self.on_progress)
 
-    def offline_progress(self, fraction: float, sentence: str) -> None:
+    def _report_offline_progress(self, fraction: float, sentence: str) -> None:
         """Report progress of the work before training, scaled to the first `OFFLINE_SHARE` of the whole."""
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
-    def require_same_job(self, encoder: Encoder, mixture: Mixture) -> None:
+    def _record_or_check_job(self, encoder: Encoder, mixture: Mixture) -> None:
         """Write job.json if there is none; else raise `JobError` if it names another job, base model or data."""
         path = self.out / JOB
         depends = {
@@ -223,7 +225,7 @@ class Run:
             name = changed.removeprefix("base.")
             raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
 
-    def train(self, mixture: Mixture, development: Development | None) -> dict[str, Any]:
+    def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
         """Train the base model, save model and training.json, delete the checkpoints, and return the summary.
 
         The saved model reads texts of the base model's maximum length, also if training cut them shorter.
@@ -242,8 +244,8 @@ class Run:
             self.out / "training",
             lambda fraction, sentence: self.on_progress(share + (1 - share) * fraction, sentence),
             self.regularizer,
-            development=development,
-            export=self.export,
+            evaluator=evaluator,
+            export=self._export_adapter,
         )
         summary = asdict(trained) | {
             "method": self.method,
@@ -253,7 +255,7 @@ class Run:
             "libraries": {name: version(name) for name in ("lathe", "torch", "transformers", "sentence-transformers")},
             "date": datetime.now(UTC).date().isoformat(),
         }
-        if process_rank() == 0:
+        if get_process_rank() == 0:
             if model.max_seq_length != length:
                 model.max_seq_length = length
             save_model(model, self.out / MODEL)
@@ -262,10 +264,10 @@ class Run:
                 shutil.rmtree(checkpoint, ignore_errors=True)
         return summary
 
-    def export(self, adapter: "Adapter") -> None:
+    def _export_adapter(self, adapter: "Adapter") -> None:
         """Write the adapters to the job's folder if the job keeps them; only the first process of torchrun does."""
         lora = self.job.training.lora
-        if lora is not None and lora.keep_adapter and process_rank() == 0:
+        if lora is not None and lora.keep_adapter and get_process_rank() == 0:
             adapter.export(self.out / ADAPTER, self.base.model)
 
 

@@ -9,6 +9,7 @@ OUT/negatives/
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,27 @@ from training.errors import JobError
 from training.finetuning.candidates import Candidates, find_candidates
 from training.finetuning.extras import NegativeSettings
 from training.finetuning.job import SourceSettings
-from training.finetuning.mining import Auxiliary, Mined, mine, wanted
-from training.finetuning.mining_statistics import Statistics, describe
-from training.finetuning.mixture_builder import Mixing
-from training.finetuning.reference import Reference
+from training.finetuning.mining import AuxiliaryEncoder, MiningResult, count_negatives_per_query, mine_negatives
+from training.finetuning.mining_statistics import MiningStatistics, compute_statistics
+from training.finetuning.mixture_builder import MixtureBuilder
+from training.finetuning.reference import ReferenceVectors
 from training.journal import Journal
 from transforms.files import replace_synced
 from transforms.progress import Progress
 
-NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 """Characters that are replaced by "_" in file names."""
 
 
 def mine_sources(
-    mixing: Mixing, settings: NegativeSettings, encoder: Encoder, folder: Path, on_progress: Progress
-) -> dict[str, Statistics]:
+    builder: MixtureBuilder, settings: NegativeSettings, encoder: Encoder, folder: Path, on_progress: Progress
+) -> dict[str, MiningStatistics]:
     """Mine hard negatives for sources that want them, add them to the mixture's pairs; return statistics by source.
 
     Negatives that the folder holds of the same pairs, documents, encoder and settings are reused.
 
     Args:
-        mixing: mixture under construction; its pairs are replaced in place.
+        builder: mixture under construction; its pairs are replaced in place.
         settings: settings of the mining.
         encoder: the auxiliary encoder.
         folder: folder for the mined negatives and vectors.
@@ -52,45 +53,44 @@ def mine_sources(
         JobError: if a source has fewer documents than needed, or no source wants mined negatives.
         DataSetError: if a corpus cannot be read.
     """
-    names = [name for name in mixing.kept if is_mined(mixing.sources[name], mixing.kept[name])]
+    names = [name for name in builder.kept if _is_mined(builder.sources[name], builder.kept[name])]
     if not names:
         raise JobError("there is no source to mine: each says negatives: none, or gives its own")
-    auxiliary = Auxiliary(Reference(encoder, folder / "vectors"), settings.prompts)
-    found = {}
-    for place, name in enumerate(names):
+    auxiliary = AuxiliaryEncoder(ReferenceVectors(encoder, folder / "vectors"), settings.prompts)
+    found, seed = {}, builder.settings.seed
+    for number, name in enumerate(names):
 
-        def report(fraction: float, sentence: str, place: int = place, name: str = name) -> None:
+        def report_source(fraction: float, sentence: str, number: int = number, name: str = name) -> None:
             """Report one source's progress as progress of all sources, with the source's name before the message."""
-            on_progress((place + fraction) / len(names), f"mining {name}: {sentence}")
+            on_progress((number + fraction) / len(names), f"mining {name}: {sentence}")
 
-        candidates = find_candidates(mixing.data[name], mixing.sources[name], mixing.kept[name], mixing.forbidden)
-        count = wanted(candidates, settings, name)
-        cache = MinedCache(folder, name, key_of(encoder, candidates, settings, mixing.kept[name], mixing.settings.seed))
+        candidates = find_candidates(builder.data[name], builder.sources[name], builder.kept[name], builder.forbidden)
+        count = count_negatives_per_query(candidates, settings, name)
+        cache = MinedCache(folder, name, _compute_key(encoder, candidates, settings, builder.kept[name], seed))
         mined = cache.read()
         if mined is None:
-            auxiliary.encode(candidates, report)
-            seed = mixing.settings.seed
-            mined = mine(candidates, auxiliary, settings, count, seed) if count else nothing(candidates)
-            cache.write(mixing.kept[name], mined, describe(candidates, auxiliary, settings, count, mined))
+            auxiliary.encode(candidates, report_source)
+            mined = mine_negatives(candidates, auxiliary, settings, count, seed) if count else _list_unmined(candidates)
+            cache.write(builder.kept[name], mined, compute_statistics(candidates, auxiliary, settings, count, mined))
         by_query = {normalize_text(one.query): tuple(one.negatives) for one in mined}
-        mixing.set_negatives(name, [by_query[normalize_text(pair.anchor)] for pair in mixing.kept[name]])
-        found[name] = cache.statistics()
+        builder.set_negatives(name, [by_query[normalize_text(pair.anchor)] for pair in builder.kept[name]])
+        found[name] = cache.read_statistics()
     return found
 
 
-def is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
+def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
     """Return whether hard negatives are mined for a source: if it says so, or says nothing and no pair has any."""
     if source.negatives is not None:
         return source.negatives == "mined"
     return not any(pair.negatives for pair in pairs)
 
 
-def nothing(candidates: Candidates) -> list[Mined]:
+def _list_unmined(candidates: Candidates) -> list[MiningResult]:
     """Return a result without positives and negatives for every query, used if only the positives are documents."""
-    return [Mined(query, {}, {}) for query in candidates.queries.values()]
+    return [MiningResult(query, {}, {}) for query in candidates.queries.values()]
 
 
-def key_of(
+def _compute_key(
     encoder: Encoder, candidates: Candidates, settings: NegativeSettings, pairs: Sequence[Pair], seed: int
 ) -> str:
     """Return a digest of everything the mined negatives depend on: encoder, candidates, settings, pairs and seed."""
@@ -104,41 +104,41 @@ class MinedCache:
     Args:
         folder: folder of all sources' mined negatives.
         name: name of the source.
-        key: digest of what the negatives depend on, from `key_of`.
+        key: digest of what the negatives depend on, from `_compute_key`.
     """
 
     def __init__(self, folder: Path, name: str, key: str) -> None:
-        plain = NOT_IN_NAMES.sub("_", name)
+        plain = _NOT_IN_NAMES.sub("_", name)
         if plain != name:  # so that two names do not become one
             plain += f"-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
         self.rows: Journal[dict[str, Any]] = Journal(folder / f"{plain}.jsonl", dict, strict=True)
         self.about, self.key = folder / f"{plain}.json", key
 
-    def read(self) -> list[Mined] | None:
+    def read(self) -> list[MiningResult] | None:
         """Return the cached results, one for each query; None if there are none, or they have another key."""
         if not self.about.is_file() or orjson.loads(self.about.read_bytes()).get("key") != self.key:
             return None
-        found: dict[str, Mined] = {}
+        found: dict[str, MiningResult] = {}
         for row in self.rows.read():
-            one = found.setdefault(normalize_text(row["anchor"]), Mined(row["anchor"], {}, {}))
+            one = found.setdefault(normalize_text(row["anchor"]), MiningResult(row["anchor"], {}, {}))
             one.positives[row["positive"]] = row["scores"][0]
             one.negatives.update(zip(row["negative"], row["scores"][1:], strict=True))
         return list(found.values())
 
-    def write(self, pairs: Sequence[Pair], mined: Sequence[Mined], statistics: Statistics) -> None:
+    def write(self, pairs: Sequence[Pair], mined: Sequence[MiningResult], statistics: MiningStatistics) -> None:
         """Write the mined negatives of every pair, then the key and statistics; a killed run leaves no valid key."""
         by_query = {normalize_text(one.query): one for one in mined}
         self.about.unlink(missing_ok=True)
-        self.rows.replace(row_of(pair, by_query[normalize_text(pair.anchor)]) for pair in pairs)
-        about = {"key": self.key, "statistics": statistics.as_json()}
+        self.rows.replace(_build_row(pair, by_query[normalize_text(pair.anchor)]) for pair in pairs)
+        about = {"key": self.key, "statistics": asdict(statistics)}
         replace_synced(self.about, orjson.dumps(about, option=orjson.OPT_INDENT_2))
 
-    def statistics(self) -> Statistics:
+    def read_statistics(self) -> MiningStatistics:
         """Read the statistics of the cached negatives."""
-        return Statistics(**orjson.loads(self.about.read_bytes())["statistics"])
+        return MiningStatistics(**orjson.loads(self.about.read_bytes())["statistics"])
 
 
-def row_of(pair: Pair, mined: Mined) -> dict[str, Any]:
+def _build_row(pair: Pair, mined: MiningResult) -> dict[str, Any]:
     """Build the JSON object of a pair: its texts, its negatives, and the scores of the positive, then the negatives."""
     words = normalize_text(pair.positive)
     score = next((score for text, score in mined.positives.items() if normalize_text(text) == words), None)

@@ -6,16 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def identical_texts(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
+def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
     """Return the text ids of each pair's anchor and positive, `(n, 2)`; within a column, equal texts have equal ids."""
     numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
     return np.array([[numbers[0][a], numbers[1][p]] for a, p in zip(anchors, positives, strict=True)], np.int64)
 
 
-def numbered_negatives(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
+def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
     """Return the text ids of each pair's hard negatives, `(n, k)`, padded with −1; None if no pair has any.
 
-    A negative equal to a positive gets the id that `identical_texts` gives the positive.
+    A negative equal to a positive gets the id that `assign_text_ids` gives the positive.
     """
     most = max(map(len, negatives), default=0)
     if not most:

@@ -19,16 +19,23 @@ from training.encoder.cutting import TextCutter
 from training.encoder.precision import PROBES, has_bfloat16
 from training.encoder.unpadding import try_unpadding
 from training.errors import JobError
-from training.finetuning.callbacks import PREFIX, Checkpoints, Reporter, TrainingLog, batch_of, last_checkpoint
+from training.finetuning.callbacks import (
+    CHECKPOINT_PREFIX,
+    Checkpoints,
+    EvaluationCallback,
+    LossReporter,
+    TrainingLog,
+    find_last_checkpoint,
+    read_batch_size,
+)
 from training.finetuning.collator import NEGATIVES, TripletCollator
-from training.finetuning.evaluators import Development
+from training.finetuning.evaluators import Evaluator
 from training.finetuning.job import TrainingSettings
 from training.finetuning.lora import Adapter
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError
 from training.finetuning.mixture import Mixture
 from training.finetuning.regularizers.regularizer import Regularizer
-from training.finetuning.stopping import Measures
-from training.finetuning.text_ids import identical_texts, numbered_negatives
+from training.finetuning.text_ids import assign_negative_ids, assign_text_ids
 from transforms.progress import Progress
 
 CHECKPOINTS_KEPT = 2
@@ -50,7 +57,7 @@ class Trainer(SentenceTransformerTrainer):
     def get_train_dataloader(self) -> Any:
         """Return the library's data loader; under torchrun every process gets as many batches, of the same size."""
         loader: Any = super().get_train_dataloader()
-        if process_count() > 1:
+        if _get_process_count() > 1:
             loader.batch_sampler.even_batches = True
         return loader
 
@@ -75,7 +82,7 @@ class Trainer(SentenceTransformerTrainer):
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """Result of a training.
 
     Attributes:
@@ -107,9 +114,9 @@ def train(
     on_progress: Progress,
     regularizer: Regularizer,
     checkpoints: bool = True,
-    development: Development | None = None,
+    evaluator: Evaluator | None = None,
     export: Callable[[Adapter], None] | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train the model in place, resuming from the last complete checkpoint in the folder, and return the result.
 
     With evaluation during training, the model of the best step is restored at the end. Adapters are merged.
@@ -122,7 +129,7 @@ def train(
         on_progress: called with progress in [0, 1] and a message.
         regularizer: the prepared regularizer.
         checkpoints: whether to write checkpoints at intervals.
-        development: evaluation during training; None to keep the last step.
+        evaluator: evaluation during training; None to keep the last step.
         export: called with the adapters before they are merged.
 
     Raises:
@@ -130,22 +137,22 @@ def train(
         NonFiniteLossError: if loss, weights or embeddings stop being finite; the last checkpoint stays.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = last_checkpoint(folder)
+    checkpoint = find_last_checkpoint(folder)
     if checkpoint is not None:
-        settings = shared(settings, batch_of(checkpoint), saves_activations(model))
+        settings = fit_batch_to_processes(settings, read_batch_size(checkpoint), _is_transformer(model))
     adapter = Adapter(model, settings.lora, settings.seed) if settings.lora else None
-    loss = make_loss(model, mixture, settings, regularizer)
-    batch = settings.batch_size * process_count()
+    loss = _build_loss(model, mixture, settings, regularizer)
+    batch = settings.batch_size * _get_process_count()
     log = TrainingLog(folder / LOG, dict)
-    callbacks: list[TrainerCallback] = [Reporter(log, loss.components, on_progress)]
-    if development is not None:
-        encoding = partial(encode, model, settings.batch_size)
-        callbacks.append(Measures(log, development, encoding, on_progress))
-    callbacks.append(Checkpoints(loss.components, batch, lambda: require_finite(model)))
+    callbacks: list[TrainerCallback] = [LossReporter(log, loss.components, on_progress)]
+    if evaluator is not None:
+        encoding = partial(_encode, model, settings.batch_size)
+        callbacks.append(EvaluationCallback(log, evaluator, encoding, on_progress))
+    callbacks.append(Checkpoints(loss.components, batch, lambda: _require_finite(model)))
     trainer = Trainer(
         model=model,
-        args=arguments(model, settings, folder, len(mixture), checkpoints),
-        train_dataset=as_data(mixture, model),
+        args=_build_arguments(model, settings, folder, len(mixture), checkpoints),
+        train_dataset=build_dataset(mixture, model),
         loss=loss,
         callbacks=callbacks,
     )
@@ -158,10 +165,10 @@ def train(
             warnings.simplefilter("ignore")  # the libraries warn of one another
             result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             if trainer.state.best_global_step and trainer.state.best_global_step < trainer.state.global_step:
-                trainer._load_from_checkpoint(str(folder / f"{PREFIX}{trainer.state.best_global_step}"))
-        require_finite(model)
+                trainer._load_from_checkpoint(str(folder / f"{CHECKPOINT_PREFIX}{trainer.state.best_global_step}"))
+        _require_finite(model)
     except NonFiniteLossError as error:
-        kept = last_checkpoint(folder)
+        kept = find_last_checkpoint(folder)
         rest = f"the last good checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
         step = trainer.state.global_step
         raise NonFiniteLossError(f"{error} at step {step}; {rest}. A smaller learning rate often helps") from None
@@ -171,7 +178,7 @@ def train(
         adapter.merge()
     model.eval()
     state = trainer.state
-    return Trained(
+    return TrainingResult(
         steps=state.global_step,
         seconds=float(result.metrics["train_runtime"]),
         resumed_from=resumed_from,
@@ -180,7 +187,7 @@ def train(
     )
 
 
-def as_data(mixture: Mixture, model: Any) -> Dataset:
+def build_dataset(mixture: Mixture, model: Any) -> Dataset:
     """Convert the pairs to a `datasets.Dataset` of texts, with each pair's index in the mixture as its label.
 
     Long texts are cut to about what the model reads, unless the encoder is static.
@@ -198,7 +205,7 @@ def as_data(mixture: Mixture, model: Any) -> Dataset:
     return Dataset.from_dict(columns | {"label": np.arange(len(mixture))})
 
 
-def encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
+def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
     """Encode texts with a model that is being trained; return unit vectors, `(n, d)`, and restore its training mode."""
     training = model.training
     found = model.eval().encode(
@@ -208,17 +215,17 @@ def encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.floa
     return np.asarray(found, np.float32)
 
 
-def process_count() -> int:
+def _get_process_count() -> int:
     """Return the number of processes of torchrun; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def saves_activations(model: Any) -> bool:
+def _is_transformer(model: Any) -> bool:
     """Return whether the model is a transformer, whose activations need memory; a static encoder has none."""
     return hasattr(next(iter(model)), "auto_model")
 
 
-def shared(settings: TrainingSettings, batch: int, activations: bool) -> TrainingSettings:
+def fit_batch_to_processes(settings: TrainingSettings, batch: int, activations: bool) -> TrainingSettings:
     """Return the settings with the batch size at which all processes together have the checkpoint's batch.
 
     Order of pairs, number of steps and learning rates then stay as they were. If a process gets more pairs than
@@ -232,10 +239,10 @@ def shared(settings: TrainingSettings, batch: int, activations: bool) -> Trainin
     Raises:
         JobError: if these processes cannot share the batch evenly.
     """
-    pairs, rest = divmod(batch, process_count())
+    pairs, rest = divmod(batch, _get_process_count())
     if rest or not pairs:
         raise JobError(
-            f"the checkpoint's steps have {batch} pairs, which {process_count()} processes cannot share evenly; "
+            f"the checkpoint's steps have {batch} pairs, which {_get_process_count()} processes cannot share evenly; "
             f"start a number of processes that divides {batch}"
         )
     mini = settings.mini_batch_size or (settings.batch_size if activations and pairs > settings.batch_size else None)
@@ -243,7 +250,7 @@ def shared(settings: TrainingSettings, batch: int, activations: bool) -> Trainin
 
 
 @torch.no_grad()
-def require_finite(model: Any) -> None:
+def _require_finite(model: Any) -> None:
     """Raise `NonFiniteLossError` if a weight or the embedding of a probe text is not finite; either can occur alone."""
     if not all(torch.isfinite(weights).all() for weights in model.parameters()):
         raise NonFiniteLossError("the weights are not numbers any more")
@@ -256,7 +263,7 @@ def require_finite(model: Any) -> None:
         raise NonFiniteLossError("embeddings are not numbers any more")
 
 
-def make_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
+def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
     """Build the loss for model and mixture, with cached gradients if `mini_batch_size` is smaller than `batch_size`.
 
     On a CPU the model is switched to take texts without padding if that gives the same vectors.
@@ -264,18 +271,18 @@ def make_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regulari
     Raises:
         JobError: if `mini_batch_size` is set for a static encoder.
     """
-    identical = identical_texts(mixture.anchors, mixture.positives) if settings.mask_identical else None
-    negatives = numbered_negatives(mixture.positives, mixture.negatives)
-    options: dict[str, Any] = {"regularizer": regularizer, "identical": identical, "negatives": negatives}
+    text_ids = assign_text_ids(mixture.anchors, mixture.positives) if settings.mask_identical else None
+    negative_ids = assign_negative_ids(mixture.positives, mixture.negatives)
+    options: dict[str, Any] = {"regularizer": regularizer, "text_ids": text_ids, "negative_ids": negative_ids}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
-        if not saves_activations(model):
+        if not _is_transformer(model):
             raise JobError("a static encoder needs no mini_batch_size: it has no activations to save")
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
     position, _ = try_unpadding(model, PROBES) or (None, "")
     return ContrastiveLoss(model, settings.temperature, first_position=position, **options)
 
 
-def arguments(
+def _build_arguments(
     model: Any, settings: TrainingSettings, folder: Path, pairs: int, checkpoints: bool
 ) -> SentenceTransformerTrainingArguments:
     """Convert the settings to the arguments of the library's trainer.
@@ -288,8 +295,8 @@ def arguments(
         checkpoints: whether to write checkpoints at intervals.
     """
     device = str(model.device).partition(":")[0]
-    wanted = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
-    steps = -(-pairs // (settings.batch_size * process_count())) * settings.epochs
+    bfloat16 = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
+    steps = -(-pairs // (settings.batch_size * _get_process_count())) * settings.epochs
     found = SentenceTransformerTrainingArguments(
         output_dir=str(folder),
         num_train_epochs=settings.epochs,
@@ -300,7 +307,7 @@ def arguments(
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_grad_norm,
         optim="adamw_torch_fused" if device in ("cpu", "cuda") else "adamw_torch",
-        bf16=wanted,
+        bf16=bfloat16,
         use_cpu=device == "cpu",
         seed=settings.seed,
         save_strategy="steps" if checkpoints else "no",

@@ -7,16 +7,16 @@ import orjson
 import pytest
 
 from training.errors import JobError
-from training.finetuning.evaluators import HeldOut, Task, hold_out, open_development
-from training.finetuning.extras import DevelopmentSettings
+from training.finetuning.evaluators import HeldOutEvaluator, TaskEvaluator, hold_out, open_evaluation_data
+from training.finetuning.extras import EvaluatorSettings
 from training.finetuning.job import Job
 from training.finetuning.mixture import Mixture
-from training.finetuning.run import run
+from training.finetuning.run import run_training
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 4, "checkpoint_steps": 4, "max_length": 12}
 ROWS = [{"anchor": f"{WORDS[n % 10]} {n}", "positive": f"the {WORDS[n % 10]} of {n}"} for n in range(40)]
-SETTINGS = DevelopmentSettings(every=2)
+SETTINGS = EvaluatorSettings(every=2)
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
 
@@ -59,7 +59,7 @@ def go(tmp_path, tiny, undrawn):
                 raise Stop
 
         with undrawn():
-            return run("pft", job, tiny, "cpu", tmp_path / out, progress)
+            return run_training("pft", job, tiny, "cpu", tmp_path / out, progress)
 
     return finish
 
@@ -74,7 +74,7 @@ def test_held_out_pairs_are_ranked_among_those_of_their_source(metric, expected)
     at = {"a": (1, 0), "b": (0, 1), "c": (0.6, 0.8), "x": (1, 0), "y": (0, 1), "z": (0.8, 0.6), "u": (1, 0)}
     vectors = {text: np.array(place, np.float32) for text, place in at.items()}
     several = [("a", "x"), ("b", "x"), ("c", "z"), ("c", "y")]  # b has y and z before x
-    held = HeldOut(mixture_of(several, [("a", "u")]), SETTINGS.model_copy(update={"metric": metric}))
+    held = HeldOutEvaluator(mixture_of(several, [("a", "u")]), SETTINGS.model_copy(update={"metric": metric}))
     found = held.measure(lambda texts: np.stack([vectors[text] for text in texts]))
     assert found == pytest.approx((expected + 1) / 2)
 
@@ -159,7 +159,7 @@ def test_the_test_of_the_target_is_not_measured_on_the_way(data_set, tmp_path):
 
     target = open_target(TargetSettings(folder=data_set("target")))
     with pytest.raises(JobError, match="target shares .* texts with the test of the target target"):
-        open_development(DevelopmentSettings(every=1, folder=tmp_path / "target"), target)
+        open_evaluation_data(EvaluatorSettings(every=1, folder=tmp_path / "target"), target)
     with pytest.raises(ValueError, match="held-out pairs are measured by mrr or accuracy, not by 'ndcg'"):
-        DevelopmentSettings(every=1, metric="ndcg")
-    assert isinstance(Task(target, DevelopmentSettings(every=1, folder=tmp_path / "target")).metric, str)
+        EvaluatorSettings(every=1, metric="ndcg")
+    assert isinstance(TaskEvaluator(target, EvaluatorSettings(every=1, folder=tmp_path / "target")).metric, str)

@@ -11,7 +11,7 @@ from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.errors import JobError
 from training.finetuning.job import Job
-from training.finetuning.run import run
+from training.finetuning.run import run_training
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TEXTS = ["the ledger is closed", "rain", "a committee on the hill, in spring, about the interest of a bank"]
@@ -58,7 +58,7 @@ def go(tmp_path, undrawn):
                 raise Stop
 
         with undrawn():
-            return run(method, job, spec, "cpu", tmp_path / out, progress)
+            return run_training(method, job, spec, "cpu", tmp_path / out, progress)
 
     return finish
 

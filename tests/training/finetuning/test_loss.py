@@ -9,15 +9,15 @@ from training.encoder.encoder import load_model
 from training.encoder.unpadding import enable_unpadded, find_first_position
 from training.finetuning.loss import (
     CachedContrastiveLoss,
-    Components,
     ContrastiveLoss,
+    LossComponents,
     NonFiniteLossError,
     info_nce,
 )
 from training.finetuning.regularizers.none import NoRegularizer
 from training.finetuning.regularizers.reze import Reze
 from training.finetuning.regularizers.settings import RegularizerSettings
-from training.finetuning.text_ids import identical_texts
+from training.finetuning.text_ids import assign_text_ids
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring", "tomatoes"]
 NO = NoRegularizer()
@@ -60,23 +60,23 @@ def pull(targets, weight, offsets=None, sources=None):
     return found
 
 
-def objective(anchors, positives, labels=None, regularizer=NO, **given):
+def compute_loss(anchors, positives, labels=None, regularizer=NO, **given):
     loss = ContrastiveLoss(nn.Identity(), given.pop("temperature", 1.0), regularizer, **given)
     labels = torch.arange(len(anchors)) if labels is None else torch.tensor(labels)
-    return loss.objective(torch.as_tensor(anchors), torch.as_tensor(positives), labels), loss.components
+    return loss.compute_loss(torch.as_tensor(anchors), torch.as_tensor(positives), labels), loss.components
 
 
 def test_the_contrastive_loss_is_the_cross_entropy_of_cosines_over_temperature():
     anchors, positives = torch.tensor([[2.0, 0], [0, 3]]), torch.tensor([[5.0, 0], [3, 4]])
     # Cosines: (1, 0.6) and (0, 0.8); over τ = 1/2: (2, 1.2) and (0, 1.6).
     expected = (math.log(1 + math.exp(1.2 - 2)) + math.log(1 + math.exp(0 - 1.6))) / 2
-    total, components = objective(anchors, positives, temperature=0.5)
+    total, components = compute_loss(anchors, positives, temperature=0.5)
     assert float(total) == pytest.approx(expected, abs=1e-6)
-    assert components.take() == {"contrastive": pytest.approx(expected, abs=1e-6)}
+    assert components.pop_means() == {"contrastive": pytest.approx(expected, abs=1e-6)}
 
 
 def test_only_the_positives_of_other_pairs_are_negatives():
-    alone, _ = objective(unit([[1.0, 2]]), unit([[3.0, -1]]))
+    alone, _ = compute_loss(unit([[1.0, 2]]), unit([[3.0, -1]]))
     assert float(alone) == 0.0
     alike = unit([[1.0, 0]] * 4)
     assert float(info_nce(alike, alike, 0.05)) == pytest.approx(math.log(4))
@@ -88,27 +88,27 @@ def test_the_regularizer_is_one_less_the_cosine_of_relation_and_target():
     targets = np.zeros((6, 4), np.float32)
     targets[5], targets[2] = (2, 0, 0, 0), (0, -1, 1, -1)
     expected = ((1 - 1 / math.sqrt(2)) + (1 + 2 / math.sqrt(6))) / 2
-    plain, _ = objective(anchors, positives)
-    total, components = objective(anchors, positives, [5, 2], pull(targets, 0.3))
-    assert components.take()["regularizer"] == pytest.approx(expected, abs=1e-6)
+    plain, _ = compute_loss(anchors, positives)
+    total, components = compute_loss(anchors, positives, [5, 2], pull(targets, 0.3))
+    assert components.pop_means()["regularizer"] == pytest.approx(expected, abs=1e-6)
     assert float(total) == pytest.approx(float(plain) + 0.3 * expected, abs=1e-6)
 
 
 def test_a_relation_that_is_its_target_is_not_pulled():
     generator = np.random.default_rng(0)
     anchors, positives = (unit(generator.normal(size=(6, 4))) for _ in range(2))
-    _, components = objective(anchors, positives, None, pull(torch.cat([anchors, positives], 1).numpy(), 1.0))
-    assert components.take()["regularizer"] == pytest.approx(0, abs=1e-6)
+    _, components = compute_loss(anchors, positives, None, pull(torch.cat([anchors, positives], 1).numpy(), 1.0))
+    assert components.pop_means()["regularizer"] == pytest.approx(0, abs=1e-6)
 
 
 def test_texts_have_one_number_each():
-    found = identical_texts(["a", "b", "a", "c"], ["x", "x", "y", "a"])
+    found = assign_text_ids(["a", "b", "a", "c"], ["x", "x", "y", "a"])
     assert (found[:, 0] == found[0, 0]).tolist() == [True, False, True, False]
     assert (found[:, 1] == found[0, 1]).tolist() == [True, True, False, False]
 
 
 def test_negatives_that_share_a_text_with_the_pair_are_left_out():
-    texts = identical_texts(["a", "b", "a", "d"], ["x", "x", "y", "z"])
+    texts = assign_text_ids(["a", "b", "a", "d"], ["x", "x", "y", "z"])
     generator = np.random.default_rng(1)
     anchors, positives = (unit(generator.normal(size=(4, 3))) for _ in range(2))
     cosines = (anchors @ positives.T).double().numpy()
@@ -117,9 +117,9 @@ def test_negatives_that_share_a_text_with_the_pair_are_left_out():
     expected = np.mean(
         [np.log(np.exp(cosines[i, [i, *others]]).sum()) - cosines[i, i] for i, others in negatives.items()]
     )
-    masked, _ = objective(anchors, positives, identical=texts)
+    masked, _ = compute_loss(anchors, positives, text_ids=texts)
     assert float(masked) == pytest.approx(expected, abs=1e-6)
-    assert float(masked) < float(objective(anchors, positives)[0])
+    assert float(masked) < float(compute_loss(anchors, positives)[0])
 
 
 def test_offsets_are_taken_from_what_is_compared_and_from_nothing_else():
@@ -128,11 +128,11 @@ def test_offsets_are_taken_from_what_is_compared_and_from_nothing_else():
     offsets, targets = (generator.normal(size=(rows, 6)).astype(np.float32) * 0.3 for rows in (2, 9))
     sources, labels = np.array([0, 1, 1, 0, 0, 1, 0, 1, 1]), [8, 0, 3, 2]
     of_pairs = torch.from_numpy(offsets[sources[labels]])
-    plain, plain_parts = objective(anchors, positives, labels, pull(targets, 0.5))
-    found, parts = objective(anchors, positives, labels, pull(targets, 0.5, offsets, sources))
-    moved, _ = objective(anchors - of_pairs[:, :3], positives - of_pairs[:, 3:])
-    regularizer = plain_parts.take()["regularizer"]
-    assert parts.take() == {
+    plain, plain_parts = compute_loss(anchors, positives, labels, pull(targets, 0.5))
+    found, parts = compute_loss(anchors, positives, labels, pull(targets, 0.5, offsets, sources))
+    moved, _ = compute_loss(anchors - of_pairs[:, :3], positives - of_pairs[:, 3:])
+    regularizer = plain_parts.pop_means()["regularizer"]
+    assert parts.pop_means() == {
         "contrastive": pytest.approx(float(moved), abs=1e-6),
         "regularizer": pytest.approx(regularizer, abs=1e-6),
     }
@@ -142,7 +142,7 @@ def test_offsets_are_taken_from_what_is_compared_and_from_nothing_else():
 
 def test_where_all_pairs_share_a_text_nothing_is_left_to_tell_apart():
     anchors, positives = unit([[1.0, 0], [0, 1]]), unit([[1.0, 1], [0, 1]])
-    total, _ = objective(anchors, positives, identical=identical_texts(["a", "b"], ["x", "x"]))
+    total, _ = compute_loss(anchors, positives, text_ids=assign_text_ids(["a", "b"], ["x", "x"]))
     assert float(total) == 0.0
 
 
@@ -157,7 +157,7 @@ def test_labels_say_which_rows_of_the_mixture_are_meant(gradients, model):
         a, p = (nn.functional.normalize(model(f)["sentence_embedding"], dim=1) for f in features)
     expected = (1 - nn.functional.cosine_similarity(torch.cat([a, p], 1), torch.from_numpy(targets))).mean()
     gradients(straight)
-    assert straight.components.take()["regularizer"] == pytest.approx(float(expected), abs=1e-5)
+    assert straight.components.pop_means()["regularizer"] == pytest.approx(float(expected), abs=1e-5)
 
 
 @pytest.mark.parametrize("mini_batch_size", [1, 2, 4])
@@ -165,7 +165,7 @@ def test_labels_say_which_rows_of_the_mixture_are_meant(gradients, model):
 def test_cached_gradients_are_the_plain_ones(gradients, model, mini_batch_size, masked):
     targets = np.random.default_rng(3).normal(size=(5, 32)).astype(np.float32)
     texts = np.array([[0, 0], [1, 0], [2, 1], [2, 2], [3, 3]]) if masked else None
-    options = {"regularizer": pull(targets, 0.7), "identical": texts}
+    options = {"regularizer": pull(targets, 0.7), "text_ids": texts}
     plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
     cached_loss = CachedContrastiveLoss(mini_batch_size, model, 0.05, **options)
     cached, found = gradients(cached_loss)
@@ -196,9 +196,9 @@ def test_the_objective_is_taken_in_float32_whatever_the_model_runs_in():
     generator = np.random.default_rng(5)
     anchors, positives = (unit(generator.normal(size=(8, 16))).bfloat16() for _ in range(2))
     targets = generator.normal(size=(8, 32)).astype(np.float32)
-    outside, _ = objective(anchors.float(), positives.float(), None, pull(targets, 1.0), temperature=0.05)
+    outside, _ = compute_loss(anchors.float(), positives.float(), None, pull(targets, 1.0), temperature=0.05)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside, _ = objective(anchors, positives, None, pull(targets, 1.0), temperature=0.05)
+        inside, _ = compute_loss(anchors, positives, None, pull(targets, 1.0), temperature=0.05)
     assert inside.dtype == torch.float32
     assert float(inside) == float(outside)
 
@@ -211,15 +211,15 @@ def test_embeddings_that_are_no_numbers_are_an_error(kind, broken):
     anchors[1, 2] = broken
     anchors.requires_grad_()
     with pytest.raises(NonFiniteLossError, match="the loss became"):
-        loss.objective(anchors, torch.ones(3, 4), torch.arange(3))
-    assert loss.components.take() == {}
+        loss.compute_loss(anchors, torch.ones(3, 4), torch.arange(3))
+    assert loss.components.pop_means() == {}
 
 
 def test_components_are_means_of_the_steps_since_they_were_taken():
-    components = Components()
+    components = LossComponents()
     components.add(contrastive=torch.tensor(1.0), regularizer=torch.tensor(0.5))
     components.add(contrastive=torch.tensor(3.0, requires_grad=True), regularizer=torch.tensor(0.0))
-    assert components.take() == {"contrastive": 2.0, "regularizer": 0.25}
+    assert components.pop_means() == {"contrastive": 2.0, "regularizer": 0.25}
     components.add(contrastive=torch.tensor(5.0))
-    assert components.take() == {"contrastive": 5.0}
-    assert components.take() == {}
+    assert components.pop_means() == {"contrastive": 5.0}
+    assert components.pop_means() == {}

@@ -6,7 +6,7 @@ import pytest
 
 from training.errors import DataSetError, JobError
 from training.finetuning.job import DataSettings, TargetSettings
-from training.finetuning.mixture_builder import mix
+from training.finetuning.mixture_builder import build_mixture
 from training.finetuning.opening import open_target
 from training.finetuning.regularizers.distillation import Distillation
 from training.finetuning.regularizers.none import NoRegularizer
@@ -63,7 +63,7 @@ def reports(mixture):
 
 
 def test_a_mixture_is_its_sources_one_after_another(written):
-    mixture = mix(settings(written("a", pairs("a", 3)), written("b", pairs("b", 2))))
+    mixture = build_mixture(settings(written("a", pairs("a", 3)), written("b", pairs("b", 2))))
     assert texts(mixture) == [(f"{name} asks {n}", f"{name} says {n}") for name, n in ("a0", "a1", "a2", "b0", "b1")]
     assert (mixture.names, mixture.sources.tolist(), len(mixture)) == (["a", "b"], [0, 0, 0, 1, 1], 5)
     report = reports(mixture)["b"]
@@ -74,7 +74,7 @@ def test_a_mixture_is_its_sources_one_after_another(written):
 def test_a_cap_draws_by_the_seed_and_keeps_the_order(written):
     every = pairs("a", 50)
     folder = written("a", every)
-    first, again, other = (mix(settings(folder, cap=10, seed=seed)) for seed in (1, 1, 2))
+    first, again, other = (build_mixture(settings(folder, cap=10, seed=seed)) for seed in (1, 1, 2))
     assert texts(first) == texts(again) != texts(other)
     assert texts(first) == [
         pair for pair in ((row["anchor"], row["positive"]) for row in every) if pair in texts(first)
@@ -86,15 +86,15 @@ def test_a_cap_draws_by_the_seed_and_keeps_the_order(written):
 
 def test_a_source_has_a_cap_of_its_own_and_draws_alike_whatever_is_beside_it(written):
     a, b = written("a", pairs("a", 20)), written("b", pairs("b", 20))
-    both = mix(settings({"folder": a, "cap": 3}, b, cap=5))
+    both = build_mixture(settings({"folder": a, "cap": 3}, b, cap=5))
     assert np.bincount(both.sources).tolist() == [3, 5]
-    assert texts(both)[3:] == texts(mix(settings(b, cap=5)))
-    assert len(mix(settings(a, cap=20))) == len(mix(settings(a, cap=100))) == 20
+    assert texts(both)[3:] == texts(build_mixture(settings(b, cap=5)))
+    assert len(build_mixture(settings(a, cap=20))) == len(build_mixture(settings(a, cap=100))) == 20
 
 
 def test_pairs_that_stand_twice_count_once_before_anything_is_drawn(written):
     rows = [*pairs("a", 4), *pairs("a", 3), {"anchor": "a asks 0", "positive": "another answer"}]
-    mixture = mix(settings(written("a", rows), cap=5))
+    mixture = build_mixture(settings(written("a", rows), cap=5))
     assert texts(mixture) == [(row["anchor"], row["positive"]) for row in [*pairs("a", 4), rows[-1]]]
     assert reports(mixture)["a"].dropped == {"duplicate pair": 3}
 
@@ -102,26 +102,26 @@ def test_pairs_that_stand_twice_count_once_before_anything_is_drawn(written):
 def test_texts_of_the_targets_test_are_refused_unless_the_job_says_otherwise(written, target):
     folder = written("a", SHARING)
     with pytest.raises(JobError, match=r"sources share texts with the test set of target: a \(2 pairs\)"):
-        mix(settings(folder), target)
-    dropped = mix(settings(folder, overlap="drop"), target)
+        build_mixture(settings(folder), target)
+    dropped = build_mixture(settings(folder, overlap="drop"), target)
     assert texts(dropped) == [("new", "free")]
     assert reports(dropped)["a"].dropped == {"shares a text with the target": 2}
-    allowed = mix(settings(folder, overlap="allow"), target)
+    allowed = build_mixture(settings(folder, overlap="allow"), target)
     assert len(allowed) == 3
     assert reports(dropped)["a"].shared == reports(allowed)["a"].shared == 2
-    assert len(mix(settings(folder))) == 3
+    assert len(build_mixture(settings(folder))) == 3
 
 
 def test_all_sources_that_share_texts_are_named_at_once(written, target):
     folders = [written(name, SHARING) for name in "abcdefg"]
     with pytest.raises(JobError, match=r"a \(2 pairs\), .*e \(2 pairs\) and 2 more\."):
-        mix(settings(*folders), target)
+        build_mixture(settings(*folders), target)
 
 
 def test_overlap_is_looked_for_before_prompts_and_in_each_member_of_a_cluster(written, target):
     rows = [{"text": text, "label": "x"} for text in ("fresh", "OTHER", "new", "newer", "newest")]
     source = {"folder": written("a", rows, "clustering"), "prompts": {"anchor": "topic: "}, "texts_per_cluster": 2}
-    mixture = mix(settings(source, overlap="drop"), target)
+    mixture = build_mixture(settings(source, overlap="drop"), target)
     assert texts(mixture) == [("topic: new\nnewer", "x"), ("topic: newest", "x")]
 
 
@@ -135,24 +135,24 @@ def test_overlap_with_titles_of_documents_and_with_inputs_of_a_classification_is
         {"test": [("q", "d", 1)]},
     )
     rows = [{"anchor": "x", "positive": "t ONE"}, {"anchor": "Who", "positive": "y"}, {"anchor": "x", "positive": "y"}]
-    mixture = mix(settings(written("a", rows), overlap="drop"), left_out(folder=folder))
+    mixture = build_mixture(settings(written("a", rows), overlap="drop"), left_out(folder=folder))
     assert texts(mixture) == [("x", "y")]
     labelled = [{"text": "p", "label": "good"}, {"text": "q", "label": "bad"}]
     classes = write_data_set(
         tmp_path / "classes", {"task": "classification"}, {"train.jsonl": labelled, "test.jsonl": labelled}
     )
     rows = [{"text": "P", "label": "good"}, {"text": "r", "label": "good"}]
-    mixture = mix(settings(written("b", rows, "classification"), overlap="drop"), left_out(folder=classes))
+    mixture = build_mixture(settings(written("b", rows, "classification"), overlap="drop"), left_out(folder=classes))
     assert texts(mixture) == [("r", "good")]
 
 
 def test_the_target_itself_is_left_out_by_its_folder(written, tmp_path):
     written("a", pairs("a", 3))
     folder = written("b", pairs("b", 2), **{"test.jsonl": TARGET})
-    mixture = mix(settings(tmp_path / "data"), left_out(folder=tmp_path / "data" / "." / "b", name="mine"))
+    mixture = build_mixture(settings(tmp_path / "data"), left_out(folder=tmp_path / "data" / "." / "b", name="mine"))
     assert mixture.names == ["a"]
     assert reports(mixture)["b"].problem == "the target, left out"
-    assert mix(settings(folder)).names == ["b"]
+    assert build_mixture(settings(folder)).names == ["b"]
 
 
 def test_a_target_that_is_not_there_is_refused(written, tmp_path):
@@ -162,27 +162,27 @@ def test_a_target_that_is_not_there_is_refused(written, tmp_path):
 
 def test_prompts_are_part_of_the_texts(written):
     source = {"folder": written("a", pairs("a", 1)), "prompts": {"anchor": "query: ", "positive": "passage: "}}
-    assert texts(mix(settings(source))) == [("query: a asks 0", "passage: a says 0")]
+    assert texts(build_mixture(settings(source))) == [("query: a asks 0", "passage: a says 0")]
 
 
 def test_what_the_job_excludes_is_told_and_what_is_not_there_refused(written, tmp_path):
     for name in ("a", "b/c"):
         written(name, pairs(name, 2))
-    mixture = mix(settings({"folder": tmp_path / "data", "exclude": ["b/c"]}))
+    mixture = build_mixture(settings({"folder": tmp_path / "data", "exclude": ["b/c"]}))
     assert mixture.names == ["a"]
     assert reports(mixture)["b/c"].problem == "excluded by the job"
     with pytest.raises(JobError, match="data holds no data set 'd' to exclude; it has a, b/c"):
-        mix(settings({"folder": tmp_path / "data", "exclude": ["a", "d"]}))
+        build_mixture(settings({"folder": tmp_path / "data", "exclude": ["a", "d"]}))
     with pytest.raises(JobError, match="a is a data set itself"):
-        mix(settings({"folder": tmp_path / "data" / "a", "exclude": ["d"]}))
+        build_mixture(settings({"folder": tmp_path / "data" / "a", "exclude": ["d"]}))
 
 
 def test_two_sources_of_one_name_are_refused_until_one_gets_another(written, write_data_set, tmp_path):
     first = written("a", pairs("a", 2))
     second = write_data_set(tmp_path / "more" / "a", {"task": "pairs"}, {"train.jsonl": pairs("b", 2)})
     with pytest.raises(JobError, match="two sources are called a; give one a name"):
-        mix(settings(first, second))
-    assert mix(settings(first, {"folder": second, "name": "b"})).names == ["a", "b"]
+        build_mixture(settings(first, second))
+    assert build_mixture(settings(first, {"folder": second, "name": "b"})).names == ["a", "b"]
 
 
 def test_a_broken_data_set_of_a_folder_is_told_and_one_that_is_named_is_refused(written, write_data_set, tmp_path):
@@ -191,7 +191,7 @@ def test_a_broken_data_set_of_a_folder_is_told_and_one_that_is_named_is_refused(
     write_data_set(tmp_path / "data" / "c", {"task": "sorting"})
     write_data_set(tmp_path / "data" / "d", {"task": "sentences"})
     write_data_set(tmp_path / "data" / "e", b"{")
-    mixture = mix(settings(tmp_path / "data"))
+    mixture = build_mixture(settings(tmp_path / "data"))
     found = reports(mixture)
     assert (mixture.names, list(found)) == (["a"], ["c", "d", "e", "a", "b"])
     assert "no 'positive' at train.jsonl line 1" in found["b"].problem
@@ -199,22 +199,22 @@ def test_a_broken_data_set_of_a_folder_is_told_and_one_that_is_named_is_refused(
     assert found["d"].problem.startswith("sentences alone")
     assert "META.json" in found["e"].problem
     with pytest.raises(DataSetError, match="b: no 'positive' at train.jsonl line 1"):
-        mix(settings(broken))
+        build_mixture(settings(broken))
     with pytest.raises(DataSetError, match="file: there is no file"):
-        mix(settings(tmp_path / "data" / "a", {"jsonl": tmp_path / "file.jsonl"}))
+        build_mixture(settings(tmp_path / "data" / "a", {"jsonl": tmp_path / "file.jsonl"}))
     for folder, reason in ((tmp_path / "none", "there is no folder"), (tmp_path / "empty", "holds no data sets")):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(JobError, match=reason):
-            mix(settings(folder))
+            build_mixture(settings(folder))
 
 
 def test_a_job_with_no_pair_left_says_why(written, target, tmp_path):
     written("a", SHARING[1:])
     written("b", [])
     with pytest.raises(JobError, match=r"(?s)no pair to train on.*a: every pair shares a text.*b: .*no rows"):
-        mix(settings(tmp_path / "data", overlap="drop"), target)
+        build_mixture(settings(tmp_path / "data", overlap="drop"), target)
     with pytest.raises(JobError, match="a: the target, left out"):
-        mix(
+        build_mixture(
             settings({"folder": tmp_path / "data", "exclude": ["b"]}),
             left_out(folder=tmp_path / "data" / "a"),
         )
@@ -223,8 +223,8 @@ def test_a_job_with_no_pair_left_says_why(written, target, tmp_path):
 def test_a_digest_changes_with_everything_that_is_trained_on(written):
     rows = pairs("a", 4)
     a, b = written("a", rows), written("b", pairs("b", 4))
-    digest = mix(settings(a, b)).digest()
-    assert mix(settings(a, b)).digest() == digest
+    digest = build_mixture(settings(a, b)).digest()
+    assert build_mixture(settings(a, b)).digest() == digest
     changed = [
         settings(b, a),
         settings(a),
@@ -234,33 +234,33 @@ def test_a_digest_changes_with_everything_that_is_trained_on(written):
         settings(written("c", [*rows[:3], {"anchor": "a asks 3", "positive": "a says 4"}]), b),
         settings(written("d", rows[::-1]), b),
     ]
-    found = [mix(one).digest() for one in changed]
+    found = [build_mixture(one).digest() for one in changed]
     assert len({digest, *found}) == 1 + len(changed)
 
 
 def test_texts_that_move_across_the_pair_change_the_digest(written):
     rows = [{"anchor": "one two", "positive": "three"}, {"anchor": "one", "positive": "two three"}]
     folders = [written(f"x{place}", [row]) for place, row in enumerate(rows)]
-    first, second = (mix(settings({"folder": folder, "name": "x"})) for folder in folders)
+    first, second = (build_mixture(settings({"folder": folder, "name": "x"})) for folder in folders)
     assert first.digest() != second.digest()
 
 
 def test_warnings_tell_what_weakens_the_regularizer(written):
     folders = {name: written(name, pairs(name, 20)) for name in "abc"}
     lone = written("lone", pairs("lone", 1))
-    three = mix(settings(*folders.values()))
+    three = build_mixture(settings(*folders.values()))
     reze = Reze(RegularizerSettings())
     assert reze.list_warnings(three, 29) == []
     (few,) = reze.list_warnings(three, 30)
     assert "60 pairs span at most 59 of the 60 dimensions" in few
-    (one,) = reze.list_warnings(mix(settings(folders["a"])), 4)
+    (one,) = reze.list_warnings(build_mixture(settings(folders["a"])), 4)
     assert one.startswith("there is one source")
-    (two,) = reze.list_warnings(mix(settings(folders["a"], folders["b"])), 4)
+    (two,) = reze.list_warnings(build_mixture(settings(folders["a"], folders["b"])), 4)
     assert two.startswith("there are two sources")
-    alone = mix(settings(folders["a"]))
+    alone = build_mixture(settings(folders["a"]))
     for other in (Distillation(RegularizerSettings()), NoRegularizer()):
-        assert other.list_warnings(alone, 400) == alone.warn_of_single_pairs() == []
-    (single,) = mix(settings(*folders.values(), lone)).warn_of_single_pairs()
+        assert other.list_warnings(alone, 400) == alone.list_single_pair_warnings() == []
+    (single,) = build_mixture(settings(*folders.values(), lone)).list_single_pair_warnings()
     assert single == "a single pair makes the mean of a source: lone"
 
 
@@ -268,7 +268,7 @@ def test_the_table_has_a_line_for_each_source_whatever_its_name_holds(written, t
     written("a", pairs("a", 2))
     written('b, "the second"', [*pairs("b", 2), *pairs("b", 1)])
     written("c", [])
-    rows = list(csv.DictReader(io.StringIO(sources_csv(mix(settings(tmp_path / "data"))))))
+    rows = list(csv.DictReader(io.StringIO(sources_csv(build_mixture(settings(tmp_path / "data"))))))
     assert [(row["source"], row["kept"]) for row in rows] == [("a", "2"), ('b, "the second"', "2"), ("c", "0")]
     assert rows[1]["left_out"] == "1 duplicate pair"
     assert (rows[0]["anchor_mean"], rows[2]["anchor_mean"]) == ("8.0", "")

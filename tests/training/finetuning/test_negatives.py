@@ -16,16 +16,16 @@ from training.finetuning.candidates import Candidates
 from training.finetuning.extras import NegativeSettings
 from training.finetuning.job import Job, TargetSettings
 from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss
-from training.finetuning.mining import Auxiliary
-from training.finetuning.mining import mine as mine_one
-from training.finetuning.mining_run import mine
-from training.finetuning.mixture_builder import mix, read_sources
+from training.finetuning.mining import AuxiliaryEncoder
+from training.finetuning.mining import mine_negatives as mine_one
+from training.finetuning.mining_run import run_mining
+from training.finetuning.mixture_builder import build_mixture, read_sources
 from training.finetuning.opening import open_target
 from training.finetuning.regularizers.none import NoRegularizer
 from training.finetuning.regularizers.reze import Reze
 from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.source_mining import mine_sources
-from training.finetuning.text_ids import identical_texts, numbered_negatives
+from training.finetuning.text_ids import assign_negative_ids, assign_text_ids
 from training.settings import Prompts
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]
@@ -82,9 +82,9 @@ def mined(encoder, tmp_path):
     """What the real encoder mines for a job's sources: pairs by query with their negatives, and the statistics."""
 
     def find(job, target=None):
-        mixing = read_sources(job, target)
-        found = mine_sources(mixing, job.negatives, encoder, tmp_path / "negatives", lambda *_: None)
-        return {pair.anchor: pair.negatives for some in mixing.kept.values() for pair in some}, found
+        builder = read_sources(job, target)
+        found = mine_sources(builder, job.negatives, encoder, tmp_path / "negatives", lambda *_: None)
+        return {pair.anchor: pair.negatives for some in builder.kept.values() for pair in some}, found
 
     return find
 
@@ -103,17 +103,17 @@ def test_negatives_of_rows_are_read_as_they_are_and_repeated_pairs_gather_theirs
         {"anchor": "c", "positive": "d", "negative": "z"},
         {"anchor": "e", "positive": "f"},
     ]
-    mixture = mix(job_of([*rows, row("a", "b", "w", "x")], {"prompts": {"anchor": "Q: ", "positive": "D: "}}))
+    mixture = build_mixture(job_of([*rows, row("a", "b", "w", "x")], {"prompts": {"anchor": "Q: ", "positive": "D: "}}))
     assert list(mixture.negatives) == [("D: x", "D: y", "D: w"), ("D: z",), ()]
     assert mixture.reports[0].negatives == 4
-    assert mix(job_of(rows, {"negatives": "none"})).negatives == ()
-    assert mix(job_of(rows, {"negative": "bad"})).negatives == ()
+    assert build_mixture(job_of(rows, {"negatives": "none"})).negatives == ()
+    assert build_mixture(job_of(rows, {"negative": "bad"})).negatives == ()
 
 
 def test_a_negative_that_answers_the_query_or_is_tested_is_none(job_of, tmp_path, write_data_set):
     tested = write_data_set(tmp_path / "tested", {"task": "sts"}, {"test.jsonl": exam_rows("An exam.")})
     rows = [row("a", "B one", "b, ONE!", "A?", "other", "fine"), row("A", "other", "an exam"), row("z", "y", "x")]
-    mixture = mix(job_of(rows), open_target(TargetSettings(folder=tested)))
+    mixture = build_mixture(job_of(rows), open_target(TargetSettings(folder=tested)))
     assert list(mixture.negatives) == [("fine",), (), ("x",)]
     assert mixture.reports[0].dropped == {
         "negative that answers its query elsewhere, or is the query": 3,
@@ -127,14 +127,14 @@ def test_a_negative_that_answers_the_query_or_is_tested_is_none(job_of, tmp_path
 )
 def test_negatives_that_are_no_texts_are_refused_by_their_row(job_of, negative, reason):
     with pytest.raises(DataSetError, match=f"pairs.jsonl line 2.*{reason}"):
-        mix(job_of([row("a", "b", "c"), {"anchor": "a", "positive": "c", "negative": negative}]))
+        build_mixture(job_of([row("a", "b", "c"), {"anchor": "a", "positive": "c", "negative": negative}]))
 
 
 def test_a_source_that_is_to_give_negatives_and_gives_none_is_refused(job_of):
     with pytest.raises(DataSetError, match="line 1: no field 'negative'"):
-        mix(job_of([{"anchor": "a", "positive": "b"}], {"negatives": "given"}))
+        build_mixture(job_of([{"anchor": "a", "positive": "b"}], {"negatives": "given"}))
     with pytest.raises(DataSetError, match="give no negatives that can be used"):
-        mix(job_of([row("a", "b", "B!", " ")], {"negatives": "given"}))
+        build_mixture(job_of([row("a", "b", "B!", " ")], {"negatives": "given"}))
     with pytest.raises(ValueError, match="say how with negatives"):
         job_of([row("a", "b")], {"negatives": "mined"})
 
@@ -142,8 +142,8 @@ def test_a_source_that_is_to_give_negatives_and_gives_none_is_refused(job_of):
 def test_a_reranking_gives_its_negatives_where_they_are_asked_for(tmp_path, write_data_set, job_of):
     rows = [{"query": "a", "positive": ["b"], "negative": ["c", "d"]}]
     folder = write_data_set(tmp_path / "set", {"task": "reranking"}, {"train.jsonl": rows})
-    assert mix(job_of(source={"folder": folder})).negatives == ()
-    assert list(mix(job_of(source={"folder": folder, "negatives": "given"})).negatives) == [("c", "d")]
+    assert build_mixture(job_of(source={"folder": folder})).negatives == ()
+    assert list(build_mixture(job_of(source={"folder": folder, "negatives": "given"})).negatives) == [("c", "d")]
 
 
 def test_mined_negatives_are_near_and_answer_the_query_nowhere(job_of, search, mined, encoder):
@@ -206,7 +206,7 @@ def test_an_absolute_margin_is_a_difference_of_scores_and_a_relative_one_a_share
     documents = {text: text for text in ("0.8", "0.6", "0.5", "0.3")}
     candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, set(), 0)
     settings = NegativeSettings(**({"relative_margin": None, "num_negatives": 3, "allow_fewer": True} | {margin: 0.35}))
-    (found,) = mine_one(candidates, Auxiliary(Angles(), Prompts()), settings, 3, seed=0)
+    (found,) = mine_one(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 3, seed=0)
     assert list(found.negatives) == expected
 
 
@@ -228,7 +228,7 @@ def test_what_was_mined_is_a_source_of_its_own(job_of, search, mined, tmp_path):
     negatives, _ = mined(job)
     rows = lines_of(tmp_path / "negatives" / "search.jsonl")
     assert all(len(one["scores"]) == 1 + len(one["negative"]) for one in rows)
-    mixture = mix(job_of(source={"jsonl": tmp_path / "negatives" / "search.jsonl", "negatives": "given"}))
+    mixture = build_mixture(job_of(source={"jsonl": tmp_path / "negatives" / "search.jsonl", "negatives": "given"}))
     assert dict(zip(mixture.anchors, mixture.negatives, strict=True)) == negatives
 
 
@@ -268,9 +268,9 @@ def test_fewer_documents_than_negatives_are_an_error_unless_fewer_will_do(job_of
 def test_a_job_that_cannot_be_mined_says_why(job_of, tmp_path):
     silent = lambda *_: None  # noqa: E731
     with pytest.raises(JobError, match="says nothing of hard negatives"):
-        mine(job_of([row("a", "b")]), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
+        run_mining(job_of([row("a", "b")]), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
     with pytest.raises(JobError, match="no source to mine"):
-        mine(job_of([row("a", "b", "c")], negatives={}), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
+        run_mining(job_of([row("a", "b", "c")], negatives={}), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
     with pytest.raises(ValueError, match="no room for 3 negatives"):
         NegativeSettings(range_min=4, range_max=6)
 
@@ -284,8 +284,8 @@ def test_hard_negatives_of_the_whole_batch_are_beside_the_positives():
     generator = np.random.default_rng(0)
     anchors, positives, negatives = (unit(generator.normal(size=(n, 4))) for n in (3, 3, 3))
     numbers = np.array([[10, 11], [-1, -1], [12, -1]])
-    loss = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negatives=numbers)
-    found = loss.objective(anchors, positives, torch.arange(3), negatives)
+    loss = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negative_ids=numbers)
+    found = loss.compute_loss(anchors, positives, torch.arange(3), negatives)
     cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy() / 0.5
     expected = np.mean([math.log(np.exp(cosines[i]).sum()) - cosines[i, i] for i in range(3)])
     assert float(found) == pytest.approx(expected, abs=1e-6)
@@ -295,27 +295,27 @@ def test_a_batch_without_hard_negatives_has_the_loss_of_pairs():
     generator = np.random.default_rng(1)
     anchors, positives = (unit(generator.normal(size=(3, 4))) for _ in range(2))
     numbers = np.array([[10], [-1], [-1], [-1]])
-    plain = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer()).objective(anchors, positives, torch.arange(3))
-    mixed = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negatives=numbers).objective(
+    plain = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer()).compute_loss(anchors, positives, torch.arange(3))
+    mixed = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negative_ids=numbers).compute_loss(
         anchors, positives, torch.tensor([1, 2, 3])
     )
     assert float(mixed) == pytest.approx(float(plain), abs=1e-6)
 
 
 def test_a_hard_negative_that_is_the_pairs_own_positive_is_left_out_where_identical_texts_are():
-    texts = identical_texts(ANCHORS, POSITIVES)
-    numbers = numbered_negatives(POSITIVES, NEGATIVES)
+    texts = assign_text_ids(ANCHORS, POSITIVES)
+    numbers = assign_negative_ids(POSITIVES, NEGATIVES)
     assert numbers.shape == (4, 2) and numbers[3, 0] == texts[0, 1] and (numbers[1] == -1).all()
     generator = np.random.default_rng(2)
     anchors, positives, negatives = (unit(generator.normal(size=(4, 5))) for _ in range(3))
-    loss = ContrastiveLoss(nn.Identity(), 1.0, NoRegularizer(), negatives=numbers, identical=texts)
-    found = loss.objective(anchors, positives, torch.arange(4), negatives)
+    loss = ContrastiveLoss(nn.Identity(), 1.0, NoRegularizer(), negative_ids=numbers, text_ids=texts)
+    found = loss.compute_loss(anchors, positives, torch.arange(4), negatives)
     cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy()
     kept = np.ones((4, 8), bool)
     kept[0, 7] = False  # the fourth pair's negative is the first one's positive
     expected = np.mean([math.log(np.exp(cosines[i, kept[i]]).sum()) - cosines[i, i] for i in range(4)])
     assert float(found) == pytest.approx(expected, abs=1e-6)
-    assert numbered_negatives(POSITIVES, [(), (), (), ()]) is None
+    assert assign_negative_ids(POSITIVES, [(), (), (), ()]) is None
 
 
 @pytest.fixture(scope="module")
@@ -347,8 +347,8 @@ def test_gradients_with_hard_negatives_are_those_of_the_plain_loss(gradients, mo
     regularizer.targets, regularizer.offsets, regularizer.sources = targets, offsets, np.array([0, 1, 1, 0])
     options = {
         "regularizer": regularizer,
-        "identical": identical_texts(ANCHORS, POSITIVES),
-        "negatives": numbered_negatives(POSITIVES, NEGATIVES),
+        "text_ids": assign_text_ids(ANCHORS, POSITIVES),
+        "negative_ids": assign_negative_ids(POSITIVES, NEGATIVES),
     }
     plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
     if other == "unpadded":

@@ -12,10 +12,10 @@ from training.finetuning.post_training_evaluation import (
     TaskScores,
     build_category_table,
     build_task_table,
-    categories,
-    verdicts,
+    compare_categories,
+    summarize_comparison,
 )
-from training.finetuning.run import run
+from training.finetuning.run import run_training
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process", "little_garbage")
 
@@ -42,7 +42,7 @@ def test_categories_are_tested_in_pairs_and_corrected_together():
         for name, some in scores.items()
         for n, (base, adapted) in enumerate(some)
     ]
-    retrieval, sts, clustering, whole = categories(tasks)
+    retrieval, sts, clustering, whole = compare_categories(tasks)
     expected = stats.ttest_rel([0.55, 0.68, 0.46], [0.5, 0.6, 0.4]).pvalue
     assert (retrieval.tasks, retrieval.p) == (3, pytest.approx(expected))
     assert retrieval.p_holm == pytest.approx(2 * expected) and retrieval.significant
@@ -75,7 +75,7 @@ def job(tmp_path, tiny_model, write_data_set):
 
 
 def test_both_models_are_measured_and_what_was_trained_on_is_told(job, tiny, tmp_path):
-    outcome = run("pft", job, tiny, "cpu", tmp_path / "out", lambda *_: None)
+    outcome = run_training("pft", job, tiny, "cpu", tmp_path / "out", lambda *_: None)
     assert list(outcome.compared) == ["domain", "general"]
     domain, general = outcome.compared.values()
     assert [(task.task, task.category, task.seen) for task in domain.tasks] == [
@@ -89,11 +89,11 @@ def test_both_models_are_measured_and_what_was_trained_on_is_told(job, tiny, tmp
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Against the base model" in page and "inputs of 2 of these tasks were trained on" in page
     assert len(build_category_table(outcome.compared).cells) == 3 and len(build_task_table(outcome.compared).cells) == 5
-    assert verdicts(outcome.compared)[0].startswith("domain: ")
+    assert summarize_comparison(outcome.compared)[0].startswith("domain: ")
     with pytest.raises(JobError, match="holds a trained model already"):
-        run("pft", job, tiny, "cpu", tmp_path / "out", lambda *_: None)
+        run_training("pft", job, tiny, "cpu", tmp_path / "out", lambda *_: None)
     (tmp_path / "out" / "comparison.json").unlink()
-    again = run("pft", job, tiny, "cpu", tmp_path / "out", lambda *_: None)
+    again = run_training("pft", job, tiny, "cpu", tmp_path / "out", lambda *_: None)
     assert again.compared == outcome.compared and again.summary == outcome.summary
 
 
@@ -102,5 +102,5 @@ def test_a_suite_that_there_is_not_is_refused_before_the_training(job, tiny, tmp
         update={"evaluate_after": job.evaluate_after.model_copy(update={"general": "no-such-suite"})}
     )
     with pytest.raises(EvaluationError, match="no-such-suite"):
-        run("pft", wrong, tiny, "cpu", tmp_path / "out", lambda *_: None)
+        run_training("pft", wrong, tiny, "cpu", tmp_path / "out", lambda *_: None)
     assert not (tmp_path / "out" / "training").exists()

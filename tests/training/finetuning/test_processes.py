@@ -13,8 +13,8 @@ import pytest
 from training.encoder.spec import EncoderSpec
 from training.errors import JobError
 from training.finetuning.job import Job, TrainingSettings
-from training.finetuning.run import run
-from training.finetuning.trainer import shared
+from training.finetuning.run import run_training
+from training.finetuning.trainer import fit_batch_to_processes
 
 RUNS = """
 import os, signal, sys
@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from service.cli.main import main
 from training.finetuning import parts, report, trainer
 from training.finetuning.job import Job, read_settings
-from training.finetuning.run import run
+from training.finetuning.run import run_training
 from training.encoder.spec import EncoderSpec
 
 torch.set_num_threads(1)
@@ -48,7 +48,8 @@ def train(name):
             assert not ended.code, ended.code
             return
     job = read_settings(config, Job)
-    run("reze", job, EncoderSpec(name="tiny", model=job.encoder, dtype="float32"), "cpu", folder / name, progress)
+    spec = EncoderSpec(name="tiny", model=job.encoder, dtype="float32")
+    run_training("reze", job, spec, "cpu", folder / name, progress)
 
 # Forks, as importing all this takes longer than the trainings.
 name = "killed"
@@ -130,7 +131,7 @@ def alone(folder, undrawn):
 
         spec = EncoderSpec(name="tiny", model=job.encoder, dtype="float32")
         with undrawn():
-            return run("reze", job, spec, "cpu", folder / name, progress)
+            return run_training("reze", job, spec, "cpu", folder / name, progress)
 
     return finish
 
@@ -227,8 +228,10 @@ def test_processes_that_cannot_share_a_checkpoints_steps_are_refused(monkeypatch
     settings = TrainingSettings(batch_size=4)
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(JobError, match="steps have 8 pairs, which 3 processes cannot share evenly"):
-        shared(settings, 8, True)
-    assert shared(settings, 12, True) == settings
+        fit_batch_to_processes(settings, 8, True)
+    assert fit_batch_to_processes(settings, 12, True) == settings
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert shared(settings, 8, True) == settings.model_copy(update={"batch_size": 8, "mini_batch_size": 4})
-    assert shared(settings, 8, False) == settings.model_copy(update={"batch_size": 8})
+    assert fit_batch_to_processes(settings, 8, True) == settings.model_copy(
+        update={"batch_size": 8, "mini_batch_size": 4}
+    )
+    assert fit_batch_to_processes(settings, 8, False) == settings.model_copy(update={"batch_size": 8})

@@ -17,7 +17,7 @@ from training.finetuning.job import Job
 from training.finetuning.loss import NonFiniteLossError
 from training.finetuning.regularizers.registry import REGULARIZED
 from training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
-from training.finetuning.run import run
+from training.finetuning.run import run_training
 
 LATHE = "from service.cli.main import main; main()"
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
@@ -68,7 +68,7 @@ def go(tmp_path, tiny, undrawn):
                 raise Stop
 
         with nullcontext() if drawn else undrawn():
-            return run(method, job, spec, "cpu", tmp_path / out, progress)
+            return run_training(method, job, spec, "cpu", tmp_path / out, progress)
 
     return finish
 

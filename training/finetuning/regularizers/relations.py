@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.finetuning.mixture import Mixture
-from training.finetuning.reference import Reference
+from training.finetuning.reference import ReferenceVectors
 from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.regularizers.shrinkage import blocks
 from transforms.files import replace_synced
@@ -52,7 +52,7 @@ def load_or_compute_relations(
     known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
     if known and (relations := open_rows(folder / RELATIONS, shape)) is not None:
         return relations, True
-    reference = Reference(encoder, cache)
+    reference = ReferenceVectors(encoder, cache)
     reference.encode([*mixture.anchors, *mixture.positives], on_progress)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -68,7 +68,7 @@ def build_manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSett
         "dimensions": encoder.dimensions,
         "max_length": encoder.max_length,
         "pairs": len(mixture),
-        "mixture": mixture.digest_of_pairs(),
+        "mixture": mixture.digest_pairs(),
         "sources": mixture.names,
         "regularizer": settings.model_dump(exclude={"loss_weight"}, exclude_defaults=True),
     }

@@ -9,8 +9,8 @@ from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import DataSetError, JobError
 from training.finetuning.mixture import Mixture
-from training.finetuning.mixture_builder import mix
-from training.finetuning.reference import unprompted
+from training.finetuning.mixture_builder import build_mixture
+from training.finetuning.reference import list_prompt_warnings
 from training.research.reze_experiment.arms import arms
 from training.research.reze_experiment.domain import domain_texts
 from training.research.reze_experiment.settings import ExperimentSettings
@@ -75,8 +75,8 @@ def plan(settings: ExperimentSettings, spec: EncoderSpec, device: str | None, en
         problems += one.mixture.notes
         for arm in arms(settings):
             problems += arm.regularizer.list_warnings(one.mixture, encoder.dimensions)
-        problems += one.mixture.warn_of_single_pairs()
-    problems += unprompted(encoder, [one.target.prompts for one in prepared])
+        problems += one.mixture.list_single_pair_warnings()
+    problems += list_prompt_warnings(encoder, [one.target.prompts for one in prepared])
     domain = tuple(domain_texts(settings))
     units = list(units_of(settings, spec, device, encoder.fingerprint, prepared, domain, out))
     return Plan(prepared, units, list(dict.fromkeys(problems)))
@@ -86,7 +86,7 @@ def prepare(settings: ExperimentSettings, problems: list[str]) -> Iterator[Prepa
     """Yield each usable target, with its pairs; append a message to `problems` for each that cannot be read."""
     for target in chosen_targets(settings):
         try:
-            pairs, mixture = target.training_pairs(), mix(settings, target.data, whole=True)
+            pairs, mixture = target.training_pairs(), build_mixture(settings, target.data, whole=True)
         except DataSetError as error:
             problems.append(f"{target.name} cannot be a target: {error}")
         else:

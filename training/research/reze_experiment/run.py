@@ -19,7 +19,7 @@ from training.encoder.spec import EncoderSpec
 from training.errors import JobError, TrainingError
 from training.evaluation.pool import Workers
 from training.evaluation.progress import format_seconds
-from training.finetuning.reference import Reference
+from training.finetuning.reference import ReferenceVectors
 from training.research.reze_experiment.arms import Arm, arms
 from training.research.reze_experiment.plan import Plan, Prepared, plan
 from training.research.reze_experiment.results import Result
@@ -107,7 +107,7 @@ def encode_reference(encoder: Encoder, planned: Plan, out: Path, on_progress: Pr
     """
     if any(unit.arm.regularizer.settings and unit.missing() for unit in planned.units):
         texts = [text for one in planned.prepared for text in (*one.mixture.anchors, *one.mixture.positives)]
-        Reference(encoder, out / "reference").encode(
+        ReferenceVectors(encoder, out / "reference").encode(
             list(dict.fromkeys(texts)),
             lambda fraction, sentence: on_progress(REFERENCE_SHARE * fraction, sentence),
         )

@@ -20,10 +20,10 @@ from training.encoder.encoder import Encoder, load_model
 from training.encoder.spec import EncoderSpec
 from training.finetuning.job import TrainingSettings
 from training.finetuning.mixture import Mixture
-from training.finetuning.reference import Reference
+from training.finetuning.reference import ReferenceVectors
 from training.finetuning.regularizers.none import NoRegularizer
 from training.finetuning.run import MODEL, save_model
-from training.finetuning.trainer import Trained, train
+from training.finetuning.trainer import TrainingResult, train
 from training.journal import Journal
 from training.research.reze_experiment.arms import Arm
 from training.research.reze_experiment.results import Result
@@ -147,7 +147,7 @@ class Work:
         self.problems: list[str] = []
         self.scorer = Scorer(unit.target, unit.limit)
         self.base = Encoder(unit.spec, unit.device)
-        self.reference = Reference(self.base, unit.out / "reference")
+        self.reference = ReferenceVectors(self.base, unit.out / "reference")
         self.reference.encode(unit.domain, ignore_progress)
 
     def run(self) -> None:
@@ -167,7 +167,7 @@ class Work:
             if methods:
                 self.fine_tune(pretrained, n, methods, trained)
 
-    def pretrained(self) -> tuple[Path | None, Trained | None]:
+    def pretrained(self) -> tuple[Path | None, TrainingResult | None]:
         """Return the pre-finetuned model's folder and training summary; (None, None) for a condition without one.
 
         The model is trained and saved, and its regularizer prepared, unless a finished one is in the work
@@ -178,7 +178,7 @@ class Work:
             return None, None
         path, record = self.folder / MODEL, self.folder / PRETRAINING
         if path.is_dir() and record.is_file():
-            return path, Trained(**orjson.loads(record.read_bytes()))
+            return path, TrainingResult(**orjson.loads(record.read_bytes()))
         regularizer = unit.arm.regularizer
         if regularizer.settings is not None:
             folder = unit.targets
@@ -191,7 +191,7 @@ class Work:
         record.write_bytes(orjson.dumps(asdict(trained)))
         return path, trained
 
-    def fine_tune(self, pretrained: Path | None, n: int, methods: list[str], trained: Trained | None) -> None:
+    def fine_tune(self, pretrained: Path | None, n: int, methods: list[str], trained: TrainingResult | None) -> None:
         """Fine-tune on n of the target's rows, fit post-processing on the same rows, and record the scores of both.
 
         A post-processing method that fails is added to `problems`.
@@ -245,7 +245,7 @@ class Work:
         method: str,
         rows: int,
         vectors: NDArray[np.float32],
-        trained: Trained | None,
+        trained: TrainingResult | None,
         domain: NDArray[np.float32] | None = None,
     ) -> None:
         """Score the vectors of the target's texts, and append the result to the results log.
