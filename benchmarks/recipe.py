@@ -20,6 +20,7 @@ from benchmarks.report import markdown_table, parser, write_report
 from training.encoder.encoder import Encoder, load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.evaluation.pool import Workers
+from training.evaluation.statistics import mean_interval
 from training.finetuning.job import Job, TargetSettings
 from training.finetuning.mixture import Mixture
 from training.finetuning.mixture_builder import read_sources
@@ -30,7 +31,6 @@ from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.run import save_model
 from training.finetuning.source_mining import mine_sources
 from training.finetuning.trainer import train
-from training.research.reze_experiment.findings import average_over_seeds
 from training.research.reze_experiment.scoring import Scorer
 from training.research.reze_experiment.targets import Target
 
@@ -185,13 +185,13 @@ def found(plan: Plan, units: list[Unit]) -> dict[str, Any]:
     averages: dict[str, Any] = {}
     for suite in ("finance", "general"):
         base = {t: named(values[t, BASE, BEFORE], suite) for t in plan.targets}
-        rows = {BASE: {"score": asdict(average_over_seeds(means(base, 1)))}}
+        rows = {BASE: {"score": asdict(mean_interval(means(base, 1)))}}
         for arm in ARMS:
             by_seed = [{t: named(values[t, arm, seed], suite) for t in plan.targets} for seed in plan.seeds]
             after = np.concatenate([means(one, 1) for one in by_seed])
             rows[arm] = {
-                "score": asdict(average_over_seeds(after)),
-                "less base": asdict(average_over_seeds(after - means(base, 1))),
+                "score": asdict(mean_interval(after)),
+                "less base": asdict(mean_interval(after - means(base, 1))),
             }
         averages[suite] = rows
     return {"averages": averages, "tests": {arm: tested(plan, values, arm) for arm in ARMS}, "scores": flat(values)}

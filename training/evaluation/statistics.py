@@ -121,9 +121,9 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
     """Return the mean of values `(n,)` with Student's t interval; no bounds for one value, or if all are equal."""
     mean = float(values.mean())
-    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
-    if error == 0:
+    if np.ptp(values) < NEGLIGIBLE:
         return Interval(mean, None, None)
+    error = float(values.std(ddof=1) / np.sqrt(len(values)))
     reach = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
     return Interval(mean, mean - reach, mean + reach)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.evaluation.statistics import Interval
-from training.research.reze_experiment.findings import Difference, average_over_seeds, compute_findings
+from training.evaluation.statistics import Interval, mean_interval
+from training.research.reze_experiment.findings import Difference, compute_findings
 from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.summary import judge_difference, summarize_experiment
 
@@ -62,11 +62,11 @@ def require_interval(interval, value, low, high):
 def test_the_interval_over_seeds_is_students(count):
     values = np.random.default_rng(count).normal(50, 5, count)
     low, high = stats.t.interval(0.95, count - 1, values.mean(), stats.sem(values))
-    require_interval(average_over_seeds(values), values.mean(), low, high)
+    require_interval(mean_interval(values), values.mean(), low, high)
 
 
 def test_one_seed_has_a_value_and_no_interval():
-    assert average_over_seeds(np.array([47.0])) == Interval(47.0, None, None)
+    assert mean_interval(np.array([47.0])) == Interval(47.0, None, None)
     findings = found(r for r in results() if r.seed == 1)
     assert {(a.score.low, a.score.high, a.seeds) for a in findings.averages} == {(None, None, 1)}
     one = difference(findings, "reze", "pft")

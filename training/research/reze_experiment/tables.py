@@ -5,13 +5,13 @@ from typing import Any
 
 import orjson
 
-from training.evaluation.statistics import Interval
+from training.evaluation.statistics import Interval, mean_interval
 from training.finetuning.regularizers.geometry import format_share
 from training.finetuning.regularizers.registry import METHODS as TRAINING_METHODS
 from training.finetuning.regularizers.reze import GEOMETRY
 from training.reporting.tables import Table
 from training.reporting.text import format_half_width
-from training.research.reze_experiment.findings import PROPOSED, Findings, Scores, average_over_seeds
+from training.research.reze_experiment.findings import PROPOSED, Findings, Scores
 from training.research.reze_experiment.run import Experiment
 
 NAMES = {
@@ -84,7 +84,7 @@ def build_average_table(findings: Findings, rate: float, measure: str = "score")
 def _average_cell(scores: Scores, rate: float, rows: int, method: str, target: str) -> Interval | None:
     """Return the score × 100 of a method on a target with its interval over seeds; None without results."""
     values, seeds = scores.matrix(rate, rows, [method], "score", [target])
-    return average_over_seeds(values[0, 0]) if seeds else None
+    return mean_interval(values[0, 0]) if seeds else None
 
 
 def _target_table(experiment: Experiment, rate: float) -> Table:
@@ -96,8 +96,8 @@ def _target_table(experiment: Experiment, rate: float) -> Table:
         for method in scores.methods:
             cells = {
                 format_stage(rows): _average_cell(scores, rate, rows, method, target)
-                for rows in scores.rows
-                if scores.measured(rate, rows)
+                for of, rows in scores.cells
+                if of == rate
             }
             if any(cells.values()):
                 records.append({"target": target, "metric": metrics[target], "method": name_method(method)} | cells)
@@ -149,7 +149,7 @@ def _center_table(experiment: Experiment, rate: float) -> Table:
     """
     scores, base = Scores(experiment.results), experiment.settings.regularizer.center
     methods = {base: PROPOSED} | {c: f"{PROPOSED}, {c}" for c in experiment.settings.centers if c != base}
-    sizes = [rows for rows in scores.rows if PROPOSED in scores.measured(rate, rows)]
+    sizes = [rows for of, rows in scores.cells if of == rate and PROPOSED in scores.measured(rate, rows)]
     return Table.from_records(
         (
             {"target": target}
