@@ -57,7 +57,7 @@ def find_candidates(
     Raises:
         DataSetError: if the corpus cannot be read.
     """
-    judged = [*pairs, *_find_judged_pairs(data, source)]
+    judged = [*pairs, *_read_pairs_of_all_splits(data, source)]
     positives = _index_by_words(pair.positive for pair in judged)
     documents = _index_by_words(_read_documents(data, source, judged))
     kept = {words: text for words, text in documents.items() if words not in forbidden}
@@ -86,7 +86,7 @@ def _index_by_words(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _find_judged_pairs(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
+def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
     """Yield the pairs of every split of a data set; skip splits that raise `DataSetError`."""
     for split in data.splits():
         try:

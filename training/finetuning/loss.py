@@ -201,10 +201,11 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """Return the loss of all mini-batches' embeddings; with `with_backward`, backpropagate and return it detached.
+        """Concatenate the mini-batches' embeddings and return the loss of the whole batch; backpropagate if asked to.
 
         The library calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared
-        at once, since embeddings are small compared with the model.
+        at once, since embeddings are small compared with the model. With `with_backward` the gradients are left in
+        the embeddings, and the loss is returned detached.
         """
         assert labels is not None  # the trainer always passes the indices of the pairs
         anchors, positives, *negatives = map(torch.cat, reps)

@@ -54,7 +54,7 @@ def build_margin_table(mined: Mapping[str, MiningStatistics]) -> Table:
 
 
 def build_example_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of one example query of each source, with positives, negatives and scores."""
+    """Build the table of one mined query of each source: a row for the query, each positive and each negative."""
     rows: list[list[Any]] = [["source", "score", "", "text"]]
     for name, one in mined.items():
         for found in one.examples[:1]:

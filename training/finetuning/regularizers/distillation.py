@@ -40,7 +40,7 @@ class Distillation(Regularizer):
         return (1 - cosine_similarity(torch.cat([anchors, positives], dim=1), targets, dim=1)).mean()
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Say what the target is."""
+        """Return a sentence that says what the target is."""
         return ["The target is the reference itself: plain distillation."]
 
 

@@ -18,5 +18,5 @@ class NoRegularizer(Regularizer):
         """Return None."""
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Say that nothing holds the encoder."""
+        """Return a sentence that says that there is no regularizer."""
         return ["There is no regulariser: the encoder is free to move."]

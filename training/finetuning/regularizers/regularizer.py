@@ -84,7 +84,7 @@ class Regularizer(ABC):
 
     @abstractmethod
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return sentences on what was prepared, for the terminal and the report."""
+        """Return sentences on the targets that `prepare` computed, for the terminal and the report."""
 
     def report(self, mixture: Mixture) -> RegularizerReport:
         """Build the sections of the job's report; without any unless a regularizer overrides this."""

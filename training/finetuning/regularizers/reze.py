@@ -106,7 +106,7 @@ class Reze(Distillation):
         return found
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Summarize active and shrunk dimensions, and variances before and after."""
+        """Return the sentences of `summarize_shrinkage`: shrunk dimensions, and variances before and after."""
         if self.shrinkage is None or self.geometry is None:
             return super().summarize(mixture)
         return summarize_shrinkage(self.shrinkage, self.geometry)
