@@ -141,8 +141,8 @@ FAULTS = [
     Fault(
         "gates",
         "training/fitting/gates.py",
-        "found <= wanted if wants_little(gate) else found >= wanted",
-        "found >= wanted if wants_little(gate) else found >= wanted",
+        "found <= wanted if is_upper_bound(gate) else found >= wanted",
+        "found >= wanted if is_upper_bound(gate) else found >= wanted",
         "tests/training/test_fitting.py tests/service/test_gates.py",
     ),
     Fault(
